@@ -1,0 +1,17 @@
+"""Only what pyproject.toml cannot say: the optional C extension (an install without a compiler works and says so)."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "tiered.records._native",
+            ["tiered/records/_native.c"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")],
+            py_limited_api=True,
+            extra_compile_args=["-O3"],
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,51 @@
+"""The words that name things: tiny immutable values, no behaviour beyond naming."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+BrokerId = NewType("BrokerId", int)
+
+NO_EPOCH = -1
+"""Leader epoch of a batch or partition that has none (Kafka writes -1 for it)."""
+
+TopicId = NewType("TopicId", str)
+"""Kafka's text form of a topic's UUID: 22 characters of URL-safe base64 without padding."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, by the topic's name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PartitionId(NamedTuple):
+    """One partition of one topic, by the topic's id: survives deletion and re-creation of a name."""
+
+    topic_id: TopicId
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}/{self.partition}"
+
+
+def text_id(value: uuid.UUID) -> TopicId:
+    """Kafka's text form of a UUID (22 characters, base64url, no padding)."""
+    return TopicId(base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode())
+
+
+def id_bytes(value: str) -> bytes:
+    """The 16 bytes of an id in Kafka's text form; ValueError when it is not one."""
+    raw = base64.urlsafe_b64decode(value + "==")
+    if len(raw) != 16:
+        raise ValueError(f"not a 16 byte id: {value!r}")
+    return raw
