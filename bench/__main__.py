@@ -1,0 +1,30 @@
+"""`python -m bench [NAME...]`: runs the benches and prints each figure beside its goal, as Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from bench.figures import Figure, table
+
+NAMES = ("append", "http_load", "start", "cold", "delta")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
+    names = parser.parse_args().names or NAMES
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        parser.error(f"unknown bench {unknown[0]!r}: known are {', '.join(NAMES)}")
+    figures: list[Figure] = []
+    for name in names:
+        print(f"bench {name} ...", file=sys.stderr, flush=True)
+        figures += importlib.import_module(f"bench.{name}").main()
+    print(table(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""The broker's HTTP surface, by CPU second of the broker; the load comes from this process over plain sockets."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.broker import Broker
+from bench.figures import Figure
+from tiered.records.batch import encode
+
+SECONDS = 5.0
+CONNECTIONS = 64
+
+
+def post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
+    """One keep-alive request, whole."""
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def answer_length(buffer: bytes) -> int:
+    """Bytes of the first whole answer in the buffer, 0 when it is not whole yet. Answers name their length."""
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0:
+        return 0
+    head = buffer[:end].lower()
+    if not head.startswith(b"http/1.1 200"):
+        raise RuntimeError(f"unexpected answer: {buffer[:300]!r}")
+    at = head.find(b"content-length:")
+    whole = end + 4 + int(head[at + 15 : head.find(b"\r\n", at) if b"\r\n" in head[at:] else len(head)])
+    return whole if len(buffer) >= whole else 0
+
+
+def closed_loop(port: int, request: bytes, seconds: float) -> int:
+    """Answers in `seconds`, one request in flight on each of the connections."""
+    poller = select.epoll()
+    connections: dict[int, socket.socket] = {}
+    pending: dict[int, bytes] = {}
+    for _ in range(CONNECTIONS):
+        s = socket.create_connection(("127.0.0.1", port))
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poller.register(s, select.EPOLLIN)
+        connections[s.fileno()], pending[s.fileno()] = s, b""
+        s.sendall(request)
+    answers, until = 0, time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for fd, _ in poller.poll(1):
+            buffer = pending[fd] + connections[fd].recv(65536)
+            whole = answer_length(buffer)
+            pending[fd] = buffer[whole:]
+            if whole:
+                answers += 1
+                connections[fd].sendall(request)
+    poller.close()
+    for s in connections.values():
+        s.close()
+    return answers
+
+
+def streaming(port: int, path: str, record: bytes, seconds: float) -> int:
+    """Records reported back on one chunked v3 request; writes as fast as the reports come."""
+    s = socket.create_connection(("127.0.0.1", port))
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    s.sendall(head.encode())
+    many = record * (65536 // len(record))
+    chunk = f"{len(many):x}\r\n".encode() + many + b"\r\n"
+    s.setblocking(False)
+    out, reports, until, closing = b"", 0, time.perf_counter() + seconds, False
+    poller = select.poll()
+    poller.register(s, select.POLLIN | select.POLLOUT)
+    tail = b""
+    while True:
+        for _, event in poller.poll(1000):
+            if event & select.POLLOUT:
+                if not out and not closing:
+                    closing = time.perf_counter() > until
+                    out = b"0\r\n\r\n" if closing else chunk
+                if out:
+                    out = out[s.send(out) :]
+                elif closing:
+                    poller.modify(s, select.POLLIN)
+            if event & select.POLLIN:
+                data = s.recv(1 << 20)
+                seen = tail + data
+                reports += seen.count(b'"offset"') - tail.count(b'"offset"')
+                tail = seen[-16:]
+                if not data or seen.endswith(b"\r\n0\r\n\r\n"):
+                    s.close()
+                    return reports
+
+
+def read_loop(port: int, path: Callable[[int], str], accept: str, seconds: float) -> tuple[int, int]:
+    """(answers, bytes) of GETs one after the other on one connection; `path` takes the number of the answer."""
+    s = socket.create_connection(("127.0.0.1", port))
+    view = memoryview(bytearray(1 << 20))
+    answers = total = 0
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        s.sendall(f"GET {path(answers)} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += s.recv(65536)
+        head, rest = head.split(b"\r\n\r\n", 1)
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"unexpected answer: {head!r} {rest[:300]!r}")
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        left = length - len(rest)
+        while left > 0:
+            n = s.recv_into(view, min(left, len(view)))
+            if n == 0:
+                raise RuntimeError("the broker closed the connection inside an answer")
+            left -= n
+        answers, total = answers + 1, total + length
+    s.close()
+    return answers, total
+
+
+def fill(broker: Broker, topic: str, value_bytes: int, count: int, batches: int) -> int:
+    """Raw batches of `count` records into partition 0; returns the records written."""
+    value = json.dumps({"n": 1, "text": "x" * (value_bytes - 20)}).encode()
+    now = int(time.time() * 1000)
+    body = encode([(now, b"key", value, ()) for _ in range(count)])
+    for _ in range(batches):
+        status, answer = broker.request(
+            "POST", f"/topics/{topic}/partitions/0/records", body, "application/octet-stream"
+        )
+        if status != 200:
+            raise RuntimeError(f"raw produce: {status} {answer!r}")
+    return count * batches
+
+
+def produce_figures(broker: Broker, cluster: str) -> list[Figure]:
+    record = {"key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}
+    body = json.dumps(record).encode()
+    request = post(f"/v3/clusters/{cluster}/topics/single/records", body)
+    closed_loop(broker.port, request, 1.0)
+    before = broker.cpu_seconds()
+    answers = closed_loop(broker.port, request, SECONDS)
+    single = answers / (broker.cpu_seconds() - before)
+    path = f"/v3/clusters/{cluster}/topics/single/records"
+    before = broker.cpu_seconds()
+    reports = streaming(broker.port, path, body + b"\n", SECONDS)
+    streamed = reports / (broker.cpu_seconds() - before)
+    return [
+        Figure("single-record POST (v3)", single, "records/CPU-s", 15_000, note=f"{answers / SECONDS:,.0f}/s"),
+        Figure("streaming v3", streamed, "records/CPU-s", 60_000, note=f"{reports / SECONDS:,.0f}/s"),
+    ]
+
+
+def read_figures(broker: Broker) -> list[Figure]:
+    records = fill(broker, "read", 100, 8000, 64)
+    raw_path = "/topics/read/partitions/0/records?offset={}&max_bytes=16777216"
+    read_loop(broker.port, lambda n: raw_path.format(n % 3 * 8000), "application/octet-stream", 1.0)
+    before = broker.cpu_seconds()
+    _, total = read_loop(broker.port, lambda n: raw_path.format(n % 30 * 8000), "application/octet-stream", SECONDS)
+    raw = total / (broker.cpu_seconds() - before)
+    json_path = "/topics/read/partitions/0/records?offset={}&max_bytes=900000"
+    before, start = broker.cpu_seconds(), broker.metric("tiered_http_records_read_total")
+    read_loop(broker.port, lambda n: json_path.format(n * 8000 % records), "application/json", SECONDS)
+    read = broker.metric("tiered_http_records_read_total") - start
+    as_json = read / (broker.cpu_seconds() - before)
+    return [
+        Figure("raw batches read, hot", raw / 1e9, "GB/CPU-s", 2.0, note=f"{total / SECONDS / 1e9:.2f} GB/s"),
+        Figure("JSON read", as_json, "records/CPU-s", 300_000),
+    ]
+
+
+def main() -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, Broker(Path(directory) / "data") as broker:
+        broker.create_topic("single", 1)
+        broker.create_topic("read", 1)
+        cluster = broker.json("GET", "/v3/clusters")["data"][0]["cluster_id"]
+        return produce_figures(broker, cluster) + read_figures(broker)
