@@ -1,0 +1,164 @@
+"""Record batch v2: the same bytes on the wire, on disk and in the bucket. Header, stamps, encoding, decoding.
+
+Nothing is allocated by a length that was read before that length is held against the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from operator import itemgetter
+
+from tiered.errors import Corrupt
+from tiered.ports import Buffer
+from tiered.records import native
+from tiered.records.compression import compress, decompress
+from tiered.records.model import (
+    APPEND_TIME,
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_FROM,
+    MAGIC,
+    MIN_LENGTH,
+    BatchHeader,
+    Codec,
+    Produced,
+    Record,
+    Section,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_DECOMPRESSED",
+    "BatchHeader",
+    "Codec",
+    "Record",
+    "check",
+    "encode",
+    "first_at_or_after",
+    "header",
+    "payload",
+    "records",
+    "section",
+    "set_append_time",
+    "stamp",
+]
+
+MAX_DECOMPRESSED = 64 << 20
+"""Bytes that the records of one batch may become: what stands between a small produce request and all memory."""
+
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_FRONT = struct.Struct(">qiibI")
+_TIMESTAMP = itemgetter(0)
+
+
+def header(buf: Buffer, at: int = 0) -> BatchHeader:
+    """The header at `at`. `Corrupt` when fewer than 61 bytes are there, the length is impossible or magic is not 2;
+    the rest of the batch need not be there, and nothing else is checked."""
+    if len(buf) - at < HEADER_BYTES or at < 0:
+        raise Corrupt("batch header is short", position=at)
+    fields = HEADER.unpack_from(buf, at)
+    if fields[1] < MIN_LENGTH:
+        raise Corrupt(f"batch length {fields[1]} is below {MIN_LENGTH}", position=at)
+    if fields[3] != MAGIC:
+        raise Corrupt(f"magic {fields[3]} is not {MAGIC}", position=at)
+    return BatchHeader(fields[0], fields[1] + LENGTH_FROM, *fields[2:])
+
+
+def stamp(buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
+    """Sets base offset and leader epoch of the batch at `at` in place; its CRC does not cover them."""
+    _OFFSET.pack_into(buf, at, base_offset)
+    _EPOCH.pack_into(buf, at + 12, leader_epoch)
+
+
+def set_append_time(buf: bytearray | memoryview, at: int, now_ms: int) -> None:
+    """Makes `now_ms` the timestamp of all records of the whole batch at `at`: attribute, max timestamp, CRC."""
+    head = header(buf, at)
+    whole = memoryview(buf)[at : at + head.size]
+    if len(whole) < head.size:
+        raise Corrupt("batch is short", position=at)
+    struct.pack_into(">h", whole, CRC_FROM, head.attributes | APPEND_TIME)
+    _OFFSET.pack_into(whole, 35, now_ms)
+    _CRC.pack_into(whole, CRC_AT, native.crc32c(whole[CRC_FROM:]))
+
+
+def encode(
+    records: Sequence[Produced],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    log_append_time: bool = False,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """One batch of (timestamp ms, key, value, headers) records; at least one. `ValueError` for none."""
+    if not records:
+        raise ValueError("a batch holds at least one record")
+    base_timestamp = records[0][0]
+    body = native.encode_records(records, base_timestamp)
+    if codec:
+        body = compress(codec, body, level)
+    attributes = codec | log_append_time << 3 | transactional << 4 | control << 5
+    count = len(records)
+    max_timestamp = max(map(_TIMESTAMP, records)) if count > 1 else base_timestamp
+    rest = _AFTER_CRC.pack(
+        attributes, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
+    )
+    crc = native.crc32c(body, native.crc32c(rest))
+    length = MIN_LENGTH + len(body)
+    return b"".join((_FRONT.pack(base_offset, length, leader_epoch, MAGIC, crc), rest, body))
+
+
+def payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> Buffer:
+    """The uncompressed record section of the batch at `at` with header `head`: a view, or decompressed bytes."""
+    raw = memoryview(buf)[at + HEADER_BYTES : at + head.size]
+    if len(raw) != head.size - HEADER_BYTES:
+        raise Corrupt("batch is short", position=at)
+    codec = head.codec
+    return decompress(codec, raw, max_bytes) if codec else raw
+
+
+def section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> Section:
+    """The batch at `at`, opened: what `native.rows` and `native.arrow` take."""
+    head = header(buf, at)
+    append_time = head.max_timestamp if head.is_log_append_time else -1
+    return payload(buf, at, head, max_bytes=max_bytes), head.base_offset, head.base_timestamp, append_time, head.count
+
+
+def records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
+    """The records of the batch at `at`. The CRC is not checked again; `Corrupt` when they do not parse."""
+    head = header(buf, at)
+    out = native.rows(*section(buf, at, max_bytes=max_bytes))
+    if out and out[-1].offset > head.last_offset:
+        raise Corrupt(f"record offset {out[-1].offset} is above the batch's last {head.last_offset}", position=at)
+    return out
+
+
+def check(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> BatchHeader:
+    """Opens every record of a produced batch: as many as its header says, well-formed, offset deltas without a gap.
+    `Corrupt` names the fault; the CRC is not looked at."""
+    head = header(buf, at)
+    if head.count != head.last_offset_delta + 1:
+        raise Corrupt(f"{head.count} records, but last offset delta {head.last_offset_delta}", position=at)
+    native.check_records(payload(buf, at, head, max_bytes=max_bytes), head.count)
+    return head
+
+
+def first_at_or_after(
+    buf: Buffer, at: int, timestamp: int, *, max_bytes: int = MAX_DECOMPRESSED
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of the batch at `at` with a timestamp not below `timestamp`."""
+    body, base_offset, base_timestamp, append_time, count = section(buf, at, max_bytes=max_bytes)
+    if append_time != -1:
+        return (base_offset, append_time) if count and append_time >= timestamp else None
+    return native.first_at_or_after(body, base_offset, base_timestamp, timestamp, count)

@@ -1,0 +1,176 @@
+"""The five codecs of record batches behind two functions. Decompression is bounded before memory is taken.
+
+Contexts are costly to make and must not be shared by threads (zstandard then reports corrupt data), so each thread
+keeps its own.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from tiered.errors import Corrupt
+from tiered.ports import Buffer
+from tiered.records.model import Codec
+
+GZIP_WINDOW = 31
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+"""Snappy as Java's SnappyOutputStream frames it: this, then blocks of raw snappy after their int32 lengths."""
+XERIAL_BLOCK = 32 << 10
+SNAPPY_RATIO = 64
+"""Raw snappy cannot grow by more: its widest copy gives 64 bytes for 3 or less."""
+PIECE = 1 << 20
+ZSTD_GUESS = 16
+"""Kafka's clients do not write the content size: the first try gives zstd this many times the compressed size."""
+
+
+class _Contexts(threading.local):
+    """zstd contexts of one thread."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        found = self.compressors.get(level)
+        if found is None:
+            found = self.compressors[level] = zstandard.ZstdCompressor(level=level)
+        return found
+
+
+_contexts = _Contexts()
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """`data` under a codec, in the form that Kafka's clients read. `level` is the codec's own; None is its default."""
+    if codec is Codec.ZSTD:
+        return _contexts.compressor(3 if level is None else level).compress(data)
+    if codec is Codec.LZ4:
+        # Java's reader refuses blocks that depend on each other.
+        return bytes(lz4.frame.compress(data, compression_level=level or 0, block_linked=False, store_size=False))
+    if codec is Codec.SNAPPY:
+        return _compress_snappy(memoryview(data))
+    if codec is Codec.GZIP:
+        return zlib.compress(data, -1 if level is None else level, GZIP_WINDOW)
+    return bytes(data)
+
+
+def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
+    """What `data` holds. `Corrupt` when it is not whole, has bytes left over, or would exceed `max_bytes`."""
+    try:
+        if codec is Codec.ZSTD:
+            return _decompress_zstd(data, max_bytes)
+        if codec is Codec.LZ4:
+            return _decompress_lz4(data, max_bytes)
+        if codec is Codec.SNAPPY:
+            return _decompress_snappy(memoryview(data), max_bytes)
+        if codec is Codec.GZIP:
+            return _decompress_gzip(data, max_bytes)
+    except (zstandard.ZstdError, zlib.error, RuntimeError, cramjam.DecompressionError, EOFError) as error:
+        raise Corrupt(f"{codec.name.lower()}: {error}") from None
+    if len(data) > max_bytes:
+        raise _too_large(codec, max_bytes)
+    return bytes(data)
+
+
+def _too_large(codec: Codec, max_bytes: int) -> Corrupt:
+    return Corrupt(f"{codec.name.lower()}: decompresses to more than {max_bytes} bytes")
+
+
+def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
+    declared = zstandard.frame_content_size(data)
+    if declared > max_bytes:
+        raise _too_large(Codec.ZSTD, max_bytes)
+    if declared >= 0:
+        return _contexts.decompressor.decompress(data, allow_extra_data=False)
+    # One pass into one buffer is the fast way, and zstandard gives memory back that it did not fill. A buffer that is
+    # too small and a frame that is cut look alike, so both are tried again until the bound.
+    room = min(max_bytes, max(ZSTD_GUESS * len(data), 1 << 16))
+    while True:
+        try:
+            return _contexts.decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
+        except zstandard.ZstdError:
+            if room >= max_bytes:
+                raise
+            room = min(max_bytes, room * 8)
+
+
+def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    out: list[bytes] = []
+    left = max_bytes
+    piece = decompressor.decompress(data, max_length=min(PIECE, left + 1))
+    while True:
+        out.append(piece)
+        left -= len(piece)
+        if left < 0:
+            raise _too_large(Codec.LZ4, max_bytes)
+        if decompressor.eof:
+            break
+        if decompressor.needs_input:
+            raise Corrupt("lz4: frame is cut short")
+        piece = decompressor.decompress(b"", max_length=min(PIECE, left + 1))
+    if decompressor.unused_data:
+        raise Corrupt("lz4: bytes after the frame")
+    return out[0] if len(out) == 1 else b"".join(out)
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    out: list[bytes] = []
+    left = max_bytes
+    rest: Buffer = data
+    while len(rest) or not out:
+        member = zlib.decompressobj(GZIP_WINDOW)
+        piece = member.decompress(rest, left + 1)
+        left -= len(piece)
+        if left < 0:
+            raise _too_large(Codec.GZIP, max_bytes)
+        if not member.eof:
+            raise Corrupt("gzip: stream is cut short")
+        out.append(piece)
+        rest = member.unused_data
+    return out[0] if len(out) == 1 else b"".join(out)
+
+
+def _compress_snappy(view: memoryview) -> bytes:
+    out = [XERIAL_HEADER]
+    for at in range(0, len(view), XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + XERIAL_BLOCK]))
+        out += (len(block).to_bytes(4, "big"), block)
+    return b"".join(out)
+
+
+def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        return _decompress_snappy_block(view, max_bytes)
+    out: list[bytes] = []
+    left = max_bytes
+    at = len(XERIAL_HEADER)
+    if len(view) < at:
+        raise Corrupt("snappy: header is cut short")
+    while at < len(view):
+        start = at + 4
+        at = start + int.from_bytes(view[at:start], "big")
+        if at > len(view):
+            raise Corrupt("snappy: block is cut short")
+        out.append(_decompress_snappy_block(view[start:at], left))
+        left -= len(out[-1])
+    return b"".join(out)
+
+
+def _decompress_snappy_block(view: memoryview, max_bytes: int) -> bytes:
+    """Raw snappy begins with the length of what it holds: that, not the library, decides about memory."""
+    if not len(view):
+        raise Corrupt("snappy: nothing there")
+    declared = cramjam.snappy.decompress_raw_len(view)
+    if declared > max_bytes:
+        raise _too_large(Codec.SNAPPY, max_bytes)
+    if declared > SNAPPY_RATIO * len(view):
+        raise Corrupt("snappy: declared length is impossible")
+    return bytes(cramjam.snappy.decompress_raw(view))

@@ -1,0 +1,151 @@
+"""The words of record batch v2: its layout, its header, a batch seen by a walk, a record. No behaviour beyond naming.
+
+Source: Kafka protocol guide, "Record Batch". All integers of the header are big-endian; varints are zigzag.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from tiered.errors import Corrupt
+from tiered.ports import Buffer
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = 61
+LENGTH_FROM = 12
+"""The batch length counts from here: whole batch = 12 + batch length."""
+MIN_LENGTH = HEADER_BYTES - LENGTH_FROM
+MAGIC = 2
+CRC_AT = 17
+CRC_FROM = 21
+"""The CRC-32C covers everything from the attributes on, so that a broker may set offset and leader epoch freely."""
+MIN_RECORD_BYTES = 7
+"""Length, attributes, timestamp and offset delta, key and value length, header count: one byte each at least."""
+
+CODEC_MASK = 0x07
+APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+Header = tuple[str, bytes | None]
+"""One header of a record."""
+Produced = tuple[int, Buffer | None, Buffer | None, Sequence[Header]]
+"""A record to encode: (timestamp in ms, key, value, headers)."""
+Section = tuple[Buffer, int, int, int, int]
+"""An uncompressed record section: (payload, base offset, base timestamp, append time in ms or -1, record count)."""
+
+
+class Codec(IntEnum):
+    """Compression of a batch, as its attributes name it."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records. `size` is that of the whole batch in bytes."""
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # the field's name, though tuples have a method of it
+
+    @property
+    def codec(self) -> Codec:
+        """How the records are compressed; `Corrupt` for a codec that does not exist."""
+        number = self.attributes & CODEC_MASK
+        if number > Codec.ZSTD:
+            raise Corrupt(f"unknown compression codec {number}")
+        return Codec(number)
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0. -1 without a producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+class Record(NamedTuple):
+    """One decoded record; `timestamp` in ms (the append time where the batch says so)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class Walked(NamedTuple):
+    """One batch as a walk saw it: bytes `[at, at + size)` of the walked buffer."""
+
+    at: int
+    size: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    attributes: int
+    max_timestamp: int
+    base_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]
+
+
+class Batches(NamedTuple):
+    """What a walk accepted. `end` is the first byte not accepted; `why` is "" at a clean end (or at `max_batches`),
+    "short" when the last batch is incomplete, and otherwise the fault of the batch at `end`."""
+
+    batches: list[Walked]
+    end: int
+    why: str
+
+
+class ArrowColumns(NamedTuple):
+    """Buffers in the layout of Arrow, in the order of `pyarrow.Array.from_buffers`. `None` stands for "no nulls".
+
+    - `offset`, `timestamp` (microseconds): `(None, int64 data)`; `timestampType`: `(None, int32 data)`
+    - `key`, `value` (binary): `(validity, int32 offsets, data)`
+    - `headers` (list<struct<key: string, value: binary>>, null where a record has none):
+      `(validity, list offsets, key offsets, key data, value validity, value offsets, value data)`
+    """
+
+    rows: int
+    headers: int
+    columns: dict[str, tuple[bytes | None, ...]]

@@ -1,0 +1,416 @@
+"""Record work in plain Python: the fallback where no compiler was, and the oracle that the C twin is tested against.
+
+Both read bytes that nobody has checked: every length and count is held against what is there before it is used, and
+a fault is `Corrupt` with the same words in both.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Collection, Sequence
+
+import crc32c as crc32c_package
+
+from tiered.errors import Corrupt
+from tiered.ports import Buffer
+from tiered.records import varint
+from tiered.records.model import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_FROM,
+    MAGIC,
+    MIN_LENGTH,
+    MIN_RECORD_BYTES,
+    ArrowColumns,
+    Batches,
+    Header,
+    Produced,
+    Record,
+    Section,
+    Walked,
+)
+
+INT64_MAX = (1 << 63) - 1
+INT64_MIN = -(1 << 63)
+INT32_MAX = (1 << 31) - 1
+INT32_MIN = -(1 << 31)
+DEPTH_MAX = 64
+COLUMNS = frozenset(("offset", "timestamp", "timestampType", "key", "value", "headers"))
+
+Span = tuple[int, int]
+"""Bytes `[start, end)` of a section; `start` is -1 for null."""
+Parsed = tuple[int, int, Span, Span, tuple[tuple[Span, Span], ...]]
+"""(timestamp delta, offset delta, key, value, headers)."""
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of `data`, continuing from `value`."""
+    return int(crc32c_package.crc32c(data, value))
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def walk(
+    buf: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True, max_batches: int | None = None
+) -> Batches:
+    """Batches one after the other in `buf[start:end]`, up to the first that does not prove itself. Never raises for
+    what the bytes say; `ValueError` for a range outside the buffer."""
+    whole = memoryview(buf).cast("B") if isinstance(buf, memoryview) else memoryview(buf)
+    stop = len(whole) if end is None else end
+    if not 0 <= start <= stop <= len(whole):
+        raise ValueError(f"range {start}..{stop} is outside a buffer of {len(whole)} bytes")
+    batches: list[Walked] = []
+    at = start
+    while at < stop and (max_batches is None or len(batches) < max_batches):
+        batch, why = _walk_one(whole, at, stop, check_crc)
+        if batch is None:
+            return Batches(batches, at, why)
+        batches.append(batch)
+        at += batch.size
+    return Batches(batches, at, "")
+
+
+def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[Walked | None, str]:
+    if stop - at < HEADER_BYTES:
+        return None, "short"
+    (
+        base_offset, length, leader_epoch, magic, crc, attributes, last_delta,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    ) = HEADER.unpack_from(whole, at)  # fmt: skip
+    if length < MIN_LENGTH:
+        return None, f"batch length {length} is below {MIN_LENGTH}"
+    if magic != MAGIC:
+        return None, f"magic {magic} is not {MAGIC}"
+    size = LENGTH_FROM + length
+    if size > stop - at:
+        return None, "short"
+    if check_crc and crc32c(whole[at + CRC_FROM : at + size]) != crc:
+        return None, "crc mismatch"
+    if base_offset < 0 or last_delta < 0 or base_offset + last_delta > INT64_MAX:
+        return None, "offsets out of range"
+    if count < 0:
+        return None, f"record count {count}"
+    return Walked(
+        at, size, base_offset, base_offset + last_delta, leader_epoch, attributes, max_timestamp, base_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
+    ), ""  # fmt: skip
+
+
+# -- records of one section -------------------------------------------------------------------------------------------
+
+
+def _bytes_span(data: Buffer, at: int, end: int, fault: str, *, nullable: bool = True) -> tuple[Span, int]:
+    length, at = varint.read(data, at, end)
+    if length > end - at or length < (-1 if nullable else 0):
+        raise _Fault(fault)
+    if length < 0:
+        return (-1, -1), at
+    return (at, at + length), at + length
+
+
+class _Fault(ValueError):
+    """What is wrong with a record; its number is added where it is known."""
+
+
+def _parse(data: Buffer, at: int, end: int) -> tuple[Parsed, int]:
+    """One record at `at` of a section that ends at `end`, and where it ends."""
+    length, at = varint.read(data, at, end)
+    if not 0 <= length <= end - at:
+        raise _Fault("has a bad length")
+    end = at + length
+    if at >= end:
+        raise _Fault(varint.ENDS_EARLY)
+    timestamp_delta, at = varint.read(data, at + 1, end, varint.INT64_BYTES)
+    offset_delta, at = varint.read(data, at, end)
+    key, at = _bytes_span(data, at, end, "has a bad key length")
+    value, at = _bytes_span(data, at, end, "has a bad value length")
+    count, at = varint.read(data, at, end)
+    if not 0 <= count <= (end - at) // 2:
+        raise _Fault("has a bad header count")
+    headers = []
+    for _ in range(count):
+        name, at = _bytes_span(data, at, end, "has a bad header key length", nullable=False)
+        content, at = _bytes_span(data, at, end, "has a bad header value length")
+        headers.append((name, content))
+    if at != end:
+        raise _Fault("has bytes left over")
+    return (timestamp_delta, offset_delta, key, value, tuple(headers)), end
+
+
+class _Section:
+    """Iterates the records of a section; checks what every caller relies on, and `dense` offset deltas when asked."""
+
+    def __init__(self, payload: Buffer, count: int, *, dense: bool = False) -> None:
+        self.data = bytes(payload)
+        if count < 0 or count * MIN_RECORD_BYTES > len(self.data):
+            raise Corrupt(f"{count} records in {len(self.data)} bytes")
+        self.at = 0
+        self.number = 0
+        self.count = count
+        self._dense = dense
+        self._last_delta = -1
+
+    def next(self) -> Parsed | None:
+        if self.number == self.count:
+            if self.at != len(self.data):
+                raise Corrupt("bytes after the last record")
+            return None
+        try:
+            parsed, self.at = _parse(self.data, self.at, len(self.data))
+            delta = parsed[1]
+            if delta != self.number if self._dense else delta <= self._last_delta:
+                raise _Fault("is out of order")
+        except (_Fault, varint.BadVarint) as fault:
+            raise Corrupt(f"record {self.number} {fault}") from None
+        self._last_delta = delta
+        self.number += 1
+        return parsed
+
+    def place(self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int) -> tuple[int, int]:
+        """Offset and timestamp of the record that `next` gave last."""
+        offset = base_offset + parsed[1]
+        if offset > INT64_MAX:
+            raise Corrupt(f"record {self.number - 1} has an offset out of range")
+        if append_time != -1:
+            return offset, append_time
+        timestamp = base_timestamp + parsed[0]
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            raise Corrupt(f"record {self.number - 1} has a timestamp out of range")
+        return offset, timestamp
+
+    def bytes(self, span: Span) -> bytes | None:
+        return None if span[0] < 0 else self.data[span[0] : span[1]]
+
+    def headers(self, parsed: Parsed) -> tuple[Header, ...]:
+        data = self.data
+        return tuple((data[k[0] : k[1]].decode("utf-8", "replace"), self.bytes(v)) for k, v in parsed[4])
+
+
+def check_records(payload: Buffer, count: int) -> None:
+    """`Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas 0, 1, 2 ..."""
+    section = _Section(payload, count, dense=True)
+    while section.next() is not None:
+        pass
+
+
+def rows(payload: Buffer, base_offset: int, base_timestamp: int, append_time: int, count: int) -> list[Record]:
+    """The records of an uncompressed section. `append_time` (ms) replaces all timestamps unless it is -1. Header keys
+    that are not UTF-8 get replacement characters."""
+    section = _Section(payload, count)
+    out: list[Record] = []
+    while (parsed := section.next()) is not None:
+        offset, timestamp = section.place(parsed, base_offset, base_timestamp, append_time)
+        headers = section.headers(parsed) if parsed[4] else ()
+        out.append(Record(offset, timestamp, section.bytes(parsed[2]), section.bytes(parsed[3]), headers))
+    return out
+
+
+def first_at_or_after(
+    payload: Buffer, base_offset: int, base_timestamp: int, timestamp: int, count: int
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of a section whose timestamp is not below `timestamp`. Reads no further
+    than that record."""
+    section = _Section(payload, count)
+    while (parsed := section.next()) is not None:
+        place = section.place(parsed, base_offset, base_timestamp, -1)
+        if place[1] >= timestamp:
+            return place
+    return None
+
+
+def encode_records(records: Sequence[Produced], base_timestamp: int = 0) -> bytes:
+    """An uncompressed section from records, offset deltas 0, 1, 2 ... `OverflowError` when a timestamp is more than
+    64 bits from the base or the section passes 2 GiB."""
+    out = bytearray()
+    for number, (timestamp, key, value, headers) in enumerate(tuple(records)):
+        body = bytearray(1)
+        delta = timestamp - base_timestamp
+        if not INT64_MIN <= delta <= INT64_MAX:
+            raise OverflowError("timestamp delta does not fit in 64 bits")
+        varint.append(body, delta)
+        varint.append(body, number)
+        _append_bytes(body, key)
+        _append_bytes(body, value)
+        varint.append(body, len(headers))
+        for name, content in headers:
+            _append_bytes(body, name.encode())
+            _append_bytes(body, content)
+        varint.append(out, len(body))
+        out += body
+        if len(out) > INT32_MAX:
+            raise OverflowError("record section passes 2 GiB")
+    return bytes(out)
+
+
+def _append_bytes(out: bytearray, data: Buffer | None) -> None:
+    if data is None:
+        out.append(1)
+        return
+    view = memoryview(data)
+    varint.append(out, view.nbytes)
+    out += view
+
+
+# -- Arrow ------------------------------------------------------------------------------------------------------------
+
+
+class _Binary:
+    """Buffers of an Arrow binary array under construction."""
+
+    def __init__(self) -> None:
+        self.offsets = array("i", [0])
+        self.data = bytearray()
+        self.valid: list[bool] = []
+
+    def add(self, content: bytes | None) -> None:
+        self.data += content or b""
+        if len(self.data) > INT32_MAX:
+            raise OverflowError("an Arrow column passes 2 GiB")
+        self.offsets.append(len(self.data))
+        self.valid.append(content is not None)
+
+
+def _bitmap(valid: list[bool]) -> bytes | None:
+    if all(valid):
+        return None
+    out = bytearray((len(valid) + 7) // 8)
+    for i, bit in enumerate(valid):
+        out[i >> 3] |= bit << (i & 7)
+    return bytes(out)
+
+
+def arrow(
+    sections: Sequence[Section], columns: Collection[str], start: int = INT64_MIN, end: int = INT64_MAX
+) -> ArrowColumns:
+    """Records with `start <= offset < end` of all sections as Arrow buffers, for the named columns only. Timestamps are
+    microseconds, held at the ends of 64 bits. `OverflowError` when a column passes 2 GiB."""
+    if unknown := sorted(set(columns) - COLUMNS):
+        raise ValueError(f"unknown column {unknown[0]!r}")
+    offsets, times, types = array("q"), array("q"), array("i")
+    keys, values, names, contents = _Binary(), _Binary(), _Binary(), _Binary()
+    lists = array("i", [0])
+    has_headers: list[bool] = []
+    for payload, base_offset, base_timestamp, append_time, count in sections:
+        section = _Section(payload, count)
+        while (parsed := section.next()) is not None:
+            offset, timestamp = section.place(parsed, base_offset, base_timestamp, append_time)
+            if not start <= offset < end:
+                continue
+            offsets.append(offset)
+            times.append(max(INT64_MIN, min(INT64_MAX, timestamp * 1000)))
+            types.append(append_time != -1)
+            if "key" in columns:
+                keys.add(section.bytes(parsed[2]))
+            if "value" in columns:
+                values.add(section.bytes(parsed[3]))
+            if "headers" in columns:
+                for name, content in section.headers(parsed):
+                    names.add(name.encode())
+                    contents.add(content)
+                lists.append(len(names.valid))
+                has_headers.append(bool(parsed[4]))
+    whole: dict[str, tuple[bytes | None, ...]] = {
+        "offset": (None, offsets.tobytes()),
+        "timestamp": (None, times.tobytes()),
+        "timestampType": (None, types.tobytes()),
+        "key": (_bitmap(keys.valid), keys.offsets.tobytes(), bytes(keys.data)),
+        "value": (_bitmap(values.valid), values.offsets.tobytes(), bytes(values.data)),
+        "headers": (
+            _bitmap(has_headers), lists.tobytes(), names.offsets.tobytes(), bytes(names.data),
+            _bitmap(contents.valid), contents.offsets.tobytes(), bytes(contents.data),
+        ),
+    }  # fmt: skip
+    return ArrowColumns(len(offsets), len(names.valid), {c: b for c, b in whole.items() if c in columns})
+
+
+# -- other ------------------------------------------------------------------------------------------------------------
+
+
+def murmur2(data: Buffer) -> int:
+    """MurmurHash2 with Kafka's seed, as a signed 32-bit number."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    raw = bytes(data)
+    hashed = 0x9747B28C ^ (len(raw) & mask)
+    whole = len(raw) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(raw[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        hashed = (hashed * m & mask) ^ k
+    if whole != len(raw):
+        hashed = (hashed ^ int.from_bytes(raw[whole:], "little")) * m & mask
+    hashed = (hashed ^ hashed >> 13) * m & mask
+    hashed ^= hashed >> 15
+    return hashed - (hashed >> 31 << 32)
+
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_SCALAR = re.compile(rb"[0-9A-Za-z+.\-]*")
+_STRING_REST = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
+_MARK = re.compile(rb'["{}\[\]]')
+_CLOSERS = {ord("{"): ord("}"), ord("["): ord("]")}
+
+
+def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]:
+    """Top-level values of concatenated JSON as spans `[start, end)`, and where the incomplete rest begins.
+
+    Only strings and brackets are followed; a span is not yet known to be valid JSON. A number or word at the very end
+    is incomplete (the next byte may belong to it): end the last piece with a newline. Garbage or nesting deeper than
+    64 is a `ValueError` when it comes first, otherwise the spans before it are given and it is the rest."""
+    data = bytes(buf)
+    spans: list[tuple[int, int]] = []
+    at = _skip(_SPACE, data, 0)
+    while at < len(data):
+        try:
+            end = _json_value(data, at)
+        except ValueError:
+            if spans:
+                return spans, at
+            raise
+        if end < 0:
+            return spans, at
+        spans.append((at, end))
+        at = _skip(_SPACE, data, end)
+    return spans, len(data)
+
+
+def _skip(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
+    match = pattern.match(data, at)
+    return match.end() if match else at
+
+
+def _json_value(data: bytes, at: int) -> int:
+    """Where the value at `at` ends; -1 when it is incomplete."""
+    first = data[at : at + 1]
+    if first == b'"':
+        match = _STRING_REST.match(data, at + 1)
+        return match.end() if match else -1
+    if first in (b"{", b"["):
+        return _json_nested(data, at)
+    if first in b"-0123456789tfn":
+        end = _skip(_SCALAR, data, at)
+        return end if end < len(data) else -1
+    raise ValueError(f"unexpected byte 0x{first[0]:02x} at {at}")
+
+
+def _json_nested(data: bytes, at: int) -> int:
+    awaited: list[int] = []
+    while (mark := _MARK.search(data, at)) is not None:
+        byte = data[mark.start()]
+        at = mark.end()
+        if byte == ord('"'):
+            rest = _STRING_REST.match(data, at)
+            if rest is None:
+                return -1
+            at = rest.end()
+        elif byte in _CLOSERS:
+            if len(awaited) == DEPTH_MAX:
+                raise ValueError(f"nested deeper than {DEPTH_MAX} at {mark.start()}")
+            awaited.append(_CLOSERS[byte])
+        elif awaited.pop() != byte:
+            raise ValueError(f"unexpected byte 0x{byte:02x} at {mark.start()}")
+        if not awaited:
+            return at
+    return -1
