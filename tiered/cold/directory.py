@@ -1,0 +1,289 @@
+"""The ObjectStore port on a directory: the embedded default. Several processes may share it.
+
+An object is a file under its key, byte for byte. Create is a synced temporary file and link(2); every other change
+holds a lock file, so that compare and rename are one step. The version of an object is its time of modification: whole
+milliseconds are the time, the microseconds are drawn, and under one key it only grows, so that the same bytes written
+again are another version. A file system that cannot keep that is refused by its first write.
+
+Keys are paths: one key may not be the folder of another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from tiered.cold.lanes import Lane
+from tiered.cold.parts import Parts
+from tiered.errors import Code, Refused, Unavailable
+from tiered.hot.local_disk import sync_file
+from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult, Rng, Unknown
+
+SECONDS = 10.0
+UPLOAD_BYTES_PER_SECOND = 1 << 20
+LOCK_SECONDS = 5.0
+LOCKS = 64
+COPY_BYTES = 1 << 20
+TEMPORARY_MS = 24 * 3600 * 1000
+INTERNAL = (".tmp", ".lock")
+T = TypeVar("T")
+
+
+class DirectoryStore:
+    """Objects as files below `root`, which is made when absent."""
+
+    def __init__(self, root: str, clock: Clock, rng: Rng) -> None:
+        self.root = os.path.abspath(root)
+        self.url = f"file://{self.root}"
+        self._clock = clock
+        self._random = rng.stream("directory-store")
+        self._small = Lane("store", 8)
+        self._bulk = Lane("store-bulk", 4)
+        try:
+            for name in INTERNAL:
+                os.makedirs(os.path.join(self.root, name), exist_ok=True)
+            self._drop_abandoned()
+        except OSError as error:
+            raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {error.strerror}") from None
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        path = self._path(key)
+        return await self._ask("get", key, lambda: _read(path, start, length))
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        path, whole = self._path(key), Parts([bytes(data)])  # the thread may outlive the caller's buffer
+        return await self._change(self._small, SECONDS, lambda: self._put(path, whole, if_absent, if_match))
+
+    async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        path, whole = self._path(key), Parts(parts)
+        seconds = SECONDS + whole.size / UPLOAD_BYTES_PER_SECOND
+        return await self._change(self._bulk, seconds, lambda: self._put(path, whole, False, None))
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        return await self._ask("list", prefix, lambda: _listed(self.root, prefix, after, limit))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            await self._ask("delete", path, lambda path=path: self._delete(path))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        self._small.close()
+        self._bulk.close()
+
+    # -- outcomes -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, verb: str, key: str, call: Callable[[], T]) -> T:
+        try:
+            return await self._small.run(SECONDS, call)
+        except OSError as error:  # TimeoutError is one
+            raise Unavailable(
+                f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
+            ) from None
+
+    async def _change(self, lane: Lane, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+        try:
+            return await lane.run(seconds, call)
+        except OSError as error:
+            return Unknown(error.strerror or "deadline")
+
+    # -- in the threads -----------------------------------------------------------------------------------------------
+
+    def _put(self, path: str, whole: Parts, if_absent: bool, if_match: str | None) -> PutResult:
+        if if_absent and os.path.exists(path):
+            return ConditionFailed()
+        if if_match is not None and _version(path) != if_match:
+            return ConditionFailed()
+        temporary = self._temporary()
+        try:
+            with open(temporary, "wb", buffering=0) as file:
+                shutil.copyfileobj(whole.window(0, whole.size), file, COPY_BYTES)
+                if if_absent:
+                    return self._link(file.fileno(), temporary, path)
+                with self._lock(path):
+                    if if_match is not None and _version(path) != if_match:
+                        return ConditionFailed()
+                    return self._replace(file.fileno(), temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _link(self, descriptor: int, temporary: str, path: str) -> PutResult:
+        version = self._seal(descriptor, 0)
+        try:
+            self._into_place(lambda: os.link(temporary, path), path)
+        except FileExistsError:
+            return ConditionFailed()
+        return Ok(version)
+
+    def _replace(self, descriptor: int, temporary: str, path: str) -> PutResult:
+        before = _stat(path)
+        version = self._seal(descriptor, before.st_mtime_ns if before else 0)
+        self._into_place(lambda: os.replace(temporary, path), path)
+        return Ok(version)
+
+    def _seal(self, descriptor: int, previous_ns: int) -> str:
+        """Gives the file its version and makes it durable; the name comes last."""
+        drawn = self._clock.wall_ms() * 1_000_000 + self._random.randrange(1000) * 1000
+        version_ns = max(drawn, previous_ns + 1000)
+        os.utime(descriptor, ns=(version_ns, version_ns))
+        stat = os.fstat(descriptor)
+        if stat.st_mtime_ns != version_ns:
+            raise Unavailable(f"the file system of {self.root} does not keep times to the microsecond", final=True)
+        sync_file(descriptor)
+        return _version_of(stat)
+
+    def _into_place(self, move: Callable[[], None], path: str) -> None:
+        """Moves and makes the name durable. Another process may remove the folder while it is empty: made again."""
+        folder = os.path.dirname(path)
+        for _ in range(10):
+            _make_folders(folder)
+            try:
+                move()
+            except FileNotFoundError:
+                continue
+            return _sync_folder(folder)
+        raise OSError(f"folder {folder} does not stay")
+
+    def _delete(self, path: str) -> None:
+        with self._lock(path):
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        folder = os.path.dirname(path)
+        _sync_folder(folder)
+        with contextlib.suppress(OSError):  # not empty, or gone already
+            while folder != self.root:
+                os.rmdir(folder)
+                folder = os.path.dirname(folder)
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        good = all(part not in ("", ".", "..") for part in parts) and "\0" not in key and parts[0] not in INTERNAL
+        assert good, f"bad key {key!r}"
+        return os.path.join(self.root, key)
+
+    def _temporary(self) -> str:
+        return os.path.join(self.root, ".tmp", f"{os.getpid()}-{self._random.getrandbits(64):016x}")
+
+    def _drop_abandoned(self) -> None:
+        """Temporary files of processes that died; a day spares the slowest living one."""
+        oldest_ms = self._clock.wall_ms() - TEMPORARY_MS
+        with os.scandir(os.path.join(self.root, ".tmp")) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat().st_mtime_ns // 1_000_000 < oldest_ms:
+                        os.unlink(entry.path)
+
+    @contextlib.contextmanager
+    def _lock(self, path: str) -> Iterator[None]:
+        """Excludes all other changes of this key, in all processes; `TimeoutError` when one holds it too long."""
+        name = f"{zlib.crc32(os.path.relpath(path, self.root).encode()) % LOCKS:02d}"
+        descriptor = os.open(os.path.join(self.root, ".lock", name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            end = time.monotonic() + LOCK_SECONDS
+            pause = 0.0002
+            while not _try_lock(descriptor):
+                if time.monotonic() > end:
+                    raise TimeoutError("lock not got")
+                time.sleep(pause)
+                pause = min(0.02, pause * 1.5)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(path: str, start: int, length: int | None) -> Got | NotFound:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            stat = os.fstat(file.fileno())
+            wanted = max(0, min(stat.st_size - start, stat.st_size if length is None else length))
+            chunks: list[bytes] = []
+            while wanted and (chunk := os.pread(file.fileno(), wanted, start)):
+                chunks.append(chunk)
+                start += len(chunk)
+                wanted -= len(chunk)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return NotFound()
+    return Got(chunks[0] if len(chunks) == 1 else b"".join(chunks), stat.st_size, _version_of(stat))
+
+
+def _listed(root: str, prefix: str, after: str, limit: int) -> list[Listed]:
+    found: list[Listed] = []
+    for entry, key in _walk(root, prefix.rpartition("/")[0], prefix, after):
+        if len(found) >= limit:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            stat = entry.stat()
+            found.append(Listed(key, stat.st_size, stat.st_mtime_ns // 1_000_000))
+    return found
+
+
+def _walk(root: str, folder: str, prefix: str, after: str) -> Iterator[tuple[os.DirEntry[str], str]]:
+    """Files in the order of their keys: a folder sorts by its name with the slash."""
+    try:
+        with os.scandir(os.path.join(root, folder)) as entries:
+            inside = [(entry.name + "/" if entry.is_dir() else entry.name, entry) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name, entry in sorted(inside, key=lambda pair: pair[0]):
+        key = f"{folder}/{name}" if folder else name
+        if not folder and entry.name in INTERNAL:
+            continue
+        if name.endswith("/"):
+            if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+                yield from _walk(root, key[:-1], prefix, after)
+        elif key.startswith(prefix) and key > after:
+            yield entry, key
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _version(path: str) -> str | None:
+    stat = _stat(path)
+    return _version_of(stat) if stat else None
+
+
+def _version_of(stat: os.stat_result) -> str:
+    return f"{stat.st_mtime_ns // 1000:x}-{stat.st_size:x}"
+
+
+def _make_folders(folder: str) -> None:
+    """Makes what is missing, each name durable before something is put below it."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_folders(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+    _sync_folder(parent)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,137 @@
+"""Many parts read as one file: what an upload sends, without a copy of it in memory."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tiered.errors import Unavailable
+from tiered.ports import Buffer, File, FileSlice
+
+
+class Descriptor:
+    """Our own descriptor of a file, closed when the last reader lets go: a thread may outlive the upload's deadline."""
+
+    def __init__(self, number: int) -> None:
+        self._number = -1
+        self._number = os.dup(number)
+
+    def __del__(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        try:
+            return os.pread(self._number, length, offset)
+        except OSError as error:
+            raise Unavailable(f"cannot read what to upload error={error.strerror}") from None
+
+
+class Piece(NamedTuple):
+    """Bytes `[at, at + length)` of the whole, which are `[start, ...)` of their source."""
+
+    at: int
+    length: int
+    source: memoryview | Descriptor | File
+    start: int
+
+
+class Parts:
+    """The parts of one upload. The files may be closed or deleted meanwhile."""
+
+    def __init__(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        self._pieces: list[Piece] = []
+        self.size = 0
+        for part in parts:
+            if isinstance(part, FileSlice):
+                self._add(_held(part.file), part.length, part.start)
+            else:
+                view = memoryview(part).cast("B")
+                self._add(view, len(view), 0)
+
+    def _add(self, source: memoryview | Descriptor | File, length: int, start: int) -> None:
+        self._pieces.append(Piece(self.size, length, source, start))
+        self.size += length
+
+    def read(self, at: int, length: int) -> bytes:
+        """Up to `length` bytes from one piece; empty only at the end. `Unavailable` when a file became shorter."""
+        piece = self._piece_at(at)
+        if piece is None or length <= 0:
+            return b""
+        inside = at - piece.at
+        length = min(length, piece.length - inside)
+        if isinstance(piece.source, memoryview):
+            return bytes(piece.source[inside : inside + length])
+        start = piece.start + inside
+        data = (
+            os.pread(piece.source, length, start)
+            if isinstance(piece.source, int)
+            else piece.source.pread(start, length)
+        )
+        if not data:
+            raise Unavailable("a file became shorter while it was uploaded")
+        return data
+
+    def _piece_at(self, at: int) -> Piece | None:
+        return next((piece for piece in self._pieces if piece.at <= at < piece.at + piece.length), None)
+
+    def window(self, start: int, length: int) -> Window:
+        return Window(self, start, length)
+
+    def join(self) -> bytes:
+        """All of it in memory; for stores that live there."""
+        return self.window(0, self.size).read()
+
+
+def _held(file: File) -> Descriptor | File:
+    try:
+        return Descriptor(file.fileno()) if file.fileno() >= 0 else file
+    except OSError as error:
+        raise Unavailable(f"cannot upload file={file.name} error={error.strerror}") from None
+
+
+class Window(io.RawIOBase):
+    """Bytes `[start, start + length)` of the parts as a seekable file: a request body that can be sent again."""
+
+    def __init__(self, parts: Parts, start: int, length: int) -> None:
+        super().__init__()
+        self._parts = parts
+        self._start = start
+        self._length = length
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self._parts.read(self._start + self._at, min(len(buffer), self._length - self._at))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Whole reads: HTTP clients take a short one for the end of the body."""
+        wanted = self._length - self._at if size is None or size < 0 else min(size, self._length - self._at)
+        chunks = []
+        while wanted > 0:
+            chunk = self._parts.read(self._start + self._at, wanted)
+            chunks.append(chunk)
+            self._at += len(chunk)
+            wanted -= len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        self._at = max(0, min(self._length, origin + offset))
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def __len__(self) -> int:
+        return self._length

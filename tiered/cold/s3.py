@@ -1,0 +1,321 @@
+"""The ObjectStore port on S3 and on stores that speak its language, through boto3.
+
+Two clients: the one for conditional puts never tries again by itself (a retry after a lost reply turns one's own
+success into a 412), the other does. Two lanes of threads: uploads and ranged reads cannot starve metadata. Endpoint,
+region and credentials come from where every AWS tool takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tiered.cold.lanes import Lane
+from tiered.cold.parts import Parts, Window
+from tiered.errors import Unavailable
+from tiered.ports import (
+    Buffer,
+    Clock,
+    ConditionFailed,
+    Conflict,
+    FileSlice,
+    Got,
+    Listed,
+    NotFound,
+    Ok,
+    PutResult,
+    Rng,
+    Unknown,
+)
+
+log = logging.getLogger(__name__)
+
+CONDITIONAL_SECONDS = 10.0
+SECONDS = 30.0
+BULK_SECONDS = 60.0
+UPLOAD_BYTES_PER_SECOND = 1 << 20
+SINGLE_PUT_BYTES = 512 << 20
+PART_BYTES = 64 << 20
+PARTS_MAX = 10_000
+PARTS_AT_ONCE = 4
+META_WORKERS = 8
+BULK_WORKERS = 32
+READ_TRIES = 4
+BACKOFF_SECONDS = 0.1
+DELETE_KEYS = 1000
+LIST_KEYS = 1000
+T = TypeVar("T")
+Page = list[Listed]
+Tags = list[dict[str, Any]]
+
+
+class S3Store:
+    """Objects below `prefix` of a bucket."""
+
+    def __init__(self, bucket: str, prefix: str, clock: Clock, rng: Rng, *, part_bytes: int = PART_BYTES) -> None:
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._clock = clock
+        self._random = rng.stream("s3-backoff")
+        self._part_bytes = part_bytes
+        self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
+        session = boto3.session.Session()
+        self._once = session.client("s3", config=_config(1, 2, 5, META_WORKERS))
+        self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+        self._meta = Lane("s3", META_WORKERS)
+        self._bulk = Lane("s3-bulk", BULK_WORKERS)
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        if length == 0:
+            return await self._head(key)
+        ranged = start > 0 or length is not None
+        lane, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
+        for attempt in range(1, READ_TRIES + 1):
+            got = await self._ask("get", key, lane, seconds, lambda: self._get(key, start, length, ranged))
+            if not isinstance(got, Unknown):
+                return got
+            log.warning("body broke off store=%s key=%s attempt=%d error=%s", self.url, key, attempt, got.why)
+            await self._clock.sleep(self._random.random() * BACKOFF_SECONDS * 2**attempt)
+        raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off")
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        arguments: dict[str, Any] = self._name(key) | {"Body": bytes(data)}
+        if if_absent:
+            arguments["IfNoneMatch"] = "*"
+        if if_match is not None:
+            arguments["IfMatch"] = if_match
+        conditional = if_absent or if_match is not None
+        client, seconds = (self._once, CONDITIONAL_SECONDS) if conditional else (self._data, BULK_SECONDS)
+        return await self._change(key, self._meta, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
+
+    async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        whole = Parts(parts)
+        if whole.size > self._single_put_bytes:
+            return await self._upload_in_parts(key, whole)
+        return await self._change(
+            key, self._bulk, _upload_seconds(whole.size), lambda: self._put_body(key, whole.window(0, whole.size))
+        )
+
+    async def list(self, prefix: str, after: str = "", limit: int = LIST_KEYS) -> list[Listed]:
+        found: list[Listed] = []
+        while len(found) < limit:
+            wanted = min(LIST_KEYS, limit - len(found))
+            page = await self._ask("list", prefix, self._meta, SECONDS, lambda: self._page(prefix, after, wanted))  # noqa: B023
+            found += page
+            if len(page) < wanted:
+                break
+            after = page[-1].key
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), DELETE_KEYS):
+            some = keys[at : at + DELETE_KEYS]
+            await self._ask("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
+
+    async def close(self) -> None:
+        self._meta.close()
+        self._bulk.close()
+        self._once.close()
+        self._data.close()
+
+    # -- outcomes -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, verb: str, key: str, lane: Lane, seconds: float, call: Callable[[], T]) -> T:
+        """What cannot be answered is `Unavailable`, final where the store will never do it."""
+        try:
+            return await lane.run(seconds, call)
+        except TimeoutError:
+            raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
+        except (BotoCoreError, ClientError) as error:
+            raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
+
+    async def _change(self, key: str, lane: Lane, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+        """Only a clean answer decides: all that may have landed is `Unknown`."""
+        try:
+            return await lane.run(seconds, call)
+        except TimeoutError:
+            return Unknown("deadline")
+        except ClientError as error:
+            match _status(error):
+                case 412:
+                    return ConditionFailed()
+                case 409:
+                    return Conflict()
+                case 404 if _code(error) == "NoSuchKey":  # some stores say so when `if_match` finds nothing
+                    return ConditionFailed()
+                case 400 | 401 | 403 | 404 | 405 | 501:
+                    raise _unavailable(f"put failed store={self.url} key={key}", error) from None
+                case _:
+                    return Unknown(_words(error))
+        except BotoCoreError as error:
+            return Unknown(_words(error))
+
+    # -- in the threads -----------------------------------------------------------------------------------------------
+
+    def _get(self, key: str, start: int, length: int | None, ranged: bool) -> Got | NotFound | Unknown:
+        """`Unknown`: the body was not whole."""
+        arguments: dict[str, Any] = self._name(key)
+        if ranged:
+            arguments["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
+        try:
+            answer = self._data.get_object(**arguments)
+        except ClientError as error:
+            if _code(error) == "NoSuchKey":
+                return NotFound()
+            if _status(error) == 416:  # begins at or behind the end
+                return self._head_now(key)
+            raise
+        try:
+            data = answer["Body"].read()
+        except BotoCoreError as error:
+            return Unknown(_words(error))
+        if len(data) != answer["ContentLength"]:
+            return Unknown(f"{len(data)} of {answer['ContentLength']} bytes")
+        size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
+        if ranged and "ContentRange" not in answer:  # a store that ignores ranges sends all
+            data = data[start:] if length is None else data[start : start + length]
+        return Got(data, size, answer["ETag"])
+
+    async def _head(self, key: str) -> Got | NotFound:
+        return await self._ask("head", key, self._meta, SECONDS, lambda: self._head_now(key))
+
+    def _head_now(self, key: str) -> Got | NotFound:
+        try:
+            answer = self._data.head_object(**self._name(key))
+        except ClientError as error:
+            if _status(error) == 404:
+                return NotFound()
+            raise
+        return Got(b"", answer["ContentLength"], answer["ETag"])
+
+    def _put_body(self, key: str, body: Window) -> PutResult:
+        return Ok(self._data.put_object(**self._name(key), Body=body, ContentLength=len(body))["ETag"])
+
+    def _page(self, prefix: str, after: str, limit: int) -> Page:
+        answer = self._data.list_objects_v2(
+            Bucket=self._bucket,
+            Prefix=self._prefix + prefix,
+            MaxKeys=limit,
+            **({"StartAfter": self._prefix + after} if after else {}),
+        )
+        skip = len(self._prefix)
+        return [
+            Listed(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
+            for entry in answer.get("Contents", [])
+        ]
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        names = [{"Key": self._prefix + key} for key in keys]
+        answer = self._data.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
+        if errors := answer.get("Errors"):
+            raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
+
+    # -- multipart ----------------------------------------------------------------------------------------------------
+
+    async def _upload_in_parts(self, key: str, whole: Parts) -> PutResult:
+        """A few parts at once, each streamed from its file. What was begun and not completed is taken back."""
+        name = self._name(key)
+        begun = await self._ask("upload", key, self._bulk, SECONDS, lambda: self._data.create_multipart_upload(**name))
+        name["UploadId"] = begun["UploadId"]
+        done = False
+        try:
+            tags = await self._send_parts(key, name, whole)
+            result = await self._complete(key, name, tags, whole.size)
+            done = isinstance(result, Ok)
+            return result
+        finally:
+            if not done:
+                await self._abort(key, name)
+
+    async def _send_parts(self, key: str, name: dict[str, Any], whole: Parts) -> Tags:
+        size = max(self._part_bytes, -(-whole.size // PARTS_MAX))
+        starts = range(0, whole.size, size)
+        tags: Tags = [{} for _ in starts]
+        queue = iter(enumerate(starts))
+
+        async def send() -> None:
+            for index, start in queue:
+                window = whole.window(start, min(size, whole.size - start))
+                answer = await self._ask(
+                    "upload",
+                    key,
+                    self._bulk,
+                    _upload_seconds(size),
+                    lambda: self._send_part(name, index, window),  # noqa: B023
+                )
+                tags[index] = {"PartNumber": index + 1, "ETag": answer}
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(PARTS_AT_ONCE):
+                    group.create_task(send())
+        except* Unavailable as errors:
+            raise errors.exceptions[0] from None
+        return tags
+
+    def _send_part(self, name: dict[str, Any], index: int, body: Window) -> str:
+        answer = self._data.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
+        return str(answer["ETag"])
+
+    async def _complete(self, key: str, name: dict[str, Any], tags: Tags, size: int) -> PutResult:
+        def complete() -> PutResult:
+            try:
+                return Ok(self._data.complete_multipart_upload(**name, MultipartUpload={"Parts": tags})["ETag"])
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload":
+                    raise
+            found = self._head_now(key)  # a retry after a lost reply: the first try may have completed it
+            return Ok(found.version) if isinstance(found, Got) and found.size == size else Unknown("upload vanished")
+
+        return await self._change(key, self._bulk, BULK_SECONDS, complete)
+
+    async def _abort(self, key: str, name: dict[str, Any]) -> None:
+        try:
+            await self._ask("abort", key, self._meta, SECONDS, lambda: self._data.abort_multipart_upload(**name))
+        except Unavailable as error:
+            log.warning("upload not taken back, left to the bucket's lifecycle rule error=%s", error)
+
+    def _name(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self._prefix + key}
+
+
+def _config(attempts: int, connect_seconds: int, read_seconds: int, connections: int) -> Config:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return Config(
+        retries={"total_max_attempts": attempts, "mode": "standard"},
+        connect_timeout=connect_seconds,
+        read_timeout=read_seconds,
+        max_pool_connections=connections,
+        tcp_keepalive=True,
+        s3={"addressing_style": "path" if endpoint else "auto"},
+    )
+
+
+def _upload_seconds(size: int) -> float:
+    return BULK_SECONDS + size / UPLOAD_BYTES_PER_SECOND
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _words(error: BotoCoreError | ClientError) -> str:
+    """One line without newlines: it goes into logs."""
+    return " ".join(str(error).split())
+
+
+def _unavailable(what: str, error: BotoCoreError | ClientError) -> Unavailable:
+    final = isinstance(error, ClientError) and _status(error) in (405, 501)
+    return Unavailable(f"{what} error={_words(error)}", final=final)

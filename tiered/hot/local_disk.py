@@ -1,0 +1,287 @@
+"""The Disk port on a real directory.
+
+Every call but `sync` and `sync_dir` touches only the page cache and runs in place; these two go to a few threads.
+A failed write for any reason but a full disk, and any failed sync, ends all writing to the directory: what the page
+cache then holds is unknown, and asking again would only hide that. Reading goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ports import Buffer, Space
+
+SYNC_THREADS = 4
+PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LocalDisk:
+    """One data directory; made when absent. `close` waits for the syncs that run."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="tiered-sync")
+        self._failed = ""
+        try:
+            os.makedirs(self.root, exist_ok=True)
+        except OSError as error:
+            raise Refused(Code.INVALID_CONFIG, f"cannot use the data directory {self.root}: {error.strerror}") from None
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> LocalFile:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        if write:
+            self.must_write()
+        try:
+            return LocalFile(self, path, os.open(self.resolve(path), flags, 0o644), write)
+        except OSError as error:
+            raise self.failure("open", path, error, read_only=not write) from None
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self.resolve(path))
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.resolve(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self.failure("list", path, error, read_only=True) from None
+
+    def make_dirs(self, path: str) -> None:
+        self.must_write()
+        try:
+            os.makedirs(self.resolve(path), exist_ok=True)
+        except OSError as error:
+            raise self.failure("make_dirs", path, error) from None
+
+    def rename(self, old: str, new: str) -> None:
+        self.must_write()
+        try:
+            os.replace(self.resolve(old), self.resolve(new))
+        except OSError as error:
+            raise self.failure("rename", old, error) from None
+
+    def remove(self, path: str) -> None:
+        self.must_write()
+        target = self.resolve(path)
+        try:
+            if os.path.isdir(target) and not os.path.islink(target):
+                shutil.rmtree(target)
+            else:
+                os.unlink(target)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self.failure("remove", path, error) from None
+
+    def space(self) -> Space:
+        stat = os.statvfs(self.root)
+        return Space(total=stat.f_frsize * stat.f_blocks, free=stat.f_frsize * stat.f_bavail)
+
+    def boot_mark(self) -> str:
+        return f"boot={_boot_id()} device={os.stat(self.root).st_dev} mount={_mount(self.root)}"
+
+    async def sync_dir(self, path: str) -> None:
+        self.must_write()
+        try:
+            descriptor = os.open(self.resolve(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self.failure("sync_dir", path, error) from None
+        await self.sync_descriptor(descriptor, path, os.fsync)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    # -- for LocalFile ------------------------------------------------------------------------------------------------
+
+    def resolve(self, path: str) -> str:
+        """The absolute path; one that leaves the directory is a bug of the caller."""
+        parts = path.split("/")
+        assert path and not path.startswith("/") and ".." not in parts and "\0" not in path, f"bad path {path!r}"
+        return os.path.join(self.root, path)
+
+    def must_write(self) -> None:
+        if self._failed:
+            raise Unavailable(self._failed, final=True)
+
+    def failure(self, verb: str, path: str, error: OSError, *, read_only: bool = False) -> Unavailable:
+        """What the caller shall see. An I/O error ends the directory; a full disk or a missing file does not."""
+        why = f"{verb} failed path={path} error={error.strerror}"
+        if error.errno == errno.EIO and not read_only:
+            self._failed = why
+        return Unavailable(why, final=bool(self._failed))
+
+    async def sync_descriptor(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
+        """Syncs and closes a descriptor of its own: a file closed meanwhile cannot lend its number to another."""
+        future = self._pool.submit(how, descriptor)
+        future.add_done_callback(lambda _: os.close(descriptor))
+        try:
+            await asyncio.wrap_future(future)
+        except OSError as error:
+            self._failed = f"sync failed path={path} error={error.strerror}"
+            raise Unavailable(self._failed, final=True) from None
+
+
+class LocalFile:
+    """One open file. At most one writing handle per file: it alone knows the size without asking."""
+
+    def __init__(self, disk: LocalDisk, name: str, descriptor: int, write: bool) -> None:
+        self.name = name
+        self._disk = disk
+        self._descriptor = descriptor
+        self._write = write
+        self._size = os.fstat(descriptor).st_size if write else -1
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        self._disk.must_write()
+        before = self._size
+        wanted = sum([len(part) if isinstance(part, bytes | bytearray) else part.nbytes for part in parts])
+        try:
+            written = os.pwritev(self._descriptor, parts, before) if len(parts) <= PARTS_MAX else 0
+            if written != wanted:
+                self._write_rest(memoryview(b"".join(parts)), before, written)
+        except OSError as error:
+            self._cut_back(before)
+            raise self._disk.failure("append", self.name, error) from None
+        self._size = before + wanted
+        return self._size
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        self._disk.must_write()
+        try:
+            self._write_rest(memoryview(data).cast("B"), offset, 0)
+        except OSError as error:
+            raise self._disk.failure("pwrite", self.name, error) from None
+        self._size = max(self._size, offset + memoryview(data).nbytes)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, length, offset)
+            while len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data))):
+                data += more
+        except OSError as error:
+            raise self._disk.failure("pread", self.name, error, read_only=True) from None
+        return data
+
+    def size(self) -> int:
+        return self._size if self._write else os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        self._disk.must_write()
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._disk.failure("truncate", self.name, error) from None
+        self._size = size
+
+    def map(self) -> memoryview:
+        if self.size() == 0:
+            return memoryview(b"")
+        try:
+            return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise self._disk.failure("map", self.name, error, read_only=True) from None
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    async def sync(self) -> None:
+        self._disk.must_write()
+        await self._disk.sync_descriptor(os.dup(self._descriptor), self.name, sync_file)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write_rest(self, data: memoryview, offset: int, written: int) -> None:
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], offset + written)
+
+    def _cut_back(self, size: int) -> None:
+        """After a failed append; when even this fails the size stays wrong, so the directory is given up."""
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            self._disk.failure("truncate", self.name, OSError(errno.EIO, error.strerror))
+
+
+class LockFile:
+    """Holds a data directory for one process, until `release` or its death."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Refused when another process holds it; the text names that process."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise Refused(
+                Code.KAFKA_STORAGE_ERROR, f"{os.path.dirname(self._path)} is in use by process {holder}"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> LockFile:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def sync_file(descriptor: int) -> None:
+    """Makes a file's bytes and size durable. macOS needs its own call: there fsync leaves them in the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+def _boot_id() -> str:
+    """Changes with every start of the machine. Where none can be told it never repeats, which costs only time."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, timeout=5, check=True)
+        return asked.stdout.decode().strip()
+    return f"unknown-{uuid.uuid4()}"
+
+
+def _mount(root: str) -> str:
+    """The id of the mount that holds `root`: it changes when the file system is unmounted and mounted again."""
+    best, name = "", "-"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as file:
+        for line in file:
+            number, _, _, _, point = line.split(" ", 5)[:5]
+            point = point.replace("\\040", " ").rstrip("/") + "/"
+            if (root + "/").startswith(point) and len(point) >= len(best):
+                best, name = point, number
+    return name

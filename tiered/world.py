@@ -1,0 +1,203 @@
+"""The real ports, put together: clock, chance and sockets of this machine, its disk, and a store by URL."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from tiered.cold.store_url import open_store
+from tiered.config import Settings
+from tiered.errors import Unavailable
+from tiered.hot.local_disk import LocalDisk
+from tiered.ports import Buffer, FileSlice, Stream, World
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+ACCEPTS_PER_EVENT = 64
+ACCEPT_PAUSE_SECONDS = 1.0
+SEND_FILE_BYTES = 64 * 1024  # larger calls are slower on loopback
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+
+
+def real_world(settings: Settings) -> World:
+    """The five ports of a broker on this machine, by its settings."""
+    clock, rng = SystemClock(), SystemRng()
+    disk = LocalDisk(settings.data_dir)
+    return World(clock, rng, disk, open_store(settings.store, clock, rng), SocketNet())
+
+
+class SystemClock:
+    """Time of this machine."""
+
+    def mono_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemRng:
+    """The kernel's chance for every stream: nothing that a fork or a cloned machine could repeat."""
+
+    def __init__(self) -> None:
+        self._system = random.SystemRandom()
+
+    def stream(self, name: str) -> random.Random:
+        return self._system
+
+
+class SocketNet:
+    """TCP, on raw non-blocking sockets."""
+
+    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SocketListener:
+        family, address = await _resolve(host, port, socket.AI_PASSIVE)
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setblocking(False)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=True) from None
+        return SocketListener(sock, accepted)
+
+    async def connect(self, host: str, port: int, timeout: float) -> SocketStream:
+        try:
+            async with asyncio.timeout(timeout):
+                family, address = await _resolve(host, port, 0)
+                sock = socket.socket(family, socket.SOCK_STREAM)
+                try:
+                    sock.setblocking(False)
+                    await asyncio.get_running_loop().sock_connect(sock, address)
+                except BaseException:
+                    sock.close()
+                    raise
+        except OSError as error:  # TimeoutError is one
+            raise Unavailable(f"cannot connect to {host}:{port}: {error.strerror or 'timeout'}") from None
+        return SocketStream(sock)
+
+
+async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, int]]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except OSError as error:
+        raise Unavailable(f"cannot resolve {host}: {error.strerror}") from None
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, address  # type: ignore[return-value]
+
+
+class SocketListener:
+    """A listening socket; hands each connection to `accepted`."""
+
+    def __init__(self, sock: socket.socket, accepted: Callable[[Stream], None]) -> None:
+        self._sock = sock
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self.host, self.port = sock.getsockname()[:2]
+        self._resume()
+
+    def close(self) -> None:
+        if self._pause:
+            self._pause.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_EVENT):
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+                log.warning("cannot accept, waiting error=%s", error.strerror)
+                self._loop.remove_reader(self._sock.fileno())
+                self._pause = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
+                return
+            sock.setblocking(False)
+            self._accepted(SocketStream(sock))
+
+
+class SocketStream:
+    """One connection. A reset by the peer is `Unavailable`, an orderly end is 0 bytes read."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            host, port = sock.getpeername()[:2]
+            self.peer = f"{host}:{port}"
+        except OSError:  # reset before we looked: the first read says so
+            self.peer = "gone"
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def sendmsg(self, parts: Sequence[Buffer]) -> int | None:
+        try:
+            return self._sock.sendmsg(parts[:PARTS_MAX])
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def send_file(self, slice: FileSlice) -> int | None:
+        """Up to 64 KiB of the slice from its start."""
+        length = min(slice.length, SEND_FILE_BYTES)
+        descriptor = slice.file.fileno()
+        if descriptor < 0:
+            return self.sendmsg([slice.file.pread(slice.start, length)])
+        try:
+            sent = os.sendfile(self._sock.fileno(), descriptor, slice.start, length)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from None
+        if sent == 0 and length:
+            raise Unavailable(f"file is shorter than its slice file={slice.file.name}")
+        return sent
+
+    def on_readable(self, call: Callable[[], None] | None) -> None:
+        if call:
+            self._loop.add_reader(self._sock.fileno(), call)
+        elif self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+
+    def on_writable(self, call: Callable[[], None] | None) -> None:
+        if call:
+            self._loop.add_writer(self._sock.fileno(), call)
+        elif self._sock.fileno() >= 0:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def close(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+
+    def _lost(self, error: OSError) -> Unavailable:
+        return Unavailable(f"connection lost peer={self.peer} error={error.strerror}", final=True)
