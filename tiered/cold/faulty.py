@@ -1,0 +1,213 @@
+"""Any ObjectStore, made worse on purpose: errors, lost replies, late writes, slow links, rotten bytes.
+
+Time passes on the given clock, so the same faults serve benches (real) and simulation (virtual). A late write waits in
+a list and is applied, in the order in which the writes fall due, before the next call looks at the store.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tiered.cold.parts import Parts
+from tiered.errors import Unavailable
+from tiered.ports import Buffer, Clock, Conflict, FileSlice, Got, Listed, NotFound, ObjectStore, Ok, PutResult, Unknown
+
+Apply = Callable[[], Awaitable[PutResult]]
+ALL_VERBS = ("get", "put", "upload", "list", "delete")
+
+
+class Kind(Enum):
+    """What goes wrong."""
+
+    ERROR = "nothing happens, the caller learns only that it failed"
+    LOST_REPLY = "it happens, the caller learns only that it failed"
+    LATE_APPLY = "a put that fails for the caller, and lands `seconds` later"
+    CONFLICT = "409 for a put, nothing happens"
+    DELAY = "it takes `seconds` longer"
+    TRUNCATED = "a get returns only half of its bytes"
+    FLIPPED = "a get returns one wrong bit"
+    STALE_LIST = "a list does not show what was written in the last `seconds`"
+
+
+@dataclass
+class Fault:
+    """One rule: which calls it hits, how often, and what happens. `times=-1` means without end."""
+
+    kind: Kind
+    verbs: tuple[str, ...] = ALL_VERBS
+    key: str = ""
+    """Hits keys that contain this."""
+    chance: float = 1.0
+    skip: int = 0
+    """Matching calls to let pass first."""
+    times: int = -1
+    seconds: float = 0.0
+
+    def hits(self, verb: str, key: str, draw: Callable[[], float]) -> bool:
+        """Whether this call is hit; counts it. A rule without chance draws nothing."""
+        if self.times == 0 or verb not in self.verbs or self.key not in key:
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.chance < 1.0 and draw() >= self.chance:
+            return False
+        self.times -= 1 if self.times > 0 else 0
+        return True
+
+
+@dataclass
+class Faults:
+    """The rules in force (the first that hits wins) and the pace of the link. May be changed at any time."""
+
+    rules: list[Fault] = field(default_factory=list)
+    random: random.Random = field(default_factory=lambda: random.Random(0))
+    first_byte_seconds: float = 0.0
+    bytes_per_second: float = 0.0
+    """Of one call; 0 means without limit."""
+    reply_seconds: float = 1.0
+    """How long a caller waits before it gives up on a lost reply."""
+    outage: bool = False
+
+    def draw(self, verb: str, key: str) -> Fault | None:
+        return next((rule for rule in self.rules if rule.hits(verb, key, self.random.random)), None)
+
+
+@dataclass(frozen=True)
+class Late:
+    """A put under way that nobody waits for any more."""
+
+    due_ns: int
+    number: int
+    apply: Apply
+
+
+def faulty(inner: ObjectStore, faults: Faults, clock: Clock) -> FaultyStore:
+    """`inner` behind `faults`."""
+    return FaultyStore(inner, faults, clock)
+
+
+class FaultyStore:
+    """The store as a broker sees it on a bad day. `calls` counts requests by verb, `hits` faults by kind."""
+
+    def __init__(self, inner: ObjectStore, faults: Faults, clock: Clock) -> None:
+        self.url = inner.url
+        self.inner = inner
+        self.faults = faults
+        self.calls = dict.fromkeys(ALL_VERBS, 0)
+        self.hits = dict.fromkeys(Kind, 0)
+        self._clock = clock
+        self._late: list[Late] = []
+        self._written_ns: dict[str, int] = {}
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        fault = await self._begin("get", key)
+        if fault and fault.kind in (Kind.ERROR, Kind.LOST_REPLY):
+            raise await self._no_answer("get", key)
+        got = await self.inner.get(key, start, length)
+        if isinstance(got, NotFound):
+            return got
+        await self._pace(len(got.data))
+        if fault and fault.kind is Kind.TRUNCATED:
+            return Got(got.data[: len(got.data) // 2], got.size, got.version)
+        if fault and fault.kind is Kind.FLIPPED and got.data:
+            return Got(self._flip(got.data), got.size, got.version)
+        return got
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        body = bytes(data)
+
+        def apply() -> Awaitable[PutResult]:
+            return self.inner.put(key, body, if_absent=if_absent, if_match=if_match)
+
+        return await self._write("put", key, len(body), apply, lambda: apply)
+
+    async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        whole = Parts(parts)
+
+        def frozen() -> Apply:
+            body = whole.join()  # by the time it lands the files may be gone
+            return lambda: self.inner.put(key, body)
+
+        return await self._write("upload", key, whole.size, lambda: self.inner.upload(key, parts), frozen)
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        fault = await self._begin("list", prefix)
+        if fault and fault.kind in (Kind.ERROR, Kind.LOST_REPLY):
+            raise await self._no_answer("list", prefix)
+        found = await self.inner.list(prefix, after, limit)
+        if fault and fault.kind is Kind.STALE_LIST:
+            since_ns = self._clock.mono_ns() - round(fault.seconds * 1e9)
+            return [entry for entry in found if self._written_ns.get(entry.key, since_ns) <= since_ns]
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        fault = await self._begin("delete", keys[0] if keys else "")
+        if fault is None or fault.kind is not Kind.ERROR:
+            await self.inner.delete(keys)
+        if fault and fault.kind in (Kind.ERROR, Kind.LOST_REPLY):
+            raise await self._no_answer("delete", keys[0] if keys else "")
+
+    async def close(self) -> None:
+        await self._settle()
+        await self.inner.close()
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    async def _write(self, verb: str, key: str, size: int, apply: Apply, frozen: Callable[[], Apply]) -> PutResult:
+        fault = await self._begin(verb, key)
+        kind = fault.kind if fault else None
+        if kind is Kind.CONFLICT:
+            return Conflict()
+        if kind in (Kind.ERROR, Kind.LATE_APPLY):
+            if fault and kind is Kind.LATE_APPLY:
+                due_ns = self._clock.mono_ns() + round(fault.seconds * 1e9)
+                self._late.append(Late(due_ns, sum(self.calls.values()), frozen()))
+            await self._clock.sleep(self.faults.reply_seconds)
+            return Unknown("no reply")
+        await self._pace(size)
+        result = await apply()
+        if isinstance(result, Ok):
+            self._written_ns[key] = self._clock.mono_ns()
+        if kind is Kind.LOST_REPLY:
+            await self._clock.sleep(self.faults.reply_seconds)
+            return Unknown("no reply")
+        return result
+
+    async def _begin(self, verb: str, key: str) -> Fault | None:
+        self.calls[verb] += 1
+        fault = Fault(Kind.ERROR) if self.faults.outage else self.faults.draw(verb, key)
+        if fault:
+            self.hits[fault.kind] += 1
+        delay = self.faults.first_byte_seconds + (fault.seconds if fault and fault.kind is Kind.DELAY else 0.0)
+        if delay:
+            await self._clock.sleep(delay)
+        await self._settle()
+        return fault
+
+    async def _pace(self, size: int) -> None:
+        if self.faults.bytes_per_second:
+            await self._clock.sleep(size / self.faults.bytes_per_second)
+
+    async def _no_answer(self, verb: str, key: str) -> Unavailable:
+        await self._clock.sleep(self.faults.reply_seconds)
+        return Unavailable(f"{verb} failed store={self.url} key={key} error=no reply")
+
+    async def _settle(self) -> None:
+        """Late writes that fell due land now, oldest first."""
+        now_ns = self._clock.mono_ns()
+        due = sorted(
+            (late for late in self._late if late.due_ns <= now_ns), key=lambda late: (late.due_ns, late.number)
+        )
+        self._late = [late for late in self._late if late.due_ns > now_ns]
+        for late in due:
+            await late.apply()
+
+    def _flip(self, data: bytes) -> bytes:
+        bit = self.faults.random.randrange(len(data) * 8)
+        spoiled = bytearray(data)
+        spoiled[bit // 8] ^= 1 << bit % 8
+        return bytes(spoiled)

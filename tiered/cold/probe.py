@@ -1,0 +1,114 @@
+"""Does this store keep its word? Asked once per store, before anything relies on it.
+
+Some stores answer 200 and ignore the condition of a put; on such a one two brokers would own one partition. There is no
+fallback: without conditional writes no cluster starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ports import Conflict, Got, NotFound, ObjectStore, Ok, PutResult, Rng, Unknown
+
+RACERS = 8
+TRIES = 4
+FOLDER = "meta/probe"
+
+
+async def probe(store: ObjectStore, rng: Rng) -> None:
+    """`Refused`, with the reason, for a store that ignores or breaks conditions; `Unavailable` when it does not answer.
+
+    Writes a few objects under `meta/probe/` and takes them away again. An outcome that decides nothing (a timeout, a
+    409) repeats that check under a fresh key.
+    """
+    random = rng.stream("probe")
+    for check in (_create, _swap, _race_create, _race_swap, _listing):
+        for _ in range(TRIES):
+            key = f"{FOLDER}/{random.getrandbits(64):016x}"
+            try:
+                if await check(store, key):
+                    break
+            finally:
+                await store.delete([key])
+        else:
+            raise Unavailable(f"the store gives no clear answer to conditional writes store={store.url}")
+
+
+async def _create(store: ObjectStore, key: str) -> bool:
+    first = await store.put(key, b"first", if_absent=True)
+    second = await store.put(key, b"second", if_absent=True)
+    if _undecided(first, second):
+        return False
+    if not isinstance(first, Ok):
+        raise _lies(store, "a conditional create of a new object fails")
+    if isinstance(second, Ok):
+        raise _lies(store, "it overwrites an object that should only be created (If-None-Match is ignored)")
+    return await _holds(store, key, b"first")
+
+
+async def _swap(store: ObjectStore, key: str) -> bool:
+    absent = await store.put(key, b"none", if_match='"0123456789abcdef0123456789abcdef"')
+    if isinstance(absent, Ok):
+        raise _lies(store, "it creates an object that should only be replaced (If-Match is ignored)")
+    first = await store.put(key, b"first", if_absent=True)
+    if not isinstance(first, Ok):
+        return False
+    second = await store.put(key, b"second", if_match=first.version)
+    third = await store.put(key, b"third", if_match=first.version)
+    if _undecided(second, third):
+        return False
+    if not isinstance(second, Ok):
+        raise _lies(store, "it does not replace an object whose version matches")
+    if isinstance(third, Ok):
+        raise _lies(store, "it replaces an object whose version changed (If-Match is ignored)")
+    return await _holds(store, key, b"second")
+
+
+async def _race_create(store: ObjectStore, key: str) -> bool:
+    return await _race(store, key, lambda body: store.put(key, body, if_absent=True), "create")
+
+
+async def _race_swap(store: ObjectStore, key: str) -> bool:
+    first = await store.put(key, b"first", if_absent=True)
+    if not isinstance(first, Ok):
+        return False
+    return await _race(store, key, lambda body: store.put(key, body, if_match=first.version), "replace")
+
+
+async def _race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], verb: str) -> bool:
+    bodies = [b"racer %d" % number for number in range(RACERS)]
+    results = await asyncio.gather(*(put(body) for body in bodies))
+    winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
+    if len(winners) > 1:
+        raise _lies(store, f"{len(winners)} of {RACERS} racers {verb} one object at the same time")
+    if not winners:
+        return False
+    return await _holds(store, key, winners[0])
+
+
+async def _listing(store: ObjectStore, key: str) -> bool:
+    if not isinstance(await store.put(key, b"listed"), Ok):
+        return False
+    if key not in [entry.key for entry in await store.list(key)]:
+        raise _lies(store, "a listing does not show an object that was just written")
+    await store.delete([key])
+    if not isinstance(await store.get(key), NotFound):
+        raise _lies(store, "an object can be read after it was deleted")
+    return True
+
+
+async def _holds(store: ObjectStore, key: str, body: bytes) -> bool:
+    found = await store.get(key)
+    if not isinstance(found, Got) or found.data != body:
+        raise _lies(store, "what is read back is not what was written last")
+    return True
+
+
+def _undecided(*results: PutResult) -> bool:
+    return any(isinstance(result, Unknown | Conflict) for result in results)
+
+
+def _lies(store: ObjectStore, why: str) -> Refused:
+    return Refused(Code.INVALID_CONFIG, f"store {store.url} cannot be used: {why}")
