@@ -1,0 +1,173 @@
+"""Every kind of change that the metadata log can hold, with its encoding.
+
+A change is a fact that has happened; it is applied in slot order and never judged again. The names below are the
+format: a kind or a field may be added (with a new format version), none may change its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tiered.errors import Corrupt
+from tiered.ids import TopicId
+
+NO_LEADER = -1
+CLUSTER = -1
+"""The node id under which cluster-wide broker settings stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerElected:
+    """The first change of a controller: from this slot on, entries of lower epochs are void (rule M2)."""
+
+    epoch: int
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """A process took a node id. `http` is where its incarnation answers, `directory` names its data directory."""
+
+    node_id: int
+    incarnation: str
+    directory: str
+    http: str
+    rack: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStopped:
+    """The incarnation wrote everything down and will not come back."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """`assignments[p]` are the replicas of partition p, the preferred leader first."""
+
+    name: str
+    topic_id: TopicId
+    assignments: tuple[tuple[int, ...], ...]
+    configs: Mapping[str, str]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The name is free from here on; the objects wait for the collector."""
+
+    topic_id: TopicId
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicForgotten:
+    """No object of the deleted topic is left."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAdded:
+    """New partitions at the end of a topic, with their replicas."""
+
+    topic_id: TopicId
+    assignments: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChanged:
+    """Settings of a topic: a value sets, None returns to the default."""
+
+    topic_id: TopicId
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigChanged:
+    """Settings of one broker, or of all of them under `CLUSTER`."""
+
+    node_id: int
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    """Who leads a partition, who is in sync, and who left the set whole (ELR, KIP-966)."""
+
+    topic_id: TopicId
+    partition: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LossReported:
+    """Acknowledged records from `from_offset` on may be gone: the leader of `leader_epoch` cannot prove its log whole."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    from_offset: int
+    at_ms: int
+
+
+Change = (
+    ControllerElected
+    | BrokerRegistered
+    | BrokerStopped
+    | TopicCreated
+    | TopicDeleted
+    | TopicForgotten
+    | PartitionsAdded
+    | TopicConfigChanged
+    | BrokerConfigChanged
+    | PartitionChanged
+    | LossReported
+)
+
+KINDS: dict[str, type[Change]] = {
+    "controller_elected": ControllerElected,
+    "broker_registered": BrokerRegistered,
+    "broker_stopped": BrokerStopped,
+    "topic_created": TopicCreated,
+    "topic_deleted": TopicDeleted,
+    "topic_forgotten": TopicForgotten,
+    "partitions_added": PartitionsAdded,
+    "topic_config_changed": TopicConfigChanged,
+    "broker_config_changed": BrokerConfigChanged,
+    "partition_changed": PartitionChanged,
+    "loss_reported": LossReported,
+}
+
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in KINDS.values()}
+
+
+def to_json(change: Change) -> dict[str, Any]:
+    """One change as a JSON object, its kind first."""
+    kind = type(change)
+    return {"kind": _NAMES[kind]} | {name: getattr(change, name) for name in _FIELDS[kind]}
+
+
+def from_json(data: dict[str, Any]) -> Change:
+    """The change that `to_json` wrote. `Corrupt` for an unknown kind or field: skipping a change forks the cluster."""
+    kind = KINDS.get(data.get("kind", ""))
+    if kind is None:
+        raise Corrupt(f"unknown metadata change: {data.get('kind')!r}")
+    if data.keys() - {"kind"} != set(_FIELDS[kind]):
+        raise Corrupt(f"metadata change {data['kind']} has the fields {sorted(data)}")
+    return kind(**{name: frozen(data[name]) for name in _FIELDS[kind]})
+
+
+def frozen(value: Any) -> Any:
+    """JSON lists as tuples, at every depth."""
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value

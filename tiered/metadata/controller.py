@@ -1,0 +1,249 @@
+"""The controller as a shard: topics, settings, broker incarnations and who leads what.
+
+`image` runs ahead of the log by what was decided and is not committed yet; brokers act on committed images only (rule
+M5). Every leadership it hands out moves the leader epoch, and no epoch is handed out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tiered.config import Settings, TopicConfig
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
+from tiered.metadata import requests
+from tiered.metadata.changes import NO_LEADER, Change
+from tiered.metadata.election import choose_leader
+from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.placement import check, place
+from tiered.metadata.requests import Request
+from tiered.metadata.shard import Decision
+from tiered.metadata.topic_names import check_collision, check_name
+
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic: bounds the entry that creates them."""
+
+
+class Controller:
+    """`settings` gives the defaults; `draw_id` a fresh topic id per call."""
+
+    def __init__(self, image: Image, settings: Settings, draw_id: Callable[[], TopicId]) -> None:
+        self.image = image
+        self._settings = settings
+        self._draw_id = draw_id
+
+    def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
+        self.image = self.image.apply(changes, slot)
+
+    def decide(self, request: Request, now_ms: int) -> Decision[Any]:
+        """`Refused` when the request cannot be; the reply's type is told by each request."""
+        match request:
+            case requests.CreateTopic():
+                return self._create_topic(request, now_ms)
+            case requests.DeleteTopic():
+                return self._delete_topic(request.name, now_ms)
+            case requests.ForgetTopic():
+                known = request.topic_id in self.image.deleted
+                return Decision((kinds.TopicForgotten(request.topic_id),) if known else (), None)
+            case requests.CreatePartitions():
+                return self._create_partitions(request)
+            case requests.AlterTopicConfigs():
+                return self._alter_topic(request)
+            case requests.AlterBrokerConfigs():
+                return self._alter_broker(request)
+            case requests.RegisterBroker():
+                return self._register(request, now_ms)
+            case requests.AnnounceBroker():
+                return self._announce(request, now_ms)
+            case requests.StopBroker():
+                return self._stop(request)
+            case requests.ReportLoss():
+                return self._report_loss(request, now_ms)
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def _create_topic(self, request: requests.CreateTopic, now_ms: int) -> Decision[TopicImage]:
+        check_name(request.name)
+        if request.name in self.image.topics:
+            raise Refused(Code.TOPIC_ALREADY_EXISTS, f"topic {request.name!r} exists already")
+        check_collision(request.name, self.image.topics)
+        self._check_configs(request.configs)
+        topic_id = self._draw_id()
+        assignments = self._assignments(request)
+        created = kinds.TopicCreated(request.name, topic_id, assignments, dict(request.configs), now_ms)
+        changes = (created, *self._first_leaders(topic_id, 0, assignments))
+        return self._topic_decision(request.name, changes, request.validate_only)
+
+    def _assignments(self, request: requests.CreateTopic) -> tuple[tuple[int, ...], ...]:
+        if request.assignments is not None:
+            if request.partitions != -1 or request.replication_factor != -1:
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    "an assignment by hand excludes a partition count and a replication factor",
+                )
+            if not 1 <= len(request.assignments) <= PARTITIONS_MAX:
+                raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "an assignment names at least one partition")
+            check(request.assignments, list(self.image.brokers))
+            return tuple(tuple(replicas) for replicas in request.assignments)
+        partitions = self._settings.num_partitions if request.partitions == -1 else request.partitions
+        copies = (
+            self._settings.default_replication_factor
+            if request.replication_factor == -1
+            else request.replication_factor
+        )
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
+        return self._place(partitions, copies, start=len(self.image.topics), first=0)
+
+    def _place(self, partitions: int, copies: int, *, start: int, first: int) -> tuple[tuple[int, ...], ...]:
+        racks = {broker.node_id: broker.rack for broker in self._live()}
+        return tuple(tuple(replicas) for replicas in place(racks, partitions, copies, start=start, first=first))
+
+    def _first_leaders(
+        self, topic_id: TopicId, first: int, assignments: Sequence[Sequence[int]]
+    ) -> Iterator[kinds.PartitionChanged]:
+        alive = {broker.node_id for broker in self._live()}
+        for p, replicas in enumerate(assignments, first):
+            isr = tuple(broker for broker in replicas if broker in alive)
+            yield kinds.PartitionChanged(topic_id, p, isr[0] if isr else NO_LEADER, 0, isr, ())
+
+    def _delete_topic(self, name: str, now_ms: int) -> Decision[Any]:
+        topic = self._topic(name)
+        changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
+        return Decision(changes, self.image.apply(changes).deleted[topic.topic_id])
+
+    def _create_partitions(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
+        topic = self._topic(request.name)
+        have = len(topic.partitions)
+        if not have < request.count <= PARTITIONS_MAX:
+            raise Refused(
+                Code.INVALID_PARTITIONS,
+                f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
+            )
+        copies = len(topic.partitions[0].replicas)
+        start = topic.partitions[0].replicas[0]
+        added = self._place(request.count - have, copies, start=start, first=have)
+        changes = (
+            kinds.PartitionsAdded(topic.topic_id, added),
+            *self._first_leaders(topic.topic_id, have, added),
+        )
+        return self._topic_decision(request.name, changes, request.validate_only)
+
+    def _alter_topic(self, request: requests.AlterTopicConfigs) -> Decision[TopicImage]:
+        topic = self._topic(request.name)
+        changes = (kinds.TopicConfigChanged(topic.topic_id, dict(request.configs)),)
+        after = self.image.apply(changes).topics[request.name]
+        self._check_configs(after.configs)
+        return Decision(() if request.validate_only or after.configs == topic.configs else changes, after)
+
+    def _topic_decision(self, name: str, changes: tuple[Change, ...], validate_only: bool) -> Decision[TopicImage]:
+        return Decision(() if validate_only else changes, self.image.apply(changes).topics[name])
+
+    def _topic(self, name: str) -> TopicImage:
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}")
+        return topic
+
+    def _check_configs(self, configs: Mapping[str, str]) -> None:
+        TopicConfig.from_strings(dict(configs), defaults=self._settings.topic_defaults())
+
+    # -- brokers ------------------------------------------------------------------------------------------------------
+
+    def _alter_broker(self, request: requests.AlterBrokerConfigs) -> Decision[dict[str, str]]:
+        if request.node_id != kinds.CLUSTER and request.node_id not in self.image.brokers:
+            raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
+        changes = (kinds.BrokerConfigChanged(request.node_id, dict(request.configs)),)
+        after = dict(self.image.apply(changes).broker_configs[request.node_id])
+        self._settings.with_dynamic(after)
+        return Decision(() if request.validate_only else changes, after)
+
+    def _register(self, request: requests.RegisterBroker, now_ms: int) -> Decision[None]:
+        known = self.image.brokers.get(request.node_id)
+        if known is not None and known.incarnation == request.incarnation:
+            return Decision((), None)
+        changes: list[Change] = [
+            kinds.BrokerRegistered(
+                request.node_id, request.incarnation, request.directory, request.http, request.rack, now_ms
+            )
+        ]
+        alive = frozenset(broker.node_id for broker in self._live()) | {request.node_id}
+        for topic in self.image.topics.values():
+            for p, partition in enumerate(topic.partitions):
+                changes += _returned(topic.topic_id, p, partition, request, alive)
+        return Decision(tuple(changes), None)
+
+    def _announce(self, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:
+        known = self._incarnation(request.node_id, request.incarnation)
+        if known.http == request.http:
+            return Decision((), None)
+        change = kinds.BrokerRegistered(
+            known.node_id, known.incarnation, known.directory, request.http, known.rack, now_ms
+        )
+        return Decision((change,), None)
+
+    def _stop(self, request: requests.StopBroker) -> Decision[None]:
+        """Leaderships move to live members of the ISR; where there is none they stay, for the next incarnation."""
+        self._incarnation(request.node_id, request.incarnation)
+        changes: list[Change] = [kinds.BrokerStopped(request.node_id, request.incarnation)]
+        alive = frozenset(broker.node_id for broker in self._live()) - {request.node_id}
+        for topic in self.image.topics.values():
+            for p, partition in enumerate(topic.partitions):
+                heir = choose_leader(partition.replicas, partition.isr, (), alive)
+                if partition.leader == request.node_id and heir is not None:
+                    isr = tuple(broker for broker in partition.isr if broker != request.node_id)
+                    elr = (*partition.elr, request.node_id)
+                    changes.append(
+                        kinds.PartitionChanged(topic.topic_id, p, heir, partition.leader_epoch + 1, isr, elr)
+                    )
+        return Decision(tuple(changes), None)
+
+    def _report_loss(self, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
+        topic = self.image.topics_by_id.get(request.topic_id)
+        if topic is None or topic.partitions[request.partition].leader_epoch != request.leader_epoch:
+            return Decision((), None)
+        change = kinds.LossReported(
+            request.topic_id, request.partition, request.leader_epoch, request.from_offset, now_ms
+        )
+        return Decision((change,), None)
+
+    def _live(self) -> list[BrokerImage]:
+        return [broker for broker in self.image.brokers.values() if broker.alive]
+
+    def _incarnation(self, node_id: int, incarnation: str) -> BrokerImage:
+        known = self.image.brokers.get(node_id)
+        if known is None or known.incarnation != incarnation:
+            raise Refused(Code.STALE_BROKER_EPOCH, f"another incarnation of broker {node_id} has registered")
+        return known
+
+
+def _returned(
+    topic_id: TopicId, p: int, old: PartitionImage, request: requests.RegisterBroker, alive: frozenset[int]
+) -> list[Change]:
+    """What a new incarnation of a replica means for one partition (rules R1, R4).
+
+    It leaves the ISR, and stays eligible only when it is whole. With nobody eligible the partition waits for the last
+    known members; when this broker is the only one of them it leads again, and reports what its log cannot prove.
+    """
+    node = request.node_id
+    if node not in old.replicas or not (node in old.isr or node in old.elr or old.leader in (node, NO_LEADER)):
+        return []
+    last_known = set(old.isr) | set(old.elr)
+    isr = tuple(broker for broker in old.isr if broker != node)
+    elr = tuple(broker for broker in old.elr if broker != node)
+    if request.whole and node in last_known:
+        elr = (*elr, node)
+    leader = choose_leader(old.replicas, isr, elr, alive)
+    if leader is None and last_known <= {node}:
+        leader = node
+    if leader is None:
+        return [kinds.PartitionChanged(topic_id, p, NO_LEADER, old.leader_epoch + 1, isr, elr)]
+    if leader not in isr:
+        isr = (leader,)
+    return [
+        kinds.PartitionChanged(
+            topic_id, p, leader, old.leader_epoch + 1, isr, tuple(broker for broker in elr if broker not in isr)
+        )
+    ]

@@ -1,0 +1,242 @@
+"""The cluster as of one slot of the metadata log: an immutable value that changes only by `apply`.
+
+Whoever holds an image may keep it and read it without a lock; a later one shares what did not change. `apply` copies
+each table once per call, so a replay hands over many changes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from tiered.errors import Corrupt
+from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
+from tiered.metadata.changes import NO_LEADER, Change, frozen
+
+
+class Loss(NamedTuple):
+    """Records of [from_offset, ...) that older epochs acknowledged may be gone since `leader_epoch`."""
+
+    leader_epoch: int
+    from_offset: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is `NO_LEADER` while nobody may lead; `elr` left the ISR whole and may lead again."""
+
+    replicas: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    loss: Loss | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic: `partitions[p]` and the settings that differ from the defaults."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...]
+    configs: Mapping[str, str]
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """The last incarnation that took a node id; `alive` until it is seen to stop."""
+
+    node_id: int
+    incarnation: str
+    directory: str
+    http: str
+    rack: str
+    alive: bool
+    registered_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic without a name whose objects wait for the collector."""
+
+    name: str
+    topic_id: TopicId
+    partitions: int
+    deleted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Everything the cluster has agreed on, up to and with `slot`."""
+
+    slot: int = -1
+    controller_epoch: int = 0
+    controller: int = NO_LEADER
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
+    broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
+
+    def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
+        """The image after `changes`, which end at `slot`. `Corrupt` when a change does not fit: the log forked."""
+        draft = _Draft(self)
+        for change in changes:
+            draft.apply(change)
+        return draft.finish(self.slot if slot is None else slot)
+
+
+class _Draft:
+    """An image while changes go in; topics that change are taken apart once and put together at the end."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.epoch, self.controller = image.controller_epoch, image.controller
+        self.brokers = dict(image.brokers)
+        self.topics = dict(image.topics)
+        self.by_id = dict(image.topics_by_id)
+        self.broker_configs = dict(image.broker_configs)
+        self.deleted = dict(image.deleted)
+        self.partitions: dict[TopicId, list[PartitionImage]] = {}
+
+    def finish(self, slot: int) -> Image:
+        for topic_id in self.partitions:
+            self._put(replace(self.by_id[topic_id], partitions=tuple(self.partitions[topic_id])))
+        return Image(
+            slot, self.epoch, self.controller, self.brokers, self.topics, self.by_id, self.broker_configs, self.deleted
+        )
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case kinds.ControllerElected():
+                if change.epoch <= self.epoch:
+                    raise Corrupt(f"controller epoch {change.epoch} follows {self.epoch}")
+                self.epoch, self.controller = change.epoch, change.node_id
+            case kinds.BrokerRegistered() | kinds.BrokerStopped():
+                self._broker(change)
+            case kinds.TopicCreated():
+                self._create(change)
+            case kinds.TopicDeleted():
+                self._delete(change)
+            case kinds.TopicForgotten():
+                self.deleted.pop(change.topic_id, None)
+            case kinds.PartitionsAdded():
+                self._open(change.topic_id).extend(PartitionImage(replicas) for replicas in change.assignments)
+            case kinds.TopicConfigChanged():
+                topic = self._topic(change.topic_id)
+                self._put(replace(topic, configs=_merged(topic.configs, change.configs)))
+            case kinds.BrokerConfigChanged():
+                old = self.broker_configs.get(change.node_id, {})
+                self.broker_configs[change.node_id] = _merged(old, change.configs)
+            case kinds.PartitionChanged() | kinds.LossReported():
+                self._partition(change)
+
+    def _broker(self, change: kinds.BrokerRegistered | kinds.BrokerStopped) -> None:
+        if isinstance(change, kinds.BrokerRegistered):
+            self.brokers[change.node_id] = BrokerImage(
+                change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms
+            )
+        elif (known := self.brokers.get(change.node_id)) and known.incarnation == change.incarnation:
+            self.brokers[change.node_id] = replace(known, alive=False)
+
+    def _create(self, change: kinds.TopicCreated) -> None:
+        if change.name in self.topics:
+            raise Corrupt(f"topic {change.name} is created twice")
+        partitions = tuple(PartitionImage(replicas) for replicas in change.assignments)
+        self._put(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms))
+
+    def _delete(self, change: kinds.TopicDeleted) -> None:
+        topic = self._topic(change.topic_id)
+        partitions = len(self.partitions.pop(change.topic_id, topic.partitions))
+        del self.topics[topic.name], self.by_id[change.topic_id]
+        self.deleted[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, partitions, change.at_ms)
+
+    def _partition(self, change: kinds.PartitionChanged | kinds.LossReported) -> None:
+        partitions = self._open(change.topic_id)
+        if not 0 <= change.partition < len(partitions):
+            raise Corrupt(f"no partition {change.partition} in topic {change.topic_id}")
+        old = partitions[change.partition]
+        if isinstance(change, kinds.LossReported):
+            partitions[change.partition] = replace(
+                old, loss=Loss(change.leader_epoch, change.from_offset, change.at_ms)
+            )
+            return
+        if change.leader_epoch < old.leader_epoch:
+            raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
+        partitions[change.partition] = replace(
+            old, leader=change.leader, leader_epoch=change.leader_epoch, isr=change.isr, elr=change.elr
+        )
+
+    def _topic(self, topic_id: TopicId) -> TopicImage:
+        topic = self.by_id.get(topic_id)
+        if topic is None:
+            raise Corrupt(f"a change names the topic {topic_id}, which is not there")
+        return topic
+
+    def _open(self, topic_id: TopicId) -> list[PartitionImage]:
+        if topic_id not in self.partitions:
+            self.partitions[topic_id] = list(self._topic(topic_id).partitions)
+        return self.partitions[topic_id]
+
+    def _put(self, topic: TopicImage) -> None:
+        self.topics[topic.name] = self.by_id[topic.topic_id] = topic
+
+
+def _merged(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
+    kept = {key: value for key, value in old.items() if key not in new}
+    return kept | {key: value for key, value in new.items() if value is not None}
+
+
+def to_json(image: Image) -> dict[str, Any]:
+    """The body of a snapshot."""
+    return {
+        "slot": image.slot,
+        "epoch": image.controller_epoch,
+        "controller": image.controller,
+        "brokers": [_plain(broker) for broker in image.brokers.values()],
+        "topics": [
+            _plain(topic) | {"partitions": [_plain(each) | {"loss": _loss(each)} for each in topic.partitions]}
+            for topic in image.topics.values()
+        ],
+        "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
+        "deleted": [_plain(topic) for topic in image.deleted.values()],
+    }
+
+
+def from_json(body: dict[str, Any]) -> Image:
+    """The image of a snapshot's body; `Corrupt` when it is of another shape."""
+    try:
+        topics = [
+            TopicImage(**{**topic, "partitions": tuple(_partition(each) for each in topic["partitions"])})
+            for topic in body["topics"]
+        ]
+        return Image(
+            body["slot"],
+            body["epoch"],
+            body["controller"],
+            {broker["node_id"]: BrokerImage(**broker) for broker in body["brokers"]},
+            {topic.name: topic for topic in topics},
+            {topic.topic_id: topic for topic in topics},
+            {each["node_id"]: each["configs"] for each in body["broker_configs"]},
+            {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
+        )
+    except (KeyError, TypeError) as error:
+        raise Corrupt(f"snapshot of another shape: {error!r}") from None
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _loss(partition: PartitionImage) -> list[int] | None:
+    return list(partition.loss) if partition.loss else None
+
+
+def _partition(data: dict[str, Any]) -> PartitionImage:
+    loss = data.pop("loss")
+    return PartitionImage(**{name: frozen(each) for name, each in data.items()}, loss=Loss(*loss) if loss else None)

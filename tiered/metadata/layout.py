@@ -1,0 +1,167 @@
+"""The keys and bodies of the cluster's memory in the bucket (docs/FORMATS.md, "Metadata").
+
+meta/FORMAT                   created once: version of all formats, cluster id
+meta/log/<slot %020d>         created once: {slot, epoch, nonce, changes[]}, one group commit
+meta/snap/<slot %020d>-<nonce>  immutable: the image at the end of `slot`
+meta/boundary                 compare-and-swap, only grows: the snapshots that hold, and the slot up to which the log may go
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from tiered.errors import Corrupt
+from tiered.metadata import changes as kinds
+from tiered.metadata import image as images
+from tiered.metadata.changes import Change
+from tiered.metadata.image import Image
+from tiered.metadata.sealed import seal, unseal
+
+T = TypeVar("T")
+
+FORMAT_KEY = "meta/FORMAT"
+BOUNDARY_KEY = "meta/boundary"
+LOG_PREFIX = "meta/log/"
+SNAPSHOT_PREFIX = "meta/snap/"
+FORMAT_VERSION = 1
+
+
+def slot_key(slot: int) -> str:
+    """Where the entry of a slot lies."""
+    return f"{LOG_PREFIX}{slot:020d}"
+
+
+def snapshot_key(slot: int, nonce: str) -> str:
+    """Where a snapshot lies; the nonce keeps two writers of one slot's snapshot apart."""
+    return f"{SNAPSHOT_PREFIX}{slot:020d}-{nonce}"
+
+
+def slot_of(key: str) -> int:
+    """The slot in a key of the log or of a snapshot; -1 when the key is neither."""
+    digits = key.rsplit("/", 1)[-1][:20]
+    return int(digits) if len(digits) == 20 and digits.isdigit() else -1
+
+
+class Format(NamedTuple):
+    """What the bucket holds: written by the first broker, read by every later one."""
+
+    version: int
+    cluster_id: str
+    nonce: str
+
+
+class Entry(NamedTuple):
+    """One slot of the metadata log."""
+
+    slot: int
+    epoch: int
+    nonce: str
+    changes: tuple[Change, ...]
+
+
+class Snapshot(NamedTuple):
+    """A snapshot that the boundary names: the image after `slot`, at `key`."""
+
+    slot: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Slots up to and with `collected` may be gone; `snapshots`, oldest first, replace them. `sequence` only grows."""
+
+    snapshots: tuple[Snapshot, ...] = ()
+    collected: int = -1
+    sequence: int = 0
+    nonce: str = ""
+
+    def advance(self, snapshot: Snapshot, nonce: str) -> Boundary:
+        """The boundary once `snapshot` is written: two snapshots hold, and the slots up to the older one may go."""
+        held = (*self.snapshots, snapshot)[-2:]
+        collected = held[0].slot if len(held) == 2 else self.collected
+        return Boundary(held, max(collected, self.collected), self.sequence + 1, nonce)
+
+
+def encode_format(value: Format) -> bytes:
+    """`meta/FORMAT`."""
+    return seal({"version": value.version, "cluster_id": value.cluster_id, "nonce": value.nonce})
+
+
+def decode_format(data: bytes) -> Format:
+    """`Corrupt` when it is garbled; a newer version is the caller's to refuse."""
+    body = unseal(data, FORMAT_KEY)
+    return _shaped(FORMAT_KEY, lambda: Format(int(body["version"]), str(body["cluster_id"]), str(body["nonce"])))
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """`meta/log/<slot>`."""
+    changes = [kinds.to_json(change) for change in entry.changes]
+    return seal({"slot": entry.slot, "epoch": entry.epoch, "nonce": entry.nonce, "changes": changes})
+
+
+def decode_entry(data: bytes, slot: int) -> Entry:
+    """`Corrupt` when it is garbled, or names another slot than its key."""
+    key = slot_key(slot)
+    body = unseal(data, key)
+
+    def build() -> Entry:
+        changes = tuple(kinds.from_json(change) for change in body["changes"])
+        return Entry(int(body["slot"]), int(body["epoch"]), str(body["nonce"]), changes)
+
+    entry = _shaped(key, build)
+    if entry.slot != slot:
+        raise Corrupt(f"metadata entry says slot {entry.slot}", where=key)
+    return entry
+
+
+def encode_boundary(boundary: Boundary) -> bytes:
+    """`meta/boundary`."""
+    return seal(
+        {
+            "snapshots": [{"slot": each.slot, "key": each.key} for each in boundary.snapshots],
+            "collected": boundary.collected,
+            "sequence": boundary.sequence,
+            "nonce": boundary.nonce,
+        }
+    )
+
+
+def decode_boundary(data: bytes) -> Boundary:
+    """`Corrupt` when it is garbled."""
+    body = unseal(data, BOUNDARY_KEY)
+
+    def build() -> Boundary:
+        snapshots = tuple(Snapshot(int(each["slot"]), str(each["key"])) for each in body["snapshots"])
+        return Boundary(snapshots, int(body["collected"]), int(body["sequence"]), str(body["nonce"]))
+
+    return _shaped(BOUNDARY_KEY, build)
+
+
+def encode_snapshot(image: Image) -> bytes:
+    """`meta/snap/<slot>-<nonce>`."""
+    return seal(images.to_json(image))
+
+
+def decode_snapshot(data: bytes, key: str) -> Image:
+    """`Corrupt` when it is garbled."""
+    return images.from_json(unseal(data, key))
+
+
+def apply_entries(image: Image, entries: Sequence[Entry]) -> Image:
+    """The image after `entries`, which follow it slot by slot. `Corrupt` when an epoch goes back: the store forked."""
+    epoch = image.controller_epoch
+    for entry in entries:
+        if entry.epoch < epoch:
+            raise Corrupt(f"entry of epoch {entry.epoch} after epoch {epoch}", where=slot_key(entry.slot))
+        epoch = entry.epoch
+    changes = [change for entry in entries for change in entry.changes]
+    return image.apply(changes, entries[-1].slot) if entries else image
+
+
+def _shaped(key: str, build: Callable[[], T]) -> T:
+    try:
+        return build()
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"metadata object of another shape: {error!r}", where=key) from None

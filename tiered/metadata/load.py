@@ -1,0 +1,109 @@
+"""The cluster's memory as the bucket tells it, without any broker: what the tools and Spark start from.
+
+A reader never trusts the log below the boundary (rule M3): it takes entries first and reads the boundary after, and
+when the boundary has passed what it took, or an entry is missing, it starts over from the newest snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.metadata import layout
+from tiered.metadata.image import Image
+from tiered.metadata.layout import Boundary, Entry, Format
+from tiered.ports import NotFound, ObjectStore
+
+_ATTEMPTS = 8
+_WINDOW_MAX = 32
+
+
+class Loaded(NamedTuple):
+    """The committed image, and the boundary with its version in the store ("" when there is none yet)."""
+
+    image: Image
+    boundary: Boundary
+    version: str
+    tail_bytes: int
+
+
+async def load_image(store: ObjectStore) -> Image:
+    """The cluster as of the last committed slot. `Refused` when the store holds no cluster or a newer format."""
+    if await read_format(store) is None:
+        raise Refused(Code.INVALID_CONFIG, f"there is no cluster in {store.url}: no object {layout.FORMAT_KEY}")
+    return (await load(store)).image
+
+
+async def read_format(store: ObjectStore) -> Format | None:
+    """`meta/FORMAT`, or None in an empty store. `Refused` for a version newer than this program."""
+    got = await store.get(layout.FORMAT_KEY)
+    if isinstance(got, NotFound):
+        return None
+    found = layout.decode_format(got.data)
+    if found.version > layout.FORMAT_VERSION:
+        raise Refused(
+            Code.UNSUPPORTED_VERSION,
+            f"{store.url} holds format {found.version}; this program reads up to {layout.FORMAT_VERSION}: upgrade it",
+        )
+    return found
+
+
+async def load(store: ObjectStore) -> Loaded:
+    """Replays the log. `Unavailable` when the boundary keeps overtaking the reader, or the store fails."""
+    for _ in range(_ATTEMPTS):
+        boundary, _ = await read_boundary(store)
+        image = await _snapshot(store, boundary)
+        if image is None:
+            continue
+        entries, size = await read_from(store, image.slot + 1)
+        newer, version = await read_boundary(store)
+        if newer.collected > image.slot:
+            continue
+        return Loaded(layout.apply_entries(image, entries), newer, version, size)
+    raise Unavailable(f"the metadata log in {store.url} was collected {_ATTEMPTS} times while it was read")
+
+
+async def read_boundary(store: ObjectStore) -> tuple[Boundary, str]:
+    """The boundary and its version; the first one of all, and "", when none was written yet."""
+    got = await store.get(layout.BOUNDARY_KEY)
+    if isinstance(got, NotFound):
+        return Boundary(), ""
+    return layout.decode_boundary(got.data), got.version
+
+
+async def read_entry(store: ObjectStore, slot: int) -> tuple[Entry, int] | None:
+    """The entry of a slot and its size, or None at the end of the log (or below the boundary: the caller asks)."""
+    got = await store.get(layout.slot_key(slot))
+    if isinstance(got, NotFound):
+        return None
+    return layout.decode_entry(got.data, slot), len(got.data)
+
+
+async def read_from(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
+    """The entries from `slot` to the end of the log and their bytes; more at a time as it turns out to be long."""
+    entries: list[Entry] = []
+    size, window = 0, 1
+    while True:
+        found = await asyncio.gather(*(read_entry(store, slot + i) for i in range(window)))
+        for each in found:
+            if each is None:
+                return entries, size
+            entries.append(each[0])
+            size += each[1]
+        slot += window
+        window = min(window * 4, _WINDOW_MAX)
+
+
+async def _snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
+    """The newest snapshot; None when it went while it was asked for, so that the boundary must be read again."""
+    if not boundary.snapshots:
+        return Image()
+    slot, key = boundary.snapshots[-1]
+    got = await store.get(key)
+    if isinstance(got, NotFound):
+        return None
+    image = layout.decode_snapshot(got.data, key)
+    if image.slot != slot:
+        raise Corrupt(f"snapshot says slot {image.slot}, the boundary {slot}", where=key)
+    return image

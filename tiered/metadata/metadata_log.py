@@ -1,0 +1,199 @@
+"""The writing side of the metadata log: slots by put-if-absent under rules M1-M3.
+
+One put is in flight at a time, and nothing else is decided while its outcome is open: after anything but a clean
+success the object is read back, by its nonce. Callers batch changes into entries; this file never looks inside them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+
+from tiered.errors import Fenced, Unavailable
+from tiered.ids import text_id
+from tiered.metadata import layout
+from tiered.metadata.changes import Change, ControllerElected
+from tiered.metadata.election import Outcome, stand
+from tiered.metadata.image import Image
+from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
+from tiered.metadata.load import Loaded, load, read_boundary, read_format
+from tiered.metrics import Metrics
+from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
+
+log = logging.getLogger(__name__)
+
+_SNAPSHOT_SLOTS = 256
+_SNAPSHOT_BYTES = 4 << 20
+_BACKOFF_SECONDS = (0.02, 5.0)
+
+
+class MetadataLog:
+    """The log as its controller sees it. `next_slot` and `epoch` are meaningful after `take`."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, rng: Rng, metrics: Metrics) -> None:
+        self._store = store
+        self._clock = clock
+        self._chance = rng.stream("metadata-log")
+        self._commits = metrics.counter("tiered_metadata_commits_total", "Entries written to the metadata log.")
+        self._retries = metrics.counter(
+            "tiered_metadata_retries_total", "Conditional puts of the metadata log whose outcome had to be read back."
+        )
+        self.next_slot = 0
+        self.epoch = 0
+        self._snapshot_slot = -1
+        self._bytes = 0
+
+    async def format(self) -> tuple[Format, bool]:
+        """What the store holds, and whether this call wrote it because the store was empty."""
+        found = await read_format(self._store)
+        if found is not None:
+            return found, False
+        cluster_id = text_id(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+        mine = Format(layout.FORMAT_VERSION, cluster_id, self._nonce())
+        other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine))
+        return (mine, True) if other is None else (layout.decode_format(other), False)
+
+    async def load(self) -> Image:
+        """The committed image; remembers where the log ends."""
+        return self._remember(await load(self._store))
+
+    async def take(self, image: Image, node_id: int, incarnation: str) -> Image:
+        """Becomes controller: writes an epoch above every one in the log into the slot after `image` (rule M2).
+
+        Returns the image that ends with that entry. `Fenced` when another one took an equal or higher epoch first.
+        """
+        candidacy = stand(image.controller_epoch, image.slot + 1)
+        while True:
+            self.next_slot, self.epoch = candidacy.slot, candidacy.epoch
+            change = ControllerElected(candidacy.epoch, node_id, incarnation)
+            other = await self._write((change,))
+            if other is None:
+                break
+            image = layout.apply_entries(image, [other])
+            outcome, candidacy = candidacy.lost_to(other.epoch)
+            if outcome is Outcome.ENDED:
+                raise Fenced(f"slot {other.slot} of the metadata log belongs to controller epoch {other.epoch}")
+        log.info("controller node_id=%d epoch=%d slot=%d", node_id, self.epoch, candidacy.slot)
+        return image.apply((change,), candidacy.slot)
+
+    async def append(self, changes: Sequence[Change]) -> int:
+        """Commits one entry and returns its slot. `Fenced` when the slot belongs to another: step down for good.
+
+        Does not return before the outcome is known, however long the store is away.
+        """
+        slot = self.next_slot
+        other = await self._write(tuple(changes))
+        if other is not None:
+            raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {other.epoch}, not {self.epoch}")
+        return slot
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a replay would have to read more than a start should."""
+        return self.next_slot - 1 - self._snapshot_slot >= _SNAPSHOT_SLOTS or self._bytes >= _SNAPSHOT_BYTES
+
+    async def snapshot(self, image: Image) -> None:
+        """Writes `image`, moves the boundary, then deletes what the boundary gives up: in this order."""
+        nonce = self._nonce()
+        key = layout.snapshot_key(image.slot, nonce)
+        result = await self._store.put(key, layout.encode_snapshot(image))
+        if not isinstance(result, Ok):
+            raise Unavailable(f"snapshot not written: {result}")
+        boundary = await self._advance(Snapshot(image.slot, key), nonce)
+        self._snapshot_slot, self._bytes = boundary.snapshots[-1].slot, 0
+        await self._collect(boundary)
+        log.info("metadata snapshot slot=%d collected=%d", image.slot, boundary.collected)
+
+    def _remember(self, loaded: Loaded) -> Image:
+        self.next_slot = loaded.image.slot + 1
+        self._snapshot_slot = loaded.boundary.snapshots[-1].slot if loaded.boundary.snapshots else -1
+        self._bytes = loaded.tail_bytes
+        return loaded.image
+
+    async def _write(self, changes: tuple[Change, ...]) -> Entry | None:
+        """One entry into `next_slot`; None when it is ours, else the entry that is there."""
+        mine = Entry(self.next_slot, self.epoch, self._nonce(), changes)
+        body = layout.encode_entry(mine)
+        other = await self._create(layout.slot_key(mine.slot), body)
+        await self._check_boundary(mine.slot)
+        if other is not None:
+            return layout.decode_entry(other, mine.slot)
+        self.next_slot += 1
+        self._bytes += len(body)
+        self._commits.inc()
+        return None
+
+    async def _check_boundary(self, slot: int) -> None:
+        """A slot at or below the boundary may have been free only because it was collected (rule M3)."""
+        attempt = 0
+        while True:
+            try:
+                boundary, _ = await read_boundary(self._store)
+            except Unavailable as error:
+                attempt = await self._back_off(attempt, "boundary", str(error))
+                continue
+            if slot <= boundary.collected:
+                raise Fenced(f"slot {slot} of the metadata log was collected up to {boundary.collected}")
+            return
+
+    async def _create(self, key: str, body: bytes) -> bytes | None:
+        """Put-if-absent under rule M1: None when `key` holds `body` (ours by its nonce), else what it holds."""
+        attempt = 0
+        while True:
+            why = "unavailable"
+            try:
+                result = await self._store.put(key, body, if_absent=True)
+                if isinstance(result, Ok):
+                    return None
+                why = str(result)
+                got = await self._store.get(key)
+                if not isinstance(got, NotFound):
+                    return None if got.data == body else got.data
+            except Unavailable as error:
+                why = str(error)
+            attempt = await self._back_off(attempt, key, why)
+
+    async def _advance(self, snapshot: Snapshot, nonce: str) -> Boundary:
+        """Compare-and-swap of the boundary under rule M1; another's newer snapshot stands."""
+        attempt = 0
+        while True:
+            boundary, version = await read_boundary(self._store)
+            if boundary.nonce == nonce or (boundary.snapshots and boundary.snapshots[-1].slot >= snapshot.slot):
+                return boundary
+            new = layout.encode_boundary(boundary.advance(snapshot, nonce))
+            if version:
+                result = await self._store.put(layout.BOUNDARY_KEY, new, if_match=version)
+            else:
+                result = await self._store.put(layout.BOUNDARY_KEY, new, if_absent=True)
+            if isinstance(result, Ok):
+                return boundary.advance(snapshot, nonce)
+            attempt = await self._back_off(attempt, layout.BOUNDARY_KEY, str(result))
+
+    async def _collect(self, boundary: Boundary) -> None:
+        """Deletes the slots that the boundary has given up, and older snapshots that it does not name."""
+        await self._delete_below(layout.LOG_PREFIX, boundary.collected, keep=())
+        named = tuple(each.key for each in boundary.snapshots)
+        await self._delete_below(layout.SNAPSHOT_PREFIX, boundary.snapshots[-1].slot, keep=named)
+
+    async def _delete_below(self, prefix: str, slot: int, keep: tuple[str, ...]) -> None:
+        after = ""
+        while True:
+            page = [each.key for each in await self._store.list(prefix, after)]
+            old = [key for key in page if 0 <= layout.slot_of(key) <= slot and key not in keep]
+            if old:
+                await self._store.delete(old)
+            if not page or layout.slot_of(page[-1]) > slot:
+                return
+            after = page[-1]
+
+    async def _back_off(self, attempt: int, key: str, why: str) -> int:
+        """Waits with full jitter; returns the number of the next attempt."""
+        self._retries.inc()
+        log.warning("metadata put undecided key=%s attempt=%d why=%s", key, attempt, why)
+        shortest, longest = _BACKOFF_SECONDS
+        await self._clock.sleep(min(longest, shortest * 2**attempt) * self._chance.random())
+        return min(attempt + 1, 16)
+
+    def _nonce(self) -> str:
+        return f"{self._chance.getrandbits(64):016x}"

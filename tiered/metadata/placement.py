@@ -1,0 +1,55 @@
+"""Where the replicas of new partitions go: evenly over brokers, each partition over as many racks as there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tiered.errors import Code, Refused
+
+
+def place(racks: Mapping[int, str], partitions: int, copies: int, *, start: int = 0, first: int = 0) -> list[list[int]]:
+    """Replicas of the partitions [first, first + partitions); the first of each is its preferred leader.
+
+    Replica j of partition k is the broker `(start + j + k) mod n` of the brokers in an order that alternates racks; one
+    whose rack the partition has already is passed over while another is left. `racks`: broker -> rack, "" for none.
+    """
+    if not 1 <= copies <= len(racks):
+        raise Refused(
+            Code.INVALID_REPLICATION_FACTOR,
+            f"replication factor {copies} is not in 1..{len(racks)}, the number of live brokers",
+        )
+    order = _alternate(racks)
+    return [_replicas(order, racks, copies, start + k) for k in range(first, first + partitions)]
+
+
+def check(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
+    """Refuses an assignment made by hand that is empty, uneven, repeats a broker or names one that is not there."""
+    known = set(brokers)
+    for partition, replicas in enumerate(assignments):
+        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(assignments[0]):
+            raise Refused(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {partition}: replicas {list(replicas)} must be distinct, and as many as in partition 0",
+            )
+        if missing := [broker for broker in replicas if broker not in known]:
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"partition {partition}: no such broker: {missing}")
+
+
+def _alternate(racks: Mapping[int, str]) -> list[int]:
+    by_rack: dict[str, list[int]] = {}
+    for broker in sorted(racks):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    rows = [by_rack[rack] for rack in sorted(by_rack)]
+    return [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
+
+
+def _replicas(order: Sequence[int], racks: Mapping[int, str], copies: int, turn: int) -> list[int]:
+    ring = [order[(turn + j) % len(order)] for j in range(len(order))]
+    chosen: list[int] = []
+    used: set[str] = set()
+    for broker in ring:
+        if racks[broker] not in used or not racks[broker]:
+            chosen.append(broker)
+            used.add(racks[broker])
+    rest = [broker for broker in ring if broker not in chosen]
+    return (chosen + rest)[:copies]

@@ -1,0 +1,115 @@
+"""What may be asked of the controller: plain values, one per verb, with the type of the answer named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tiered.ids import TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """-> TopicImage. `replication_factor` -1 and `partitions` -1 mean the defaults; `assignments` excludes both."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[Sequence[int]] | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """-> DeletedTopic."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopic:
+    """-> None. Its last object is gone; said by the collector."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """-> TopicImage. `count` is the new total."""
+
+    name: str
+    count: int
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopicConfigs:
+    """-> TopicImage. A value sets, None returns to the default; keys not named stay."""
+
+    name: str
+    configs: Mapping[str, str | None]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterBrokerConfigs:
+    """-> dict[str, str], the settings now set. `node_id` -1 stands for all brokers."""
+
+    node_id: int
+    configs: Mapping[str, str | None]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """-> None. A new incarnation takes its node id: it loses what the old one led, and stays eligible only when its
+    recovery proved `whole` (rule R1)."""
+
+    node_id: int
+    incarnation: str
+    directory: str
+    http: str
+    rack: str = ""
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceBroker:
+    """-> None. The same incarnation answers at another address."""
+
+    node_id: int
+    incarnation: str
+    http: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopBroker:
+    """-> None. A clean stop: everything is on disk, nothing runs any more."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLoss:
+    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    from_offset: int
+
+
+Request = (
+    CreateTopic
+    | DeleteTopic
+    | ForgetTopic
+    | CreatePartitions
+    | AlterTopicConfigs
+    | AlterBrokerConfigs
+    | RegisterBroker
+    | AnnounceBroker
+    | StopBroker
+    | ReportLoss
+)
