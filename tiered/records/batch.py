@@ -6,7 +6,7 @@ Nothing is allocated by a length that was read before that length is held agains
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from tiered.errors import Corrupt
@@ -15,6 +15,8 @@ from tiered.records import native
 from tiered.records.compression import compress, decompress
 from tiered.records.model import (
     APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
     CRC_AT,
     CRC_FROM,
     HEADER,
@@ -27,6 +29,8 @@ from tiered.records.model import (
     Produced,
     Record,
     Section,
+    Walked,
+    codec_of,
 )
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "payload",
     "records",
     "section",
+    "sections",
     "set_append_time",
     "stamp",
 ]
@@ -133,6 +138,21 @@ def section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> S
     head = header(buf, at)
     append_time = head.max_timestamp if head.is_log_append_time else -1
     return payload(buf, at, head, max_bytes=max_bytes), head.base_offset, head.base_timestamp, append_time, head.count
+
+
+def sections(buf: Buffer, batches: Iterable[Walked], *, max_bytes: int = MAX_DECOMPRESSED) -> list[Section]:
+    """The batches that a walk of `buf` saw, opened; control batches, which hold no records of users, are left out."""
+    view = memoryview(buf)
+    out: list[Section] = []
+    for batch in batches:
+        if batch.attributes & CONTROL:
+            continue
+        body: Buffer = view[batch.at + HEADER_BYTES : batch.at + batch.size]
+        if batch.attributes & CODEC_MASK:
+            body = decompress(codec_of(batch.attributes), body, max_bytes)
+        append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else -1
+        out.append((body, batch.base_offset, batch.base_timestamp, append_time, batch.count))
+    return out
 
 
 def records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:

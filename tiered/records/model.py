@@ -48,6 +48,14 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+def codec_of(attributes: int) -> Codec:
+    """How the records of a batch are compressed; `Corrupt` for a codec that does not exist."""
+    number = attributes & CODEC_MASK
+    if number > Codec.ZSTD:
+        raise Corrupt(f"unknown compression codec {number}")
+    return Codec(number)
+
+
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records. `size` is that of the whole batch in bytes."""
 
@@ -68,10 +76,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> Codec:
         """How the records are compressed; `Corrupt` for a codec that does not exist."""
-        number = self.attributes & CODEC_MASK
-        if number > Codec.ZSTD:
-            raise Corrupt(f"unknown compression codec {number}")
-        return Codec(number)
+        return codec_of(self.attributes)
 
     @property
     def last_offset(self) -> int:

@@ -58,7 +58,7 @@ def walk(
 ) -> Batches:
     """Batches one after the other in `buf[start:end]`, up to the first that does not prove itself. Never raises for
     what the bytes say; `ValueError` for a range outside the buffer."""
-    whole = memoryview(buf).cast("B") if isinstance(buf, memoryview) else memoryview(buf)
+    whole = memoryview(buf)
     stop = len(whole) if end is None else end
     if not 0 <= start <= stop <= len(whole):
         raise ValueError(f"range {start}..{stop} is outside a buffer of {len(whole)} bytes")
@@ -287,8 +287,9 @@ def arrow(
 ) -> ArrowColumns:
     """Records with `start <= offset < end` of all sections as Arrow buffers, for the named columns only. Timestamps are
     microseconds, held at the ends of 64 bits. `OverflowError` when a column passes 2 GiB."""
-    if unknown := sorted(set(columns) - COLUMNS):
-        raise ValueError(f"unknown column {unknown[0]!r}")
+    for column in columns:
+        if column not in COLUMNS:
+            raise ValueError(f"unknown column {column!r}")
     offsets, times, types = array("q"), array("q"), array("i")
     keys, values, names, contents = _Binary(), _Binary(), _Binary(), _Binary()
     lists = array("i", [0])

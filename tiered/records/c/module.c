@@ -1,0 +1,45 @@
+/* The module `tiered.records._native`: the C twin of pure.py, where each function is described. */
+#include "native.h"
+
+PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;
+
+PyObject *named_tuple(PyObject *type, Py_ssize_t size) {
+    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
+    return alloc((PyTypeObject *)type, size);
+}
+
+#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"crc32c", KEYWORDS(native_crc32c), NULL},
+    {"walk", KEYWORDS(native_walk), NULL},
+    {"check_records", KEYWORDS(native_check_records), NULL},
+    {"rows", KEYWORDS(native_rows), NULL},
+    {"first_at_or_after", KEYWORDS(native_first_at_or_after), NULL},
+    {"encode_records", KEYWORDS(native_encode_records), NULL},
+    {"arrow", KEYWORDS(native_arrow), NULL},
+    {"murmur2", native_murmur2, METH_O, NULL},
+    {"json_spans", native_json_spans, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+static int take(const char *module_name, const char *name, PyObject **place) {
+    PyObject *module = PyImport_ImportModule(module_name);
+    if (module == NULL) return -1;
+    *place = PyObject_GetAttrString(module, name);
+    Py_DECREF(module);
+    return *place == NULL ? -1 : 0;
+}
+
+PyMODINIT_FUNC PyInit__native(void) {
+    if (take("tiered.records.model", "Record", &Record_type) < 0 ||
+        take("tiered.records.model", "Walked", &Walked_type) < 0 ||
+        take("tiered.records.model", "Batches", &Batches_type) < 0 ||
+        take("tiered.records.model", "ArrowColumns", &ArrowColumns_type) < 0 ||
+        take("tiered.errors", "Corrupt", &Corrupt_type) < 0)
+        return NULL;
+    crc32c_init();
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,32 @@
+/* What the files of the extension share. Everything here reads bytes that nobody has checked: no length or count is
+ * used before it is held against the bytes that are there. Limited API of Python 3.11 only. */
+#ifndef TIERED_NATIVE_H
+#define TIERED_NATIVE_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Work on fewer bytes keeps the GIL: taking it back may cost a thread switch, which is longer than the work. */
+#define RELEASE_BYTES (256 * 1024)
+
+/* The named tuples of model.py and the Corrupt of errors.py, set once when the module is made. */
+extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;
+
+/* A new instance of a named tuple with room for `size` items, to be filled by PyTuple_SetItem. */
+PyObject *named_tuple(PyObject *type, Py_ssize_t size);
+
+uint32_t crc32c_extend(uint32_t crc, const uint8_t *data, size_t size);
+void crc32c_init(void);
+
+PyObject *native_crc32c(PyObject *, PyObject *, PyObject *);
+PyObject *native_walk(PyObject *, PyObject *, PyObject *);
+PyObject *native_check_records(PyObject *, PyObject *, PyObject *);
+PyObject *native_rows(PyObject *, PyObject *, PyObject *);
+PyObject *native_first_at_or_after(PyObject *, PyObject *, PyObject *);
+PyObject *native_encode_records(PyObject *, PyObject *, PyObject *);
+PyObject *native_arrow(PyObject *, PyObject *, PyObject *);
+PyObject *native_murmur2(PyObject *, PyObject *);
+PyObject *native_json_spans(PyObject *, PyObject *);
+
+#endif

@@ -1,0 +1,170 @@
+/* Records of an uncompressed section, one after the other. Inline: this is the inner loop of everything. */
+#ifndef TIERED_RECORD_H
+#define TIERED_RECORD_H
+
+#include "native.h"
+
+#define MIN_RECORD_BYTES 7
+
+typedef enum {
+    FINE,
+    ENDS_EARLY,
+    VARINT_TOO_LONG,
+    BAD_LENGTH,
+    BAD_KEY,
+    BAD_VALUE,
+    BAD_HEADER_COUNT,
+    BAD_HEADER_KEY,
+    BAD_HEADER_VALUE,
+    LEFT_OVER,
+    OUT_OF_ORDER,
+    OFFSET_RANGE,
+    TIMESTAMP_RANGE,
+    /* of the section, not of one record */
+    BAD_COUNT,
+    AFTER_LAST,
+} Fault;
+
+typedef struct {
+    const uint8_t *data;
+    int32_t size; /* -1 for null */
+} Span;
+
+typedef struct {
+    int64_t timestamp_delta;
+    int32_t offset_delta;
+    Span key, value;
+    int32_t header_count;
+    const uint8_t *headers, *end;
+} Parsed;
+
+typedef struct {
+    const uint8_t *start, *at, *end;
+    int64_t number, count, last_delta;
+    int dense; /* offset deltas must be 0, 1, 2 ... */
+    Fault fault;
+} Section;
+
+/* Bytes of a zigzag varint at *at, never at `end` or beyond; `most` bounds its bytes, `last` the value of the last. */
+static inline Fault varint(const uint8_t **at, const uint8_t *end, int most, uint8_t last, uint64_t *out) {
+    const uint8_t *p = *at;
+    uint64_t value = 0;
+    for (int i = 0; i < most; i++, p++) {
+        if (p >= end) return ENDS_EARLY;
+        value |= (uint64_t)(*p & 0x7f) << (7 * i);
+        if (*p < 0x80) {
+            if (i == most - 1 && *p > last) return VARINT_TOO_LONG;
+            *out = (value >> 1) ^ (0 - (value & 1));
+            *at = p + 1;
+            return FINE;
+        }
+    }
+    return VARINT_TOO_LONG;
+}
+
+static inline Fault varint32(const uint8_t **at, const uint8_t *end, int32_t *out) {
+    uint64_t value;
+    if (*at < end && **at < 0x80) {
+        uint8_t byte = *(*at)++;
+        *out = (int32_t)(byte >> 1) ^ -(int32_t)(byte & 1);
+        return FINE;
+    }
+    Fault fault = varint(at, end, 5, 0x0f, &value);
+    if (fault == FINE) *out = (int32_t)(int64_t)value;
+    return fault;
+}
+
+static inline Fault varint64(const uint8_t **at, const uint8_t *end, int64_t *out) {
+    uint64_t value;
+    Fault fault = varint(at, end, 10, 0x01, &value);
+    if (fault == FINE) *out = (int64_t)value;
+    return fault;
+}
+
+/* A length and that many bytes; `least` is -1 where null is allowed, else 0. */
+static inline Fault span(const uint8_t **at, const uint8_t *end, int32_t least, Fault bad, Span *out) {
+    int32_t size;
+    Fault fault = varint32(at, end, &size);
+    if (fault != FINE) return fault;
+    if (size < least || size > end - *at) return bad;
+    out->data = *at;
+    out->size = size;
+    if (size > 0) *at += size;
+    return FINE;
+}
+
+static inline Fault header_next(const uint8_t **at, const uint8_t *end, Span *key, Span *value) {
+    Fault fault = span(at, end, 0, BAD_HEADER_KEY, key);
+    return fault != FINE ? fault : span(at, end, -1, BAD_HEADER_VALUE, value);
+}
+
+static inline Fault record_parse(const uint8_t **from, const uint8_t *end, Parsed *out) {
+    const uint8_t *at = *from;
+    int32_t length;
+    Fault fault;
+    if ((fault = varint32(&at, end, &length)) != FINE) return fault;
+    if (length < 0 || length > end - at) return BAD_LENGTH;
+    end = at + length;
+    if (at >= end) return ENDS_EARLY;
+    at++; /* attributes: unused */
+    if ((fault = varint64(&at, end, &out->timestamp_delta)) != FINE) return fault;
+    if ((fault = varint32(&at, end, &out->offset_delta)) != FINE) return fault;
+    if ((fault = span(&at, end, -1, BAD_KEY, &out->key)) != FINE) return fault;
+    if ((fault = span(&at, end, -1, BAD_VALUE, &out->value)) != FINE) return fault;
+    if ((fault = varint32(&at, end, &out->header_count)) != FINE) return fault;
+    if (out->header_count < 0 || out->header_count > (end - at) / 2) return BAD_HEADER_COUNT;
+    out->headers = at;
+    for (int32_t i = 0; i < out->header_count; i++) {
+        Span key, value;
+        if ((fault = header_next(&at, end, &key, &value)) != FINE) return fault;
+    }
+    if (at != end) return LEFT_OVER;
+    out->end = end;
+    *from = end;
+    return FINE;
+}
+
+static inline int section_open(Section *section, const void *data, Py_ssize_t size, int64_t count, int dense) {
+    section->start = section->at = data;
+    section->end = section->start + size;
+    section->number = 0;
+    section->count = count;
+    section->last_delta = -1;
+    section->dense = dense;
+    section->fault = count < 0 || count > size / MIN_RECORD_BYTES ? BAD_COUNT : FINE;
+    return section->fault == FINE ? 0 : -1;
+}
+
+/* 1 with the next record, 0 at the end, -1 with `fault` set. */
+static inline int section_next(Section *section, Parsed *parsed) {
+    if (section->number == section->count) {
+        if (section->at == section->end) return 0;
+        section->fault = AFTER_LAST;
+        return -1;
+    }
+    section->fault = record_parse(&section->at, section->end, parsed);
+    if (section->fault == FINE) {
+        int64_t delta = parsed->offset_delta;
+        if (section->dense ? delta != section->number : delta <= section->last_delta) section->fault = OUT_OF_ORDER;
+    }
+    if (section->fault != FINE) return -1;
+    section->last_delta = parsed->offset_delta;
+    section->number++;
+    return 1;
+}
+
+/* Offset and timestamp of the record that section_next gave last; -1 with `fault` set when they pass 64 bits. */
+static inline int section_place(Section *section, const Parsed *parsed, int64_t base_offset, int64_t base_timestamp,
+                                int64_t append_time, int64_t *offset, int64_t *timestamp) {
+    if (__builtin_add_overflow(base_offset, (int64_t)parsed->offset_delta, offset)) section->fault = OFFSET_RANGE;
+    else if (append_time != -1) *timestamp = append_time;
+    else if (__builtin_add_overflow(base_timestamp, parsed->timestamp_delta, timestamp)) section->fault = TIMESTAMP_RANGE;
+    if (section->fault == FINE) return 0;
+    section->number--;
+    return -1;
+}
+
+/* Sets Corrupt from `fault`; always NULL. */
+PyObject *section_raise(const Section *section);
+
+#endif

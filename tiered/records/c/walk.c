@@ -1,0 +1,163 @@
+/* Batches one after the other: header checks and CRC, first without Python objects, so that the GIL can be let go. */
+#include "native.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define HEADER_BYTES 61
+#define LENGTH_FROM 12
+#define MIN_LENGTH (HEADER_BYTES - LENGTH_FROM)
+#define MAGIC 2
+#define CRC_FROM 21
+#define FIELDS 12
+
+/* The fields of Walked, in its order. */
+typedef struct {
+    int64_t field[FIELDS];
+} Batch;
+
+typedef struct {
+    Batch *batches;
+    size_t used, room;
+    Py_ssize_t end;
+    char why[64];
+    int out_of_memory;
+} Walk;
+
+static int64_t big(const uint8_t *p, int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value = value << 8 | p[i];
+    int spare = 64 - 8 * bytes;
+    return (int64_t)(value << spare) >> spare;
+}
+
+/* The size of the batch at p, or 0 with `why` set. */
+static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, char *why, size_t room) {
+    if (left < HEADER_BYTES) return snprintf(why, room, "short"), 0;
+    int64_t length = big(p + 8, 4), magic = big(p + 16, 1), size = LENGTH_FROM + length;
+    int64_t base_offset = big(p, 8), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
+    if (length < MIN_LENGTH) return snprintf(why, room, "batch length %lld is below %d", (long long)length, MIN_LENGTH), 0;
+    if (magic != MAGIC) return snprintf(why, room, "magic %lld is not %d", (long long)magic, MAGIC), 0;
+    if (size > left) return snprintf(why, room, "short"), 0;
+    if (check_crc && crc32c_extend(0, p + CRC_FROM, (size_t)(size - CRC_FROM)) != (uint32_t)big(p + 17, 4))
+        return snprintf(why, room, "crc mismatch"), 0;
+    if (base_offset < 0 || last_delta < 0 || __builtin_add_overflow(base_offset, last_delta, &last_offset))
+        return snprintf(why, room, "offsets out of range"), 0;
+    if (count < 0) return snprintf(why, room, "record count %lld", (long long)count), 0;
+    return size;
+}
+
+static int walk_add(Walk *walk, const uint8_t *p, Py_ssize_t at, int64_t size) {
+    if (walk->used == walk->room) {
+        size_t room = walk->room ? walk->room * 2 : 16;
+        Batch *grown = realloc(walk->batches, room * sizeof(Batch));
+        if (grown == NULL) {
+            walk->out_of_memory = 1;
+            return -1;
+        }
+        walk->batches = grown;
+        walk->room = room;
+    }
+    walk->batches[walk->used++] = (Batch){{
+        at,
+        size,
+        big(p, 8),
+        (int64_t)((uint64_t)big(p, 8) + (uint64_t)big(p + 23, 4)),
+        big(p + 12, 4),
+        big(p + 21, 2),
+        big(p + 35, 8),
+        big(p + 27, 8),
+        big(p + 43, 8),
+        big(p + 51, 2),
+        big(p + 53, 4),
+        big(p + 57, 4),
+    }};
+    return 0;
+}
+
+static void walk_run(Walk *walk, const uint8_t *data, Py_ssize_t at, Py_ssize_t stop, int check_crc, size_t most) {
+    while (at < stop && walk->used < most) {
+        int64_t size = batch_proves(data + at, stop - at, check_crc, walk->why, sizeof walk->why);
+        if (size == 0 || walk_add(walk, data + at, at, size) < 0) break;
+        at += (Py_ssize_t)size;
+    }
+    walk->end = at;
+}
+
+static PyObject *walked_object(const Batch *batch) {
+    PyObject *walked = named_tuple(Walked_type, FIELDS);
+    if (walked == NULL) return NULL;
+    for (int i = 0; i < FIELDS; i++) {
+        PyObject *number = PyLong_FromLongLong(batch->field[i]);
+        if (number == NULL || PyTuple_SetItem(walked, i, number) < 0) {
+            Py_DECREF(walked);
+            return NULL;
+        }
+    }
+    return walked;
+}
+
+static PyObject *walk_object(const Walk *walk) {
+    PyObject *list = PyList_New((Py_ssize_t)walk->used), *result, *end, *why;
+    if (list == NULL) return NULL;
+    for (size_t i = 0; i < walk->used; i++) {
+        PyObject *walked = walked_object(&walk->batches[i]);
+        if (walked == NULL || PyList_SetItem(list, (Py_ssize_t)i, walked) < 0) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    }
+    result = named_tuple(Batches_type, 3);
+    end = PyLong_FromSsize_t(walk->end);
+    why = PyUnicode_FromString(walk->why);
+    if (result == NULL || end == NULL || why == NULL) {
+        Py_XDECREF(result);
+        Py_XDECREF(end);
+        Py_XDECREF(why);
+        Py_DECREF(list);
+        return NULL;
+    }
+    PyTuple_SetItem(result, 0, list);
+    PyTuple_SetItem(result, 1, end);
+    PyTuple_SetItem(result, 2, why);
+    return result;
+}
+
+/* An optional number: None leaves *out alone. */
+static int number_or_none(PyObject *object, Py_ssize_t *out) {
+    if (object == NULL || object == Py_None) return 0;
+    *out = PyLong_AsSsize_t(object);
+    return *out == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject *native_walk(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"buf", "start", "end", "check_crc", "max_batches", NULL};
+    Py_buffer buf;
+    Py_ssize_t start = 0, stop, most = PY_SSIZE_T_MAX;
+    PyObject *end_object = NULL, *most_object = NULL, *result = NULL;
+    int check_crc = 1;
+    (void)self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|nO$pO", names, &buf, &start, &end_object, &check_crc,
+                                     &most_object))
+        return NULL;
+    stop = buf.len;
+    if (number_or_none(end_object, &stop) < 0 || number_or_none(most_object, &most) < 0) goto done;
+    if (start < 0 || start > stop || stop > buf.len) {
+        PyErr_Format(PyExc_ValueError, "range %zd..%zd is outside a buffer of %zd bytes", start, stop, buf.len);
+        goto done;
+    }
+    Walk walk = {.end = start};
+    size_t bound = most < 0 ? 0 : (size_t)most;
+    if (stop - start < RELEASE_BYTES) {
+        walk_run(&walk, buf.buf, start, stop, check_crc, bound);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        walk_run(&walk, buf.buf, start, stop, check_crc, bound);
+        Py_END_ALLOW_THREADS
+    }
+    result = walk.out_of_memory ? PyErr_NoMemory() : walk_object(&walk);
+    free(walk.batches);
+done:
+    PyBuffer_Release(&buf);
+    return result;
+}
