@@ -1,0 +1,28 @@
+"""What every test stands on: the import paths of the three packages, without an install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PATHS = [str(ROOT), str(ROOT / "api"), str(ROOT / "spark")]
+for path in reversed(PATHS):
+    if path not in sys.path:
+        sys.path.insert(0, path)
+# Processes that tests start (brokers, Spark's Python workers) see the same sources.
+os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need Java are skipped by name, not failed, where there is none."""
+    if shutil.which("java") and shutil.which("mvn"):
+        return
+    skip = pytest.mark.skip(reason="needs a JDK 17 and Maven on the PATH")
+    for item in items:
+        if item.get_closest_marker("java"):
+            item.add_marker(skip)

@@ -1,0 +1,293 @@
+"""The two settings tables: of a topic and of a broker. Kafka's names, defaults and limits where Kafka has them.
+
+Only tables and the rules between settings stand here. Where values come from (files, options, environment) is the
+command's business; how one value is read and refused is `setting.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+from tiered.errors import Refused
+from tiered.setting import Row, Value, rows, setting, text_of, unknown
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+MIB = 1 << 20
+GIB = 1 << 30
+
+NO_COMPACTION = "log compaction is not built yet, and a topic that silently kept every record would be worse"
+NO_KAFKA = "the Kafka protocol is not served yet; clients speak HTTP"
+NO_CHAIN = "flush to the bucket is not built yet; ack gives an fsync on disk before the answer"
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """Settings of one topic. The constructor takes typed values unchecked; text goes through `from_strings`."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        ("delete",),
+        "What happens to old records: they are deleted.",
+        choices=("delete", "compact"),
+        refused={"compact": NO_COMPACTION},
+    )
+    compression_type: str = setting(
+        "producer",
+        "Codec of batches that the broker itself builds; batches of clients keep theirs.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    compression_gzip_level: int = setting(-1, "Level of gzip, -1 for zlib's default.", -1, 9)
+    compression_zstd_level: int = setting(3, "Level of zstd.", -131072, 22)
+    retention_ms: int = setting(7 * DAY_MS, "Age at which a record may go, everywhere; -1 keeps all.", -1, LONG_MAX)
+    retention_bytes: int = setting(-1, "Size of a partition, local and cold, kept at most; -1 keeps all.", -1, LONG_MAX)
+    remote_storage_enable: bool = setting(True, "Closed segments go to the bucket.")
+    local_retention_ms: int = setting(
+        -2, "Age at which a local copy may go once it is in the bucket; -2 follows retention.ms.", -2, LONG_MAX
+    )
+    local_retention_bytes: int = setting(
+        -2, "Local bytes kept at most of what is in the bucket; -2 follows retention.bytes.", -2, LONG_MAX
+    )
+    segment_bytes: int = setting(GIB, "Size at which a segment is closed.", 1024, INT_MAX)
+    segment_ms: int = setting(7 * DAY_MS, "Age at which a segment is closed.", 1, LONG_MAX)
+    segment_jitter_ms: int = setting(0, "At most so much is taken off segment.ms, so that rolls spread.", 0, LONG_MAX)
+    segment_index_bytes: int = setting(10 * MIB, "Size of an index at which its segment is closed.", 64, INT_MAX)
+    index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", 0, INT_MAX)
+    max_message_bytes: int = setting(MIB + 12, "Size of a record batch at most.", 0, INT_MAX)
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        "Whose time a record bears: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX, "How far a producer's timestamp may lie in the past.", 0, LONG_MAX
+    )
+    message_timestamp_after_max_ms: int = setting(
+        HOUR_MS, "How far a producer's timestamp may lie in the future.", 0, LONG_MAX
+    )
+    min_insync_replicas: int = setting(1, "Replicas that must hold a record before acks=all answers.", 1, INT_MAX)
+    unclean_leader_election_enable: bool = setting(False, "A replica that may lack records may lead.")
+    file_delete_delay_ms: int = setting(MINUTE_MS, "Time between renaming a dropped file and deleting it.", 0, LONG_MAX)
+    flush: str = setting(
+        "none",
+        "What acks=all waits for beside the replicas: nothing, or an fsync (grouped) on each.",
+        choices=("none", "ack", "bucket"),
+        refused={"bucket": NO_CHAIN},
+    )
+    flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
+    flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
+
+    @classmethod
+    def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
+        """`defaults` with `given` (values as text) over it; Refused(INVALID_CONFIG) says what is wrong."""
+        config = replace(defaults or cls(), **_parsed(topic_rows(), given, "topic"))
+        _check(config)
+        return config
+
+    def to_strings(self) -> dict[str, str]:
+        """Every setting as text by its dotted name."""
+        return _strings(self)
+
+
+def _default_of(topic_name: str) -> Any:
+    """A broker setting that is the default of a topic setting and shares its limits."""
+    row = topic_rows()[topic_name]
+    return setting(
+        row.default, f"Default of `{topic_name}`.", row.low, row.high, row.choices, row.refused, topic_name=topic_name
+    )
+
+
+@cache
+def topic_rows() -> dict[str, Row]:
+    """The topic table by name."""
+    return rows(TopicConfig)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one broker. The constructor takes typed values unchecked; text goes through `from_strings`."""
+
+    # Where it lives and listens.
+    node_id: int = setting(1, "Number of this broker, unique in its cluster.", 0, INT_MAX)
+    data_dir: str = setting("./tiered-data", "Directory of the hot log; one process owns it.")
+    store: str = setting(
+        "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
+    )
+    http: str = setting("127.0.0.1:8082", "HOST:PORT of the HTTP interface; port 0 takes a free one.")
+    kafka: str = setting("", "HOST:PORT of the Kafka protocol (not built yet: must be empty).")
+    broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
+    log_level: str = setting(
+        "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error")
+    )
+    # Topics.
+    num_partitions: int = setting(1, "Partitions of a topic that is created without a number.", 1, 100_000)
+    default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
+    auto_create_topics_enable: bool = setting(False, "A produce to an unknown topic creates it.")
+    # Defaults of topic settings, under the names that Kafka's brokers give them.
+    log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")
+    compression_type: str = _default_of("compression.type")
+    compression_gzip_level: int = _default_of("compression.gzip.level")
+    compression_zstd_level: int = _default_of("compression.zstd.level")
+    log_retention_ms: int = _default_of("retention.ms")
+    log_retention_bytes: int = _default_of("retention.bytes")
+    log_remote_storage_enable: bool = _default_of("remote.storage.enable")
+    log_local_retention_ms: int = _default_of("local.retention.ms")
+    log_local_retention_bytes: int = _default_of("local.retention.bytes")
+    log_segment_bytes: int = _default_of("segment.bytes")
+    log_roll_ms: int = _default_of("segment.ms")
+    log_roll_jitter_ms: int = _default_of("segment.jitter.ms")
+    log_index_size_max_bytes: int = _default_of("segment.index.bytes")
+    log_index_interval_bytes: int = _default_of("index.interval.bytes")
+    message_max_bytes: int = _default_of("max.message.bytes")
+    log_message_timestamp_type: str = _default_of("message.timestamp.type")
+    log_message_timestamp_before_max_ms: int = _default_of("message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: int = _default_of("message.timestamp.after.max.ms")
+    min_insync_replicas: int = _default_of("min.insync.replicas")
+    unclean_leader_election_enable: bool = _default_of("unclean.leader.election.enable")
+    log_segment_delete_delay_ms: int = _default_of("file.delete.delay.ms")
+    log_flush: str = _default_of("flush")
+    log_flush_interval_messages: int = _default_of("flush.messages")
+    log_flush_interval_ms: int = _default_of("flush.ms")
+    # Loops of the broker.
+    log_retention_check_interval_ms: int = setting(
+        5 * MINUTE_MS, "How often rolls by time and retention are looked at.", 1, LONG_MAX
+    )
+    log_flush_scheduler_interval_ms: int = setting(10_000, "How often flush.ms is looked at.", 1, LONG_MAX)
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        MINUTE_MS, "How often recovery points are written down.", 1, INT_MAX
+    )
+    remote_log_manager_task_interval_ms: int = setting(
+        30_000, "How often a partition looks for segments to copy, beside being woken when one closes.", 1, LONG_MAX
+    )
+    remote_log_manager_copier_thread_pool_size: int = setting(4, "Segments that are copied at the same time.", 1, 64)
+    remote_log_manager_expiration_thread_pool_size: int = setting(
+        4, "Partitions whose expired objects are deleted at the same time.", 1, 64
+    )
+    remote_log_index_file_cache_total_size_bytes: int = setting(
+        64 * MIB, "Memory for index parts of cold segments.", MIB, LONG_MAX
+    )
+    producer_id_expiration_ms: int = setting(DAY_MS, "How long an idle producer's last batches are kept.", 1, INT_MAX)
+    # What Kafka has no name for.
+    tiered_upload_max_lag_ms: int = setting(
+        10 * MINUTE_MS,
+        "Age at which an active segment is closed so that a quiet topic reaches the bucket.",
+        1,
+        LONG_MAX,
+    )
+    tiered_chunk_cache_bytes: int = setting(64 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX)
+    tiered_topic_delete_delay_ms: int = setting(
+        10 * MINUTE_MS, "Time between deleting a topic and deleting its objects.", 0, LONG_MAX
+    )
+    tiered_object_delete_delay_ms: int = setting(
+        MINUTE_MS, "Time between taking an object out of its manifest and deleting it; spares readers.", 0, LONG_MAX
+    )
+    tiered_http_body_max_bytes: int = setting(
+        64 * MIB, "Size of an HTTP request body at most, inflated.", 1024, INT_MAX
+    )
+    tiered_http_connections_max: int = setting(1000, "HTTP connections at the same time.", 1, 1_000_000)
+
+    @classmethod
+    def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
+        """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
+        made = replace(defaults or cls(), **_parsed(broker_rows(), _in_milliseconds(given), "broker"))
+        if made.kafka:
+            raise broker_rows()["kafka"].refuse(made.kafka, NO_KAFKA)
+        address(made.http, "http")
+        _check(made.topic_defaults())
+        return made
+
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic has that sets nothing itself."""
+        values = {
+            row.topic_name.replace(".", "_"): getattr(self, name.replace(".", "_"))
+            for name, row in broker_rows().items()
+            if row.topic_name
+        }
+        return TopicConfig(**values)
+
+    @property
+    def store_url(self) -> str:
+        """The bucket: `store`, or the one inside the data directory."""
+        return self.store or f"file://{self.data_dir}/bucket"
+
+    def to_strings(self) -> dict[str, str]:
+        """Every setting as text by its dotted name."""
+        return _strings(self)
+
+
+@cache
+def broker_rows() -> dict[str, Row]:
+    """The broker table by name."""
+    return rows(Settings)
+
+
+LARGER_UNITS = {
+    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
+}
+"""Kafka's other names of one setting, finest unit first: the finest that is given wins."""
+
+SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "node.id"}
+"""Names in Kafka's broker files for what has another name here."""
+
+
+def _in_milliseconds(given: Mapping[str, str]) -> dict[str, str]:
+    """`given` with Kafka's other names replaced by the one name of each setting."""
+    made = {name: text for name, text in given.items() if name not in LARGER_UNITS and name not in SAME_MEANING}
+    for other, name in SAME_MEANING.items():
+        if other in given:
+            if "," in given[other]:
+                raise broker_rows()[name].refuse(given[other], f"{other} takes one directory")
+            made.setdefault(name, given[other])
+    for other, (name, unit) in LARGER_UNITS.items():
+        if other in given:
+            row = Row(other, 1, "", -1, LONG_MAX // unit)
+            number = row.parse(given[other])
+            assert isinstance(number, int)
+            made.setdefault(name, str(number * unit if number > 0 else number))
+    return made
+
+
+def address(text: str, name: str) -> tuple[str, int]:
+    """`HOST:PORT` taken apart; IPv6 hosts stand in brackets. Refused(INVALID_CONFIG) when it is not that."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise broker_rows()[name].refuse(text, "it must be HOST:PORT with a port from 0 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def _parsed(table: Mapping[str, Row], given: Mapping[str, str], what: str) -> dict[str, Any]:
+    parsed: dict[str, Value] = {}
+    for name, text in given.items():
+        if name not in table:
+            raise unknown(name, table, what)
+        parsed[name.replace(".", "_")] = table[name].parse(text)
+    return parsed
+
+
+def _check(config: TopicConfig) -> None:
+    """Rules between settings: a local copy cannot be promised for longer than the record itself (Kafka's rule)."""
+    pairs = (
+        ("retention.ms", config.retention_ms, "local.retention.ms", config.local_retention_ms),
+        ("retention.bytes", config.retention_bytes, "local.retention.bytes", config.local_retention_bytes),
+    )
+    for name, total, local_name, local in pairs:
+        if total >= 0 and (local > total or local == -1):
+            raise _impossible(local_name, local, f"it must not exceed {name}={total}")
+    if not config.cleanup_policy:
+        raise topic_rows()["cleanup.policy"].refuse("")
+
+
+def _impossible(name: str, value: int, why: str) -> Refused:
+    return topic_rows()[name].refuse(str(value), why)
+
+
+def _strings(table: TopicConfig | Settings) -> dict[str, str]:
+    return {each.name.replace("_", "."): text_of(getattr(table, each.name)) for each in fields(table)}

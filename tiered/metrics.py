@@ -1,0 +1,169 @@
+"""Counters, gauges and histograms as plain objects, rendered as Prometheus text on demand.
+
+Recording costs a dict look-up and an addition, allocates nothing after the first time, and takes no lock: all of it
+runs on the broker's one loop. (Threads may read.) Names follow Prometheus: seconds, bytes, `_total` on counters.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+Labels = tuple[str, ...]
+M = TypeVar("M", bound="Counter | Gauge | Histogram")
+
+
+class Counter:
+    """A number that only grows, per combination of label values."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self._values: dict[Labels, float] = {} if labels else {(): 0}
+
+    def inc(self, n: float = 1, *label_values: str) -> None:
+        """Adds `n`, which must not be negative."""
+        assert n >= 0 and len(label_values) == len(self.labels), (self.name, n, label_values)
+        self._values[label_values] = self._values.get(label_values, 0) + n
+
+    def value(self, *label_values: str) -> float:
+        """What stands there now, 0 when nothing was ever added."""
+        return self._values.get(label_values, 0)
+
+    def total(self) -> float:
+        """The sum over all label values."""
+        return sum(self._values.values())
+
+    def lines(self) -> Iterable[str]:
+        """Samples in Prometheus text form."""
+        for values, number in sorted(self._values.items()):
+            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+
+
+class Gauge:
+    """A number that goes up and down: set, or read by a function when somebody looks."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self._values: dict[Labels, float] = {}
+        self._read: Callable[[], float | Mapping[Labels, float]] | None = None
+
+    def set(self, value: float, *label_values: str) -> None:
+        """Puts `value` there."""
+        assert len(label_values) == len(self.labels), (self.name, label_values)
+        self._values[label_values] = value
+
+    def remove(self, *label_values: str) -> None:
+        """Forgets one combination of label values; for partitions that left."""
+        self._values.pop(label_values, None)
+
+    def read(self, source: Callable[[], float | Mapping[Labels, float]]) -> None:
+        """From now on the value comes from `source`: a number, or numbers by label values."""
+        self._read = source
+
+    def value(self, *label_values: str) -> float:
+        """What stands there now, 0 when nothing was ever set."""
+        return self._current().get(label_values, 0)
+
+    def lines(self) -> Iterable[str]:
+        """Samples in Prometheus text form."""
+        for values, number in sorted(self._current().items()):
+            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+
+    def _current(self) -> Mapping[Labels, float]:
+        if self._read is None:
+            return self._values
+        now = self._read()
+        return now if isinstance(now, Mapping) else {(): now}
+
+
+class Histogram:
+    """How often values fell below each bound of `buckets` (ascending), their sum and number."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, help: str, buckets: Sequence[float], labels: Labels = ()) -> None:
+        assert list(buckets) == sorted(set(buckets)) and buckets, (name, buckets)
+        self.name, self.help, self.labels = name, help, labels
+        self.buckets = tuple(float(bound) for bound in buckets)
+        self._counts: dict[Labels, list[int]] = {}
+        self._sums: dict[Labels, float] = {}
+
+    def observe(self, value: float, *label_values: str) -> None:
+        """Counts one value."""
+        counts = self._counts.get(label_values)
+        if counts is None:
+            assert len(label_values) == len(self.labels), (self.name, label_values)
+            counts = self._counts[label_values] = [0] * (len(self.buckets) + 1)
+            self._sums[label_values] = 0
+        counts[bisect_left(self.buckets, value)] += 1
+        self._sums[label_values] += value
+
+    def count(self, *label_values: str) -> int:
+        """How many values were observed."""
+        return sum(self._counts.get(label_values, ()))
+
+    def lines(self) -> Iterable[str]:
+        """Samples in Prometheus text form: cumulative buckets, sum, count."""
+        bounds = [_number(bound) for bound in self.buckets] + ["+Inf"]
+        for values, counts in sorted(self._counts.items()):
+            so_far = 0
+            for bound, count in zip(bounds, counts, strict=True):
+                so_far += count
+                yield f"{self.name}_bucket{_labels((*self.labels, 'le'), (*values, bound))} {so_far}"
+            tail = _labels(self.labels, values)
+            yield f"{self.name}_sum{tail} {_number(self._sums[values])}"
+            yield f"{self.name}_count{tail} {so_far}"
+
+
+class Metrics:
+    """All metrics of one broker. Asking for a name again gives the same object."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Counter | Gauge | Histogram] = {}
+
+    def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Counter:
+        """A counter; its name ends in `_total`."""
+        return self._one(Counter(name, help, tuple(labels)))
+
+    def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Gauge:
+        """A gauge."""
+        return self._one(Gauge(name, help, tuple(labels)))
+
+    def histogram(self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
+        """A histogram over ascending bounds."""
+        return self._one(Histogram(name, help, buckets, tuple(labels)))
+
+    def render(self) -> str:
+        """Everything in Prometheus text form (content type `text/plain; version=0.0.4`)."""
+        parts = []
+        for name, metric in sorted(self._all.items()):
+            parts.append(f"# HELP {name} {metric.help}")
+            parts.append(f"# TYPE {name} {metric.kind}")
+            parts.extend(metric.lines())
+        return "\n".join(parts) + "\n" if parts else ""
+
+    def _one(self, new: M) -> M:
+        there = self._all.setdefault(new.name, new)
+        if type(there) is not type(new) or there.labels != new.labels:
+            raise ValueError(f"metric {new.name} exists as {there.kind} with labels {there.labels}")
+        return there
+
+
+def _labels(names: Labels, values: Labels) -> str:
+    if not names:
+        return ""
+    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,0 +1,130 @@
+"""One setting as a row of data: its name, type, default, limits and one sentence; reading it and refusing it.
+
+A settings table is a frozen dataclass whose fields are made by `setting(...)`. Kafka's dotted name is the field's name
+with underscores for dots, so code says `config.retention_ms` and people say `retention.ms`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from tiered.errors import Code, Refused
+
+Value = int | bool | str | tuple[str, ...]
+T = TypeVar("T", bound=Value)
+TRUE_FALSE = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one setting. `low` and `high` are inclusive; `choices` empty means free text."""
+
+    name: str
+    default: Value
+    sentence: str
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Values that are well-formed but not built, with the reason."""
+    topic_name: str = ""
+    """For a broker setting that is the default of a topic setting: that setting's name."""
+
+    @property
+    def type_name(self) -> str:
+        """For tables and messages: boolean, integer, number, text or list."""
+        names = {bool: "boolean", int: "integer", str: "text", tuple: "list"}
+        return names[type(self.default)]
+
+    @property
+    def allowed(self) -> str:
+        """What may be given, in words."""
+        if isinstance(self.default, bool):
+            return "true or false"
+        if self.choices:
+            only = [choice for choice in self.choices if choice not in self.refused]
+            words = only[0] if len(only) == 1 else " or ".join((", ".join(only[:-1]), only[-1]))
+            return f"a list of {words}" if isinstance(self.default, tuple) else words
+        if not isinstance(self.default, int):
+            return "any text"
+        return f"an integer from {self.low} to {self.high}"
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
+        text = text.strip()
+        if isinstance(self.default, tuple):
+            parts = tuple(part.strip() for part in text.split(",") if part.strip())
+            for part in parts:
+                self._choose(part, text)
+            return parts
+        if isinstance(self.default, bool):
+            if text.lower() not in TRUE_FALSE:
+                raise self.refuse(text)
+            return TRUE_FALSE[text.lower()]
+        if isinstance(self.default, int):
+            return self._number(text)
+        self._choose(text, text)
+        return text
+
+    def refuse(self, value: str, why: str = "") -> Refused:
+        """The one form of a refusal: key, value, reason or what is allowed."""
+        return Refused(Code.INVALID_CONFIG, f"{self.name}={value}: {why or 'it must be ' + self.allowed}")
+
+    def _number(self, text: str) -> int:
+        assert self.low is not None and self.high is not None, self.name
+        try:
+            number = int(text)
+        except ValueError:
+            raise self.refuse(text) from None
+        if not self.low <= number <= self.high:
+            raise self.refuse(text)
+        return number
+
+    def _choose(self, word: str, whole: str) -> None:
+        if word in self.refused:
+            raise self.refuse(whole, self.refused[word])
+        if self.choices and word not in self.choices:
+            raise self.refuse(whole)
+
+
+def setting(
+    default: T,
+    sentence: str,
+    low: int | None = None,
+    high: int | None = None,
+    choices: tuple[str, ...] = (),
+    refused: Mapping[str, str] | None = None,
+    topic_name: str = "",
+) -> T:
+    """A field of a settings table. (Typed as its value: that is what reading the field gives.)"""
+    row = Row("", default, sentence, low, high, choices, refused or {}, topic_name)
+    made: T = field(default=default, metadata={"row": row})
+    return made
+
+
+def rows(table: type[Any]) -> dict[str, Row]:
+    """The rows of a settings table by their dotted names, in the order of the fields."""
+    made = {}
+    for each in fields(table):
+        row: Row = each.metadata["row"]
+        assert each.default is not MISSING
+        name = each.name.replace("_", ".")
+        made[name] = Row(name, row.default, row.sentence, row.low, row.high, row.choices, row.refused, row.topic_name)
+    return made
+
+
+def unknown(name: str, known: Iterable[str], what: str) -> Refused:
+    """The refusal of a name that no table holds, with the nearest known one."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return Refused(Code.INVALID_CONFIG, f"{name}: unknown {what} setting{hint}")
+
+
+def text_of(value: Value) -> str:
+    """A value as it is written in a file or an answer."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
