@@ -1,0 +1,153 @@
+"""Chunks of cold objects in memory: bounded, and fetched once however many readers want them.
+
+A reader holds a lease on each chunk that it uses or awaits. Leased chunks stay; the others stay while there is room,
+least recently used first out. A get that nobody waits for any more is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+
+from tiered.cold.chunks import Chunk
+from tiered.metrics import Metrics
+
+Fetch = Callable[[Chunk], Coroutine[None, None, bytes]]
+"""Gets exactly the chunk's bytes, or raises Unavailable or Corrupt."""
+
+
+class _Slot:
+    """One chunk: its get, and how many leases are on it."""
+
+    __slots__ = ("chunk", "leases", "task")
+
+    def __init__(self, chunk: Chunk, task: asyncio.Task[bytes]) -> None:
+        self.chunk = chunk
+        self.task = task
+        self.leases = 0
+
+
+class Lease:
+    """The right to a chunk until `release`. A context manager."""
+
+    __slots__ = ("_cache", "_slot", "chunk")
+
+    def __init__(self, cache: ChunkCache, slot: _Slot) -> None:
+        self._cache = cache
+        self._slot: _Slot | None = slot
+        self.chunk = slot.chunk
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `data` would answer without waiting."""
+        return self._slot is not None and self._slot.task.done()
+
+    async def data(self) -> bytes:
+        """The chunk's bytes. Raises what its get raised; the next lease then tries a new get."""
+        assert self._slot is not None, "lease was released"
+        return await asyncio.shield(self._slot.task)
+
+    def release(self) -> None:
+        """Gives the chunk back; again is no error."""
+        if self._slot is not None:
+            slot, self._slot = self._slot, None
+            self._cache._released(slot)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+class ChunkCache:
+    """At most `bytes_max` bytes of chunks, gets under way counted in full. Belongs to one event loop.
+
+    Leases alone may exceed the bound (a reader must always get its next chunk); `has_room` tells those who only read
+    ahead when to stop.
+    """
+
+    def __init__(self, bytes_max: int, metrics: Metrics) -> None:
+        self._bytes_max = bytes_max
+        self._slots: OrderedDict[Chunk, _Slot] = OrderedDict()
+        self._bytes = 0
+        self._leased_bytes = 0
+        self._lookups = metrics.counter("tiered_cold_cache_lookups_total", "Chunks asked for, by result", ("result",))
+        metrics.gauge("tiered_cold_cache_bytes", "Bytes of cold chunks in memory or under way").read(
+            lambda: float(self._bytes)
+        )
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes in memory or under way."""
+        return self._bytes
+
+    def has_room(self, length: int) -> bool:
+        """Whether `length` bytes more fit beside all that is leased."""
+        return self._leased_bytes + length <= self._bytes_max
+
+    def lease(self, chunk: Chunk, fetch: Fetch) -> Lease:
+        """The chunk, from memory, from a get under way, or from one that begins now with `fetch`."""
+        slot = self._slots.get(chunk)
+        if slot is not None and _is_broken(slot):
+            self._forget(slot)
+            slot = None
+        if slot is None:
+            task = asyncio.get_running_loop().create_task(fetch(chunk), name=f"cold get {chunk.key}")
+            task.add_done_callback(_retrieve)
+            slot = self._slots[chunk] = _Slot(chunk, task)
+            self._bytes += chunk.length
+            self._lookups.inc(1, "miss")
+        else:
+            self._slots.move_to_end(chunk)
+            self._lookups.inc(1, "hit" if slot.task.done() else "joined")
+        if slot.leases == 0:
+            self._leased_bytes += chunk.length
+        slot.leases += 1
+        self._shrink()
+        return Lease(self, slot)
+
+    def drop(self, chunk: Chunk) -> None:
+        """The chunk's bytes are bad: whoever asks next gets them anew. Leases on it go on to hold the old ones."""
+        slot = self._slots.get(chunk)
+        if slot is not None:
+            self._forget(slot)
+
+    def _released(self, slot: _Slot) -> None:
+        slot.leases -= 1
+        if slot.leases:
+            return
+        self._leased_bytes -= slot.chunk.length
+        if not slot.task.done():
+            slot.task.cancel()
+            self._forget(slot)
+        elif _is_broken(slot):
+            self._forget(slot)
+        self._shrink()
+
+    def _forget(self, slot: _Slot) -> None:
+        if self._slots.get(slot.chunk) is slot:
+            del self._slots[slot.chunk]
+            self._bytes -= slot.chunk.length
+
+    def _shrink(self) -> None:
+        if self._bytes <= self._bytes_max:
+            return
+        for slot in list(self._slots.values()):
+            if slot.leases == 0:
+                self._forget(slot)
+                if self._bytes <= self._bytes_max:
+                    return
+
+
+def _is_broken(slot: _Slot) -> bool:
+    task = slot.task
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _retrieve(task: asyncio.Task[bytes]) -> None:
+    """A read-ahead that nobody awaits any more may fail in silence: the next lease tries again."""
+    if not task.cancelled():
+        task.exception()

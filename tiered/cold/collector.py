@@ -1,0 +1,172 @@
+"""Performs expiry and garbage plans: manifest first, object last, readers spared by a grace time in between.
+
+Safety rests on the manifest (taken over under this leader's epoch before anything goes), never on the grace time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from tiered.cold.layout import partition_prefix, topic_prefix
+from tiered.cold.manifest import Manifest, Opened
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.planner import Limits, dropped, expire, garbage
+from tiered.errors import Fenced, Unavailable
+from tiered.ids import PartitionId, TopicId
+from tiered.metrics import Metrics
+from tiered.ports import Clock, Listed, ObjectStore
+
+log = logging.getLogger(__name__)
+
+GRACE_MS = 60_000
+"""How long an object outlives its place in the manifest, for readers that hold an older manifest."""
+
+PENDING_MAX = 100_000
+DELETE_BATCH = 1000
+
+
+class Collector:
+    """Deletes what is no longer cold, for all partitions of one broker. `busy` names keys that are in the making."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: ManifestStore,
+        busy: Callable[[PartitionId], frozenset[str]],
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        grace_ms: int = GRACE_MS,
+    ) -> None:
+        self._store = store
+        self._manifests = manifests
+        self._busy = busy
+        self._clock = clock
+        self._grace_ms = grace_ms
+        # Forgotten by a restart, and beyond its bound: the sweep finds those.
+        self._pending: deque[tuple[int, str]] = deque(maxlen=PENDING_MAX)
+        self._deleted = metrics.counter("tiered_cold_objects_deleted_total", "Objects deleted by reason", ("reason",))
+
+    # -- expiry -------------------------------------------------------------------------------------------------------
+
+    async def expire(
+        self, manifest: Manifest | None, epoch: int, limits: Limits, *, local_bytes_above_cold: int, now_ms: int
+    ) -> Manifest | None:
+        """Moves the log start up by total retention; the new manifest, or None when nothing expired.
+
+        Expires nothing without a manifest taken over under `epoch`: then the remote size is not known. Fenced,
+        Unavailable.
+        """
+        if manifest is None:
+            return None
+        plan = None
+
+        def planned(current: Manifest, opened: Opened) -> Manifest:
+            nonlocal plan
+            plan = expire(
+                current, epoch, limits, local_bytes_above_cold=local_bytes_above_cold, now_ms=now_ms, opened=opened
+            )
+            return current
+
+        await self._manifests.stepped(manifest, planned)
+        if plan is None:
+            return None
+        log.info("log start moves pid=%s offset=%d why=%s", manifest.pid, plan.start_offset, plan.why)
+        return await self.advance_start(manifest, epoch, plan.start_offset)
+
+    async def advance_start(self, manifest: Manifest, epoch: int, offset: int) -> Manifest:
+        """The log starts at `offset` (retention, DeleteRecords): in the manifest when this returns; objects below are
+        deleted after the grace time. Fenced, Unavailable."""
+        before: Manifest | None = None
+
+        def step(current: Manifest, opened: Opened) -> Manifest:
+            nonlocal before
+            before = current
+            return current.advance_start(offset, opened)
+
+        written = await self._manifests.change(manifest.pid, manifest.topic, epoch, step)
+        assert before is not None
+        keys = await self._dropped(before, written)
+        due = self._clock.mono_ns() + self._grace_ms * 1_000_000
+        self._pending.extend((due, key) for key in keys)
+        return written
+
+    async def _dropped(self, before: Manifest, after: Manifest) -> list[str]:
+        keys: list[str] = []
+
+        def listed(current: Manifest, opened: Opened) -> Manifest:
+            nonlocal keys
+            keys = dropped(current.nodes, before.log_start_offset, after.log_start_offset, opened)
+            return current
+
+        await self._manifests.stepped(before, listed)
+        return keys
+
+    async def delete_due(self) -> int:
+        """Deletes the expired objects whose grace time is over; how many. Unavailable: call again."""
+        now = self._clock.mono_ns()
+        count = 0
+        while self._pending and self._pending[0][0] <= now:
+            batch: list[tuple[int, str]] = []
+            while self._pending and self._pending[0][0] <= now and len(batch) < DELETE_BATCH:
+                batch.append(self._pending.popleft())
+            try:
+                await self._store.delete([key for _, key in batch])
+            except Unavailable:
+                self._pending.extendleft(reversed(batch))
+                raise
+            count += len(batch)
+        self._deleted.inc(count, "expired")
+        return count
+
+    # -- sweep --------------------------------------------------------------------------------------------------------
+
+    async def sweep(self, pid: PartitionId, topic: str, epoch: int) -> list[str]:
+        """Deletes what no manifest can name any more: orphans of lower epochs, own abandoned uploads, expired objects
+        that a restart forgot. Returns the keys. Fenced, Unavailable, Corrupt.
+
+        The order is the safety: take the manifest over, list, note what is in the making, load the manifest. An object
+        listed but neither in the making nor named by that manifest never will be named.
+        """
+        await self._manifests.take_over(pid, topic, epoch)
+        listed = await self._list(partition_prefix(pid))
+        busy = self._busy(pid) | self._manifests.busy(pid)
+        manifest = await self._manifests.load(pid)
+        if manifest is None or manifest.leader_epoch != epoch:
+            raise Fenced(f"{pid}: the manifest is not under epoch {epoch} any more")
+        alive = {key async for key in self._manifests.named(manifest)}
+        keys = garbage(listed, alive, busy, epoch, self._clock.wall_ms() - self._grace_ms)
+        await self._delete(keys)
+        self._deleted.inc(len(keys), "swept")
+        if keys:
+            log.info("swept pid=%s objects=%d", pid, len(keys))
+        return keys
+
+    async def delete_topic(self, topic_id: TopicId) -> int:
+        """Deletes all objects of a deleted topic, manifests first, so that no manifest names what is gone; how many.
+
+        A broker that has not heard of the deletion may still put objects: call again later until this returns 0.
+        """
+        listed = await self._list(topic_prefix(topic_id))
+        manifests = [item.key for item in listed if item.key.endswith("/manifest")]
+        rest = [item.key for item in listed if not item.key.endswith("/manifest")]
+        await self._delete(manifests)
+        await self._delete(rest)
+        self._deleted.inc(len(listed), "topic")
+        return len(listed)
+
+    async def _list(self, prefix: str) -> list[Listed]:
+        found: list[Listed] = []
+        while True:
+            page = await self._store.list(prefix, found[-1].key if found else "")
+            found += page
+            if not page:
+                return found
+
+    async def _delete(self, keys: list[str]) -> None:
+        for at in range(0, len(keys), DELETE_BATCH):
+            await self._store.delete(keys[at : at + DELETE_BATCH])
+            await asyncio.sleep(0)

@@ -1,0 +1,193 @@
+"""Names and bytes of what lies in the bucket: object keys, and the cold segment object (docs/FORMATS.md).
+
+A cold segment is the log as it stood on disk, then its sections (indexes, producer snapshot, lineage), then a footer
+that proves both. The manifest repeats the section table, so readers need the footer only when there is no manifest.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.ports import Buffer
+from tiered.records.native import crc32c
+
+DATA = "data/"
+FOOTER_VERSION = 1
+FOOTER_MAGIC = b"TIEREDSG"
+
+_TABLE = struct.Struct(">HHIQQ")
+_FACTS = struct.Struct(">16siiqqqqqQIHH")
+_END = struct.Struct(">II8s")
+
+FOOTER_BYTES_MAX = 16 * _TABLE.size + _FACTS.size + _END.size
+"""No footer of this version is longer: one ranged get of so many last bytes holds it whole."""
+
+_OBJECT_KEY = re.compile(r"data/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{20})-(\d{10})-([0-9a-f]{32})\.(seg|sub)")
+
+
+class SectionKind(IntEnum):
+    """What follows the log inside a cold segment. Numbers are part of the format."""
+
+    OFFSET_INDEX = 1
+    TIME_INDEX = 2
+    TXN_INDEX = 3
+    PRODUCERS = 4
+    LINEAGE = 5
+
+
+class SectionRef(NamedTuple):
+    """Where a section lies: byte position from the start of the object, length, CRC-32C."""
+
+    kind: int
+    position: int
+    length: int
+    crc: int
+
+
+class SegmentFacts(NamedTuple):
+    """What the log part of a cold segment is, found by walking and proving all its batches.
+
+    `next_offset` is where the next segment begins, timestamps are milliseconds (-1: no record has one), `crc` is the
+    CRC-32C of all `log_bytes` bytes.
+    """
+
+    base_offset: int
+    next_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+    log_bytes: int
+    crc: int
+
+
+class Footer(NamedTuple):
+    """The parsed end of a cold segment object."""
+
+    partition: PartitionId
+    leader_epoch: int
+    facts: SegmentFacts
+    sections: tuple[SectionRef, ...]
+
+
+class ObjectName(NamedTuple):
+    """What the key of a segment (`seg`) or a sub-manifest (`sub`) says: enough to judge it as garbage."""
+
+    partition: PartitionId
+    base_offset: int
+    leader_epoch: int
+    unique: str
+    suffix: str
+
+
+def topic_prefix(topic_id: TopicId) -> str:
+    """All objects of a topic are below it."""
+    return f"{DATA}{topic_id}/"
+
+
+def partition_prefix(pid: PartitionId) -> str:
+    """All objects of a partition are below it."""
+    return f"{DATA}{pid.topic_id}/{pid.partition}/"
+
+
+def manifest_key(pid: PartitionId) -> str:
+    """The one mutable object of a partition."""
+    return partition_prefix(pid) + "manifest"
+
+
+def segment_key(pid: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
+    """`unique` is 32 hexadecimal digits that nobody used before: a key is never written twice."""
+    return f"{partition_prefix(pid)}{base_offset:020d}-{leader_epoch:010d}-{unique}.seg"
+
+
+def submanifest_key(pid: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
+    """Named like a segment, so that one rule tells garbage of both kinds."""
+    return f"{partition_prefix(pid)}{base_offset:020d}-{leader_epoch:010d}-{unique}.sub"
+
+
+def parse_key(key: str) -> ObjectName | None:
+    """The parts of a segment's or sub-manifest's key; None for any other key."""
+    found = _OBJECT_KEY.fullmatch(key)
+    if found is None:
+        return None
+    topic_id, partition, base, epoch, unique, suffix = found.groups()
+    return ObjectName(PartitionId(TopicId(topic_id), int(partition)), int(base), int(epoch), unique, suffix)
+
+
+def build_tail(
+    pid: PartitionId, leader_epoch: int, facts: SegmentFacts, sections: Mapping[SectionKind, bytes]
+) -> tuple[bytes, tuple[SectionRef, ...]]:
+    """What follows the log in the object (sections, then footer), and the section table. Leaves empty sections out."""
+    refs: list[SectionRef] = []
+    position = facts.log_bytes
+    parts: list[bytes] = []
+    for kind in SectionKind:
+        data = sections.get(kind, b"")
+        if data:
+            refs.append(SectionRef(kind, position, len(data), crc32c(data)))
+            parts.append(data)
+            position += len(data)
+    proved = b"".join(_TABLE.pack(ref.kind, 0, ref.crc, ref.position, ref.length) for ref in refs)
+    proved += _FACTS.pack(
+        id_bytes(pid.topic_id),
+        pid.partition,
+        leader_epoch,
+        facts.base_offset,
+        facts.next_offset,
+        facts.base_timestamp,
+        facts.max_timestamp,
+        facts.record_count,
+        facts.log_bytes,
+        facts.crc,
+        len(refs),
+        FOOTER_VERSION,
+    )
+    end = _END.pack(crc32c(proved), len(proved) + _END.size, FOOTER_MAGIC)
+    return b"".join([*parts, proved, end]), tuple(refs)
+
+
+def parse_footer(pid: PartitionId, last: Buffer, object_bytes: int, *, where: str) -> Footer:
+    """The footer out of the last bytes of an object (at least the whole footer, `FOOTER_BYTES_MAX` is always enough).
+
+    Corrupt when it does not prove itself, Refused when a newer program wrote it.
+    """
+    view = memoryview(last)
+    if len(view) < _FACTS.size + _END.size:
+        raise Corrupt("object is shorter than a footer", where=where)
+    crc, length, magic = _END.unpack_from(view, len(view) - _END.size)
+    if magic != FOOTER_MAGIC or not _FACTS.size + _END.size <= length <= len(view):
+        raise Corrupt("no footer at the end of the object", where=where, position=object_bytes)
+    proved = view[len(view) - length : len(view) - _END.size]
+    if crc32c(proved) != crc:
+        raise Corrupt("footer CRC differs", where=where, position=object_bytes - length)
+    table_bytes = len(proved) - _FACTS.size
+    topic_id, partition, epoch, base, next_offset, base_ts, max_ts, count, log_bytes, log_crc, refs, version = (
+        _FACTS.unpack_from(proved, table_bytes)
+    )
+    if version > FOOTER_VERSION:
+        raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has footer version {version}, this program reads 1")
+    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (id_bytes(pid.topic_id), pid.partition):
+        raise Corrupt("footer belongs to another object or does not add up", where=where)
+    sections = tuple(
+        SectionRef(kind, position, size, section_crc)
+        for kind, _, section_crc, position, size in _TABLE.iter_unpack(proved[:table_bytes])
+    )
+    facts = SegmentFacts(base, next_offset, base_ts, max_ts, count, log_bytes, log_crc)
+    _check_table(log_bytes, sections, object_bytes - length, where)
+    return Footer(pid, epoch, facts, sections)
+
+
+def _check_table(log_bytes: int, sections: Sequence[SectionRef], end: int, where: str) -> None:
+    """Sections fill the object from the end of the log to the footer without a gap."""
+    position = log_bytes
+    for ref in sections:
+        if ref.position != position:
+            raise Corrupt("section table has a gap", where=where, position=position)
+        position += ref.length
+    if position != end:
+        raise Corrupt("section table does not reach the footer", where=where, position=position)

@@ -1,0 +1,246 @@
+"""What is cold for one partition: an ordered, gapless run of segments, found by offset, leader epoch or time.
+
+Old runs are packed into immutable sub-manifests and stand in the manifest as one `Spill` each, and runs of spills into
+spills of a higher level: the manifest stays small however long the history, so a change costs O(1). Values only; who
+may change them, and how, is `manifest_store`. The rules over (old, new) are in `check_change`: a manifest that breaks
+one never reaches the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from tiered.cold.layout import SectionRef
+from tiered.cold.sections import Lineage, epoch_at
+from tiered.ids import NO_EPOCH, PartitionId, TopicId
+
+FAN = 64
+"""Nodes that one sub-manifest takes. A manifest holds fewer than 2 * FAN nodes of each level."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """One cold segment. Timestamps are milliseconds; `lineage` is the part that wrote this segment's offsets."""
+
+    key: str
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    lineage: Lineage
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+    log_bytes: int
+    log_crc: int
+    object_bytes: int
+    sections: tuple[SectionRef, ...]
+    uploaded_ms: int
+
+    level = 0
+    segment_count = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """A run of nodes that stands in the sub-manifest `key`; the figures count only what is still alive of it."""
+
+    key: str
+    level: int
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+    log_bytes: int
+    segment_count: int
+
+
+Node = SegmentEntry | Spill
+Opened = Mapping[str, Sequence[Node]]
+"""Contents of sub-manifests by key, as far as a change needs them."""
+
+
+class NeedsOpen(Exception):
+    """A pure step needs the contents of this spill: open it and call again."""
+
+    def __init__(self, spill: Spill) -> None:
+        super().__init__(spill.key)
+        self.spill = spill
+
+
+class Packed(NamedTuple):
+    """Nodes that belong into a new sub-manifest, and where they stand in the manifest."""
+
+    level: int
+    first: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The cold part of one partition, `[log_start_offset, cold_end_offset)`.
+
+    `leader_epoch` is the highest that took the manifest over: lower ones are fenced. `nonce` tells one write from
+    another (rule M1), `sequence` counts writes.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int = NO_EPOCH
+    log_start_offset: int = 0
+    cold_end_offset: int = 0
+    nodes: tuple[Node, ...] = ()
+    sequence: int = 0
+    nonce: str = ""
+
+    @property
+    def pid(self) -> PartitionId:
+        """Whose manifest this is."""
+        return PartitionId(self.topic_id, self.partition)
+
+    @property
+    def cold_bytes(self) -> int:
+        """Bytes of log in the bucket that are still alive, indexes and footers not counted."""
+        return sum(node.log_bytes for node in self.nodes)
+
+    @property
+    def segment_count(self) -> int:
+        """Live segments in the bucket."""
+        return sum(node.segment_count for node in self.nodes)
+
+    @property
+    def entries(self) -> tuple[SegmentEntry, ...]:
+        """The newest segments, which stand in the manifest itself."""
+        return tuple(node for node in self.nodes if isinstance(node, SegmentEntry))
+
+    @property
+    def spilled(self) -> tuple[Spill, ...]:
+        """The older ones, as runs."""
+        return tuple(node for node in self.nodes if isinstance(node, Spill))
+
+    def find(self, offset: int) -> Node | None:
+        """The node that holds `offset`; None outside `[log_start_offset, cold_end_offset)`."""
+        if not self.log_start_offset <= offset < self.cold_end_offset:
+            return None
+        return find_node(self.nodes, offset)
+
+    def find_time(self, timestamp: int) -> Node | None:
+        """The first node with a record at or after `timestamp` (milliseconds)."""
+        return find_node_by_time(self.nodes, timestamp)
+
+    def adopt_epoch(self, leader_epoch: int) -> Manifest:
+        """Taken over by the leader of `leader_epoch`; the same value when it already is."""
+        return self if leader_epoch == self.leader_epoch else replace(self, leader_epoch=leader_epoch)
+
+    def add(self, entry: SegmentEntry) -> Manifest:
+        """With one more segment at the end; the same value when that very object is named already."""
+        if any(node.key == entry.key for node in self.nodes[-FAN:]):
+            return self
+        return replace(self, nodes=(*self.nodes, entry), cold_end_offset=entry.next_offset)
+
+    def advance_start(self, offset: int, opened: Opened) -> Manifest:
+        """Without what lies below `offset`; whole segments go. Beyond the cold end nothing is left, the end moves too.
+
+        NeedsOpen when `offset` falls inside a spill whose contents `opened` lacks.
+        """
+        if offset <= self.log_start_offset:
+            return self
+        nodes = tuple(kept for node in self.nodes if (kept := trim(node, offset, opened)) is not None)
+        end = max(self.cold_end_offset, offset)
+        return replace(self, log_start_offset=offset, cold_end_offset=end, nodes=nodes)
+
+    def to_pack(self, fan: int = FAN) -> Packed | None:
+        """The oldest `fan` nodes of a level that has twice as many; None while every level is small."""
+        counts: dict[int, int] = {}
+        for node in self.nodes:
+            counts[node.level] = counts.get(node.level, 0) + 1
+        for level, count in sorted(counts.items()):
+            if count >= 2 * fan:
+                first = next(i for i, node in enumerate(self.nodes) if node.level == level)
+                return Packed(level + 1, first, self.nodes[first : first + fan])
+        return None
+
+    def pack(self, packed: Packed, key: str) -> Manifest:
+        """With these nodes replaced by the spill that names the sub-manifest `key`."""
+        spill = _summary(key, packed.level, packed.nodes)
+        rest = self.nodes[packed.first + len(packed.nodes) :]
+        return replace(self, nodes=(*self.nodes[: packed.first], spill, *rest))
+
+    def check(self) -> None:
+        """Nodes are in order, without gap or overlap, end at the cold end and reach down to the log start."""
+        assert self.log_start_offset <= self.cold_end_offset, self
+        if not self.nodes:
+            assert self.log_start_offset == self.cold_end_offset, self
+            return
+        assert self.nodes[0].base_offset <= self.log_start_offset < self.nodes[0].next_offset, self.nodes[0]
+        assert self.nodes[-1].next_offset == self.cold_end_offset, self.nodes[-1]
+        for earlier, later in pairwise(self.nodes):
+            assert earlier.base_offset < earlier.next_offset == later.base_offset < later.next_offset, later
+            assert earlier.level >= later.level, later
+
+
+def find_node(nodes: Sequence[Node], offset: int) -> Node | None:
+    """The node of an ordered run that holds `offset`, by bisection."""
+    low, high = 0, len(nodes)
+    while low < high:
+        middle = (low + high) // 2
+        if nodes[middle].next_offset <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return nodes[low] if low < len(nodes) and nodes[low].base_offset <= offset else None
+
+
+def find_node_by_time(nodes: Sequence[Node], timestamp: int) -> Node | None:
+    """The first node of an ordered run that has a record at or after `timestamp`."""
+    return next((node for node in nodes if node.max_timestamp >= timestamp), None)
+
+
+def wrote(entry: SegmentEntry, offset: int) -> int:
+    """The leader epoch that wrote `offset` of this segment: a reader of another history must not be served from it."""
+    return epoch_at(entry.lineage, offset)
+
+
+def trim(node: Node, start: int, opened: Opened) -> Node | None:
+    """What is left of a node when all segments that end at or below `start` are gone; None when nothing is.
+
+    A spill keeps its key, its figures shrink: the sub-manifest is immutable and goes on to name what is dead.
+    """
+    if node.next_offset <= start:
+        return None
+    if isinstance(node, SegmentEntry) or node.base_offset >= start:
+        return node
+    if node.key not in opened:
+        raise NeedsOpen(node)
+    alive = [kept for child in opened[node.key] if (kept := trim(child, start, opened)) is not None]
+    return _summary(node.key, node.level, alive)
+
+
+def _summary(key: str, level: int, nodes: Sequence[Node]) -> Spill:
+    return Spill(
+        key=key,
+        level=level,
+        base_offset=nodes[0].base_offset,
+        next_offset=nodes[-1].next_offset,
+        max_timestamp=max(node.max_timestamp for node in nodes),
+        log_bytes=sum(node.log_bytes for node in nodes),
+        segment_count=sum(node.segment_count for node in nodes),
+    )
+
+
+def check_change(old: Manifest, new: Manifest) -> None:
+    """The rules over (old, new): identity stays, epoch, start and end never go back, and no offset that stays cold
+    changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
+    new.check()
+    assert (old.topic_id, old.partition) == (new.topic_id, new.partition), (old.pid, new.pid)
+    assert new.leader_epoch >= old.leader_epoch, (old.leader_epoch, new.leader_epoch)
+    assert new.log_start_offset >= old.log_start_offset, (old.log_start_offset, new.log_start_offset)
+    assert new.cold_end_offset >= old.cold_end_offset, (old.cold_end_offset, new.cold_end_offset)
+    before = {node.key: (node.level, node.next_offset) for node in old.nodes}
+    for node in new.nodes:
+        if node.key in before:
+            assert before[node.key] == (node.level, node.next_offset), node
+        elif node.level == 0 and old.nodes:
+            assert node.base_offset >= old.cold_end_offset, node

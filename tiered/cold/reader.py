@@ -1,0 +1,262 @@
+"""Reads of cold data: one fetch at an offset, a whole range, a look-up by time, the sections of a segment.
+
+Needs a store and nothing else, so it serves the broker, the command line and Spark alike. A fetch that goes on where an
+earlier one ended finds that one's stream, with the chunks it has under way: that is what makes a consumer's sequence of
+fetches as fast as one long read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from tiered.cold.cache import ChunkCache
+from tiered.cold.chunks import MIB, Chunk
+from tiered.cold.layout import SectionKind
+from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.sections import Sections, epoch_at, offset_before, parse_lineage, position_of
+from tiered.cold.stream import Piece, Stream
+from tiered.errors import Code, Corrupt, Refused
+from tiered.ids import PartitionId
+from tiered.metrics import Metrics
+from tiered.ports import NotFound, ObjectStore
+from tiered.records.batch import records
+from tiered.records.native import crc32c
+
+CACHE_BYTES = 256 * MIB
+WINDOW_BYTES = 64 * MIB
+STREAMS_MAX = 64
+STREAM_IDLE_S = 10.0
+DEPTH_OF_ITERATE = 4
+
+GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class ColdReader:
+    """Reads cold segments of any partition of one bucket. Belongs to one event loop; `close` it.
+
+    `cache_bytes` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: ManifestStore,
+        metrics: Metrics,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self._store = store
+        self._manifests = manifests
+        self._window_bytes = window_bytes
+        self._cache = ChunkCache(self._get, cache_bytes, metrics)
+        self._streams: OrderedDict[tuple[PartitionId, int], tuple[Stream, float]] = OrderedDict()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._bytes = metrics.counter("tiered_cold_read_bytes_total", "Bytes of cold data handed to readers")
+        self._gets = metrics.counter("tiered_cold_gets_total", "Ranged gets of cold objects by outcome", ("outcome",))
+
+    async def read(
+        self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int, *, epoch: int | None = None
+    ) -> bytes:
+        """Whole batches from the one that holds `offset`: at most `max_bytes` unless the first alone is larger, and as
+        many as are at hand, at least one.
+
+        `manifest` may be older than the bucket's (None: not known); it is loaded anew when it does not name the offset.
+        With `epoch`, only data of that history. Refused(OFFSET_OUT_OF_RANGE), Unavailable, Corrupt.
+        """
+        stream = self._resumed(pid, offset, epoch)
+        if stream is None:
+            stream = await self._begin(pid, manifest, offset, epoch)
+        try:
+            piece = await stream.piece(max_bytes)
+        except BaseException as fault:
+            stream.close()
+            if isinstance(fault, Corrupt) and await self._is_expired(pid, offset):
+                raise _out_of_range(pid, offset) from None
+            raise
+        if piece is None:
+            stream.close()
+            raise _out_of_range(pid, offset)
+        self._keep(pid, stream)
+        self._bytes.inc(len(piece.data))
+        return bytes(piece.data)
+
+    async def iterate(
+        self, pid: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
+    ) -> AsyncIterator[Piece]:
+        """Pieces of whole batches from the one that holds `start` to the one that holds `end - 1` (None: to the cold
+        end of the manifest), each about as large as a chunk, with read-ahead across segments.
+
+        Refused(OFFSET_OUT_OF_RANGE) when `start` is below the log start or beyond the cold end, Unavailable, Corrupt.
+        """
+        manifest = manifest or await self._manifests.load(pid)
+        stop = manifest.cold_end_offset if manifest is not None else 0
+        stop = stop if end is None else min(end, stop)
+        if start == stop and manifest is not None and start >= manifest.log_start_offset:
+            return
+        stream = await self._begin(pid, manifest, start, None, depth=DEPTH_OF_ITERATE)
+        try:
+            while (piece := await stream.piece()) is not None and piece.base_offset < stop:
+                piece = _before(piece, stop)
+                self._bytes.inc(len(piece.data))
+                yield piece
+                if piece.next_offset >= stop:
+                    return
+        finally:
+            stream.close()
+
+    async def offset_for_timestamp(
+        self, pid: PartitionId, timestamp: int, *, manifest: Manifest | None = None
+    ) -> tuple[int, int, int] | None:
+        """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
+        there is none. Exact: one batch is opened. Unavailable, Corrupt."""
+        manifest = manifest or await self._manifests.load(pid)
+        entry = await self._manifests.find_time(manifest, timestamp) if manifest is not None else None
+        if manifest is None or entry is None:
+            return None
+        sections = await self.sections(entry)
+        begin = offset_before(sections.time_index, entry.base_offset, timestamp)
+        stream = await self._begin(pid, manifest, max(begin, manifest.log_start_offset), None)
+        try:
+            while (piece := await stream.piece(MIB)) is not None:
+                found = _first_in(piece, timestamp, manifest.log_start_offset)
+                if found is not None:
+                    return found
+        finally:
+            stream.close()
+        return None
+
+    async def sections(self, entry: SegmentEntry) -> Sections:
+        """All that lies behind the log of a segment, proved. One get, then from the cache. Unavailable, Corrupt."""
+        begin, end = (
+            entry.log_bytes,
+            max((ref.position + ref.length for ref in entry.sections), default=entry.log_bytes),
+        )
+        chunk = Chunk(entry.key, begin, end - begin)
+        for attempt in range(2):
+            with self._cache.lease(chunk) as lease:
+                data = memoryview(await lease.data())
+            parts = {ref.kind: data[ref.position - begin :][: ref.length] for ref in entry.sections}
+            bad = next((ref for ref in entry.sections if crc32c(parts[ref.kind]) != ref.crc), None)
+            if bad is None:
+                break
+            self._cache.drop(chunk)
+            if attempt:
+                raise Corrupt(f"section {bad.kind} CRC differs", where=entry.key, position=bad.position)
+        return Sections(
+            offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
+            time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
+            txn_index=bytes(parts.get(SectionKind.TXN_INDEX, b"")),
+            producers=bytes(parts.get(SectionKind.PRODUCERS, b"")),
+            lineage=parse_lineage(bytes(parts.get(SectionKind.LINEAGE, b"0\n0\n")), where=entry.key),
+        )
+
+    def close(self) -> None:
+        """Lets all streams go."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for stream, _ in self._streams.values():
+            stream.close()
+        self._streams.clear()
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    async def _begin(
+        self, pid: PartitionId, manifest: Manifest | None, offset: int, epoch: int | None, *, depth: int = 0
+    ) -> Stream:
+        """A stream from `offset`, on the manifest given or, where that does not name the offset, on the bucket's."""
+        entry = await self._manifests.find(manifest, offset, epoch) if manifest is not None else None
+        if manifest is None or entry is None:
+            manifest = await self._manifests.load(pid)
+            entry = await self._manifests.find(manifest, offset, epoch) if manifest is not None else None
+        if manifest is None or entry is None:
+            raise _out_of_range(pid, offset)
+        position = 0
+        if offset > entry.base_offset:
+            position = position_of((await self.sections(entry)).offset_index, entry.base_offset, offset)
+        entries = self._manifests.entries(manifest, offset)
+        return Stream(self._cache, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes)
+
+    def _resumed(self, pid: PartitionId, offset: int, epoch: int | None) -> Stream | None:
+        """The stream that an earlier read left at this offset, unless it is of another history."""
+        kept = self._streams.pop((pid, offset), None)
+        if kept is None:
+            return None
+        stream = kept[0]
+        entry = stream.entry
+        if epoch is not None and (entry is None or epoch_at(entry.lineage, offset) != epoch):
+            stream.close()
+            return None
+        stream.expect_sequence()
+        return stream
+
+    def _keep(self, pid: PartitionId, stream: Stream) -> None:
+        """Leaves a stream for the read that goes on where this one ended; idle ones give their chunks back."""
+        loop = asyncio.get_running_loop()
+        replaced = self._streams.pop((pid, stream.offset), None)
+        if replaced is not None:
+            replaced[0].close()
+        self._streams[pid, stream.offset] = stream, loop.time()
+        if len(self._streams) > STREAMS_MAX:
+            _, (oldest, _) = self._streams.popitem(last=False)
+            oldest.close()
+        if self._sweep is None:
+            self._sweep = loop.call_later(STREAM_IDLE_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = None
+        for place, (stream, since) in list(self._streams.items()):
+            if loop.time() - since >= STREAM_IDLE_S:
+                del self._streams[place]
+                stream.close()
+        if self._streams:
+            self._sweep = loop.call_later(STREAM_IDLE_S, self._close_idle)
+
+    async def _is_expired(self, pid: PartitionId, offset: int) -> bool:
+        """Whether the manifest in the bucket names this offset no more: then its object may be gone rightly."""
+        manifest = await self._manifests.load(pid)
+        return manifest is None or manifest.find(offset) is None
+
+    # -- gets ---------------------------------------------------------------------------------------------------------
+
+    async def _get(self, chunk: Chunk) -> bytes:
+        """Exactly these bytes. A short answer is asked for once more, then Corrupt."""
+        there = 0
+        for _ in range(2):
+            got = await self._store.get(chunk.key, chunk.start, chunk.length)
+            if isinstance(got, NotFound):
+                self._gets.inc(1, "missing")
+                raise Corrupt("object is missing", where=chunk.key)
+            if len(got.data) == chunk.length:
+                self._gets.inc(1, "ok")
+                return got.data
+            self._gets.inc(1, "short")
+            there = len(got.data)
+        raise Corrupt(f"object ends early: {there} of {chunk.length} bytes", where=chunk.key, position=chunk.start)
+
+
+def _out_of_range(pid: PartitionId, offset: int) -> Refused:
+    return Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {pid} is not in the bucket")
+
+
+def _before(piece: Piece, stop: int) -> Piece:
+    """Without the batches that begin at or after `stop`."""
+    if piece.next_offset <= stop:
+        return piece
+    batches = [batch for batch in piece.batches if batch.base_offset < stop]
+    end = batches[-1].at + batches[-1].size - batches[0].at
+    return Piece(piece.data[:end], batches, piece.entry)
+
+
+def _first_in(piece: Piece, timestamp: int, start: int) -> tuple[int, int, int] | None:
+    """The first record of these batches with a timestamp >= `timestamp` and an offset >= `start`."""
+    for batch in piece.batches:
+        if batch.max_timestamp >= timestamp and batch.last_offset >= start:
+            for record in records(piece.data, batch.at - piece.batches[0].at):
+                if record.timestamp >= timestamp and record.offset >= start:
+                    return record.offset, record.timestamp, batch.leader_epoch
+    return None
