@@ -111,7 +111,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class LossReported:
-    """Acknowledged records from `from_offset` on may be gone: the leader of `leader_epoch` cannot prove its log whole."""
+    """Acknowledged records from `from_offset` on may be gone: the leader of that epoch cannot prove its log whole."""
 
     topic_id: TopicId
     partition: int

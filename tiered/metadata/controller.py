@@ -88,11 +88,9 @@ class Controller:
             check(request.assignments, list(self.image.brokers))
             return tuple(tuple(replicas) for replicas in request.assignments)
         partitions = self._settings.num_partitions if request.partitions == -1 else request.partitions
-        copies = (
-            self._settings.default_replication_factor
-            if request.replication_factor == -1
-            else request.replication_factor
-        )
+        copies = request.replication_factor
+        if copies == -1:
+            copies = self._settings.default_replication_factor
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
         return self._place(partitions, copies, start=len(self.image.topics), first=0)

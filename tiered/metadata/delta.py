@@ -37,9 +37,8 @@ def between(old: Image, new: Image, node_id: int) -> Delta:
     configured: list[str] = []
     for topic_id, topic in old.topics_by_id.items():
         if topic_id not in new.topics_by_id:
-            dropped += [
-                TopicPartition(topic.name, p) for p, each in enumerate(topic.partitions) if _holds(each, node_id)
-            ]
+            held = (p for p, each in enumerate(topic.partitions) if node_id in each.replicas)
+            dropped += [TopicPartition(topic.name, p) for p in held]
     for topic_id, topic in new.topics_by_id.items():
         before = old.topics_by_id.get(topic_id)
         if before is topic:

@@ -1,0 +1,161 @@
+"""The image: what each change does, that it never mutates, and that a snapshot is the same image."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.errors import Corrupt
+from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
+from tiered.metadata import layout
+from tiered.metadata.changes import CLUSTER, Change, from_json, to_json
+from tiered.metadata.image import BrokerImage, DeletedTopic, Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
+
+FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
+ONE_OF_EACH: list[Change] = [
+    kinds.ControllerElected(1, 7, "i1"),
+    kinds.BrokerRegistered(7, "i1", "d1", "127.0.0.1:8082", "", 1000),
+    kinds.TopicCreated("flights", FLIGHTS, ((7,), (7,)), {"retention.ms": "-1", "segment.bytes": "2048"}, 1001),
+    kinds.PartitionChanged(FLIGHTS, 0, 7, 0, (7,), ()),
+    kinds.PartitionChanged(FLIGHTS, 1, 7, 0, (7,), ()),
+    kinds.PartitionsAdded(FLIGHTS, ((7,),)),
+    kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "segment.ms": "5"}),
+    kinds.BrokerConfigChanged(CLUSTER, {"log.segment.bytes": "4096"}),
+    kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), ()),
+    kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
+    kinds.BrokerStopped(7, "i1"),
+]
+
+
+def test_changes_add_up() -> None:
+    image = Image().apply(ONE_OF_EACH, 3)
+    flights = TopicImage(
+        "flights",
+        FLIGHTS,
+        (
+            PartitionImage((7,), 7, 0, (7,)),
+            PartitionImage((7,), 7, 1, (7,), (), Loss(1, 42, 1002)),
+            PartitionImage((7,)),
+        ),
+        {"segment.bytes": "2048", "segment.ms": "5"},
+        1001,
+    )
+    assert image == Image(
+        slot=3,
+        controller_epoch=1,
+        controller=7,
+        brokers={7: BrokerImage(7, "i1", "d1", "127.0.0.1:8082", "", False, 1000)},
+        topics={"flights": flights},
+        topics_by_id={FLIGHTS: flights},
+        broker_configs={CLUSTER: {"log.segment.bytes": "4096"}},
+    )
+
+
+def test_many_changes_at_once_equal_one_after_another() -> None:
+    stepped = Image()
+    for change in ONE_OF_EACH:
+        stepped = stepped.apply([change], 3)
+    assert stepped == Image().apply(ONE_OF_EACH, 3)
+
+
+def test_an_image_never_changes() -> None:
+    before = Image().apply(ONE_OF_EACH, 3)
+    copy = Image().apply(ONE_OF_EACH, 3)
+    before.apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
+    assert before == copy
+
+
+def test_a_deleted_topic_frees_its_name_and_waits_for_the_collector() -> None:
+    image = Image().apply(ONE_OF_EACH, 3).apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
+    assert (image.topics, image.topics_by_id) == ({}, {})
+    assert image.deleted == {FLIGHTS: DeletedTopic("flights", FLIGHTS, 3, 2000)}
+    assert image.apply([kinds.TopicForgotten(FLIGHTS)], 5).deleted == {}
+
+
+def test_a_stop_of_an_older_incarnation_says_nothing_about_the_newer_one() -> None:
+    image = Image().apply([ONE_OF_EACH[1], kinds.BrokerStopped(7, "i0")])
+    assert image.brokers[7].alive
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        kinds.ControllerElected(1, 7, "i2"),
+        kinds.TopicCreated("flights", TopicId("other"), ((7,),), {}, 0),
+        kinds.TopicDeleted(TopicId("other"), 0),
+        kinds.PartitionChanged(FLIGHTS, 3, 7, 0, (7,), ()),
+        kinds.PartitionChanged(FLIGHTS, 1, 7, 0, (7,), ()),
+        kinds.TopicConfigChanged(TopicId("other"), {}),
+    ],
+)
+def test_a_change_that_does_not_fit_is_a_forked_log(change: Change) -> None:
+    image = Image().apply(ONE_OF_EACH, 3)
+    with pytest.raises(Corrupt):
+        image.apply([change], 4)
+
+
+@pytest.mark.parametrize("change", ONE_OF_EACH, ids=lambda change: type(change).__name__)
+def test_every_change_survives_its_encoding(change: Change) -> None:
+    entry = Entry(9, 4, "n", (change,))
+    assert layout.decode_entry(layout.encode_entry(entry), 9) == entry
+
+
+def test_every_kind_of_change_is_tried_here() -> None:
+    assert {type(change) for change in ONE_OF_EACH} | {kinds.TopicDeleted, kinds.TopicForgotten} == set(
+        kinds.KINDS.values()
+    )
+
+
+def test_an_unknown_kind_or_field_is_never_skipped() -> None:
+    good = to_json(kinds.TopicForgotten(FLIGHTS))
+    for bad in ({"kind": "topic_frozen"}, good | {"more": 1}, {"kind": "topic_forgotten"}, {}):
+        with pytest.raises(Corrupt):
+            from_json(bad)
+
+
+def test_a_snapshot_is_the_same_image() -> None:
+    image = Image().apply(ONE_OF_EACH, 3)
+    deleted = image.apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
+    for each in (Image(), image, deleted):
+        assert layout.decode_snapshot(layout.encode_snapshot(each), "key") == each
+
+
+def test_small_objects_survive_their_encoding() -> None:
+    boundary = Boundary((Snapshot(4, "a"), Snapshot(9, "b")), 4, 2, "n")
+    assert layout.decode_boundary(layout.encode_boundary(boundary)) == boundary
+    found = Format(1, "cluster", "n")
+    assert layout.decode_format(layout.encode_format(found)) == found
+
+
+def test_a_flipped_bit_anywhere_is_found() -> None:
+    body = layout.encode_entry(Entry(9, 4, "n", tuple(ONE_OF_EACH[:2])))
+    for at in range(len(body)):
+        spoiled = bytearray(body)
+        spoiled[at] ^= 1
+        with pytest.raises(Corrupt):
+            layout.decode_entry(bytes(spoiled), 9)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\0" * 64, b'{"crc":"00000000","body":}'])
+def test_what_was_never_an_object_is_corrupt(data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        layout.decode_boundary(data)
+
+
+def test_an_entry_under_another_slots_key_is_corrupt() -> None:
+    with pytest.raises(Corrupt):
+        layout.decode_entry(layout.encode_entry(Entry(9, 4, "n", ())), 8)
+
+
+def test_epochs_never_go_back_along_the_log() -> None:
+    with pytest.raises(Corrupt, match="epoch 1 after epoch 2"):
+        layout.apply_entries(Image(), [Entry(0, 2, "a", ()), Entry(1, 1, "b", ())])
+
+
+def test_the_boundary_keeps_two_snapshots_and_gives_up_what_the_older_one_covers() -> None:
+    first = Boundary().advance(Snapshot(10, "a"), "n1")
+    second = first.advance(Snapshot(20, "b"), "n2")
+    third = second.advance(Snapshot(30, "c"), "n3")
+    assert (first.collected, second.collected, third.collected) == (-1, 10, 20)
+    assert third == Boundary((Snapshot(20, "b"), Snapshot(30, "c")), 20, 3, "n3")
