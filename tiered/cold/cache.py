@@ -14,6 +14,9 @@ from types import TracebackType
 from tiered.cold.chunks import Chunk
 from tiered.metrics import Metrics
 
+CACHE_BYTES = 256 << 20
+"""Room for the read-ahead of four fast readers."""
+
 Fetch = Callable[[Chunk], Coroutine[None, None, bytes]]
 """Gets exactly the chunk's bytes, or raises Unavailable or Corrupt."""
 
@@ -69,7 +72,7 @@ class ChunkCache:
     ahead when to stop.
     """
 
-    def __init__(self, bytes_max: int, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
         self._slots: OrderedDict[Chunk, _Slot] = OrderedDict()
         self._bytes = 0

@@ -21,11 +21,10 @@ from tiered.cold.stream import Piece, Stream
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
-from tiered.ports import NotFound, ObjectStore
+from tiered.ports import Clock, NotFound, ObjectStore
 from tiered.records.batch import records
 from tiered.records.native import crc32c
 
-CACHE_BYTES = 256 * MIB
 WINDOW_BYTES = 64 * MIB
 STREAMS_MAX = 64
 STREAM_IDLE_S = 10.0
@@ -37,26 +36,29 @@ GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class ColdReader:
     """Reads cold segments of any partition of one bucket. Belongs to one event loop; `close` it.
 
-    `cache_bytes` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
+    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         manifests: ManifestStore,
+        cache: ChunkCache,
         metrics: Metrics,
+        clock: Clock,
         *,
-        cache_bytes: int = CACHE_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._store = store
         self._manifests = manifests
         self._window_bytes = window_bytes
-        self._cache = ChunkCache(self._get, cache_bytes, metrics)
+        self._cache = cache
+        self._clock = clock
         self._streams: OrderedDict[tuple[PartitionId, int], tuple[Stream, float]] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None
         self._bytes = metrics.counter("tiered_cold_read_bytes_total", "Bytes of cold data handed to readers")
         self._gets = metrics.counter("tiered_cold_gets_total", "Ranged gets of cold objects by outcome", ("outcome",))
+        self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
     async def read(
         self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int, *, epoch: int | None = None
@@ -137,7 +139,7 @@ class ColdReader:
         )
         chunk = Chunk(entry.key, begin, end - begin)
         for attempt in range(2):
-            with self._cache.lease(chunk) as lease:
+            with self._cache.lease(chunk, self._get) as lease:
                 data = memoryview(await lease.data())
             parts = {ref.kind: data[ref.position - begin :][: ref.length] for ref in entry.sections}
             bad = next((ref for ref in entry.sections if crc32c(parts[ref.kind]) != ref.crc), None)
@@ -178,7 +180,9 @@ class ColdReader:
         if offset > entry.base_offset:
             position = position_of((await self.sections(entry)).offset_index, entry.base_offset, offset)
         entries = self._manifests.entries(manifest, offset)
-        return Stream(self._cache, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes)
+        return Stream(
+            self._cache, self._get, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes
+        )
 
     def _resumed(self, pid: PartitionId, offset: int, epoch: int | None) -> Stream | None:
         """The stream that an earlier read left at this offset, unless it is of another history."""
@@ -226,6 +230,7 @@ class ColdReader:
     async def _get(self, chunk: Chunk) -> bytes:
         """Exactly these bytes. A short answer is asked for once more, then Corrupt."""
         there = 0
+        began = self._clock.mono_ns()
         for _ in range(2):
             got = await self._store.get(chunk.key, chunk.start, chunk.length)
             if isinstance(got, NotFound):
@@ -233,6 +238,7 @@ class ColdReader:
                 raise Corrupt("object is missing", where=chunk.key)
             if len(got.data) == chunk.length:
                 self._gets.inc(1, "ok")
+                self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
                 return got.data
             self._gets.inc(1, "short")
             there = len(got.data)
