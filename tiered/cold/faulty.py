@@ -85,6 +85,9 @@ class Late:
     apply: Apply
 
 
+Waiting = list[Late]
+
+
 def faulty(inner: ObjectStore, faults: Faults, clock: Clock) -> FaultyStore:
     """`inner` behind `faults`."""
     return FaultyStore(inner, faults, clock)
@@ -93,14 +96,15 @@ def faulty(inner: ObjectStore, faults: Faults, clock: Clock) -> FaultyStore:
 class FaultyStore:
     """The store as a broker sees it on a bad day. `calls` counts requests by verb, `hits` faults by kind."""
 
-    def __init__(self, inner: ObjectStore, faults: Faults, clock: Clock) -> None:
+    def __init__(self, inner: ObjectStore, faults: Faults, clock: Clock, late: Waiting | None = None) -> None:
+        """`late` is shared by all ways to one bucket: a write under way outlives the process that sent it."""
         self.url = inner.url
         self.inner = inner
         self.faults = faults
         self.calls = dict.fromkeys(ALL_VERBS, 0)
         self.hits = dict.fromkeys(Kind, 0)
         self._clock = clock
-        self._late: list[Late] = []
+        self._late: Waiting = [] if late is None else late
         self._written_ns: dict[str, int] = {}
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
@@ -202,7 +206,7 @@ class FaultyStore:
         due = sorted(
             (late for late in self._late if late.due_ns <= now_ns), key=lambda late: (late.due_ns, late.number)
         )
-        self._late = [late for late in self._late if late.due_ns > now_ns]
+        self._late[:] = [late for late in self._late if late.due_ns > now_ns]
         for late in due:
             await late.apply()
 

@@ -1,8 +1,8 @@
 """The Disk port on a real directory.
 
 Every call but `sync` and `sync_dir` touches only the page cache and runs in place; these two go to a few threads.
-A failed write for any reason but a full disk, and any failed sync, ends all writing to the directory: what the page
-cache then holds is unknown, and asking again would only hide that. Reading goes on.
+A write that fails with an I/O error, and any failed sync, ends all writing to the directory: what the page cache then
+holds is unknown, and asking again would only hide that. Reading goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tiered.ports import Buffer, Space
 
 SYNC_THREADS = 4
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalDisk:

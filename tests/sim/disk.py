@@ -1,0 +1,452 @@
+"""Simulated Disk port: what is seen, what is durable, and the changes between the two.
+
+A file keeps its durable bytes and the ordered changes since the last sync; the names of all folders keep theirs in one
+journal. Losing power draws an image: of each file's changes a prefix survives, the next one may be torn, blocks of what
+survived may be missing, the size may run ahead of the data; of each folder's changes a prefix survives. A name is
+durable only when its folder was synced, however often the file was: POSIX promises no more.
+
+Every change is numbered and can be observed, so that a test takes an image at each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tiered.errors import Unavailable
+from tiered.ports import Buffer, Space
+
+SECTOR = 512
+BLOCK = 4096
+TOTAL_BYTES = 1 << 40
+
+
+class Op(NamedTuple):
+    """One numbered change, as the observer sees it after it happened."""
+
+    number: int
+    verb: str
+    path: str
+
+
+@dataclass
+class DiskFault:
+    """Fails calls of a verb (append, pwrite, truncate, pread, sync, rename, ...) on paths that contain `path`.
+
+    `error` is EIO, which is final for a write or sync, or ENOSPC. `times=-1` means without end.
+    """
+
+    verb: str
+    path: str = ""
+    error: str = "EIO"
+    skip: int = 0
+    times: int = 1
+
+    def hits(self, verb: str, path: str) -> bool:
+        if verb != self.verb or self.path not in path or self.times == 0:
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.times -= 1 if self.times > 0 else 0
+        return True
+
+
+class Write(NamedTuple):
+    """Bytes put at an offset; `None` data cuts or extends the file to that offset."""
+
+    sequence: int
+    offset: int
+    data: bytes | None
+
+    def apply(self, target: bytearray) -> None:
+        if self.data is None:
+            del target[self.offset :]
+        target.extend(bytes(max(0, self.offset - len(target))))
+        if self.data is not None:
+            target[self.offset : self.offset + len(self.data)] = self.data
+
+
+@dataclass
+class Inode:
+    """The content of one file, under whatever names it has."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[Write] = field(default_factory=list)
+
+    def change(self, write: Write) -> None:
+        write.apply(self.data)
+        self.pending.append(write)
+
+    def settle(self, sequence: int) -> None:
+        """Makes durable what was written up to `sequence`."""
+        while self.pending and self.pending[0].sequence <= sequence:
+            self.pending.pop(0).apply(self.durable)
+
+    def after_power_cut(self, rng: random.Random) -> Inode:
+        image = bytearray(self.durable)
+        keep = rng.choice((0, len(self.pending), rng.randint(0, len(self.pending))))
+        for write in self.pending[:keep]:
+            write.apply(image)
+        if keep < len(self.pending):
+            _tear(image, self.pending[keep], rng)
+        if keep and rng.random() < 0.3:
+            _lose_block(image, self.durable, rng)
+        if self.pending and len(image) < len(self.data) and rng.random() < 0.3:
+            image.extend(bytes(rng.randint(0, len(self.data) - len(image))))
+        return Inode(bytearray(image), image)
+
+
+def _tear(image: bytearray, write: Write, rng: random.Random) -> None:
+    """A part of the write that power cut short: whole sectors, or any byte."""
+    if not write.data or rng.random() < 0.3:
+        return
+    length = rng.randint(0, len(write.data))
+    if rng.random() < 0.5:
+        length -= (write.offset + length) % SECTOR
+    if length > 0:
+        Write(0, write.offset, write.data[:length]).apply(image)
+
+
+def _lose_block(image: bytearray, durable: bytearray, rng: random.Random) -> None:
+    """A block that had not reached the disk although a later one had: it holds what was there before, or zeros."""
+    first = min(len(durable), len(image)) // BLOCK
+    start = rng.randint(first, len(image) // BLOCK) * BLOCK
+    lost = range(start, min(start + BLOCK, len(image)))
+    for at in lost:
+        image[at] = durable[at] if at < len(durable) else 0
+
+
+@dataclass(eq=False)
+class Folder:
+    """Names as seen and as durable."""
+
+    names: dict[str, Inode | Folder] = field(default_factory=dict)
+    durable: dict[str, Inode | Folder] = field(default_factory=dict)
+
+
+class Naming(NamedTuple):
+    """One atomic change of names: (folder, name, node or None for gone), one or two of them."""
+
+    edits: tuple[tuple[Folder, str, Inode | Folder | None], ...]
+
+    def touches(self, folders: Sequence[Folder]) -> bool:
+        return any(folder is mine for folder, _, _ in self.edits for mine in folders)
+
+    def settle(self) -> None:
+        for folder, name, node in self.edits:
+            _edit(folder.durable, name, node)
+
+
+def _edit(names: dict[str, Inode | Folder], name: str, node: Inode | Folder | None) -> None:
+    names.pop(name, None)
+    if node is not None:
+        names[name] = node
+
+
+@dataclass
+class Platter:
+    """What outlives a process: the tree, its journal of names, and how many changes there were."""
+
+    root: Folder = field(default_factory=Folder)
+    journal: list[Naming] = field(default_factory=list)
+    sequence: int = 0
+    boot: int = 1
+
+
+class SimDisk:
+    """One data directory. Faults, fullness and slowness are attributes that a test may set at any time."""
+
+    def __init__(self, rng: random.Random, platter: Platter | None = None) -> None:
+        self.faults: list[DiskFault] = []
+        self.capacity: int | None = None
+        self.sync_seconds: Callable[[], float] = lambda: 0.0
+        self.observer: Callable[[Op], None] | None = None
+        self.ops = 0
+        self._rng = rng
+        self._platter = platter or Platter()
+        self._failed = ""
+
+    # -- the port -----------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
+        self.enter("open", path, write=write)
+        folder, name = self._parent(path, "open")
+        node = folder.names.get(name)
+        if node is None and create:
+            node = Inode()
+            self._rename_in(((folder, name, node),))
+            self.happened("create", path)
+        if not isinstance(node, Inode):
+            raise self._no("open", path, "Is a directory" if node else "No such file or directory")
+        return SimFile(self, path, node, write)
+
+    def exists(self, path: str) -> bool:
+        self.enter("exists", path)
+        return self._find(path) is not None
+
+    def list(self, path: str) -> list[str]:
+        self.enter("list", path)
+        node = self._find(path)
+        return sorted(node.names) if isinstance(node, Folder) else []
+
+    def make_dirs(self, path: str) -> None:
+        self.enter("make_dirs", path, write=True)
+        folder = self._platter.root
+        for name in _parts(path):
+            node = folder.names.get(name)
+            if node is None:
+                node = Folder()
+                self._rename_in(((folder, name, node),))
+                self.happened("make_dir", path)
+            if isinstance(node, Inode):
+                raise self._no("make_dirs", path, "File exists")
+            folder = node
+
+    def rename(self, old: str, new: str) -> None:
+        self.enter("rename", old, write=True)
+        source, old_name = self._parent(old, "rename")
+        target, new_name = self._parent(new, "rename")
+        node = source.names.get(old_name)
+        if node is None:
+            raise self._no("rename", old, "No such file or directory")
+        replaced = target.names.get(new_name)
+        if isinstance(replaced, Folder) and (replaced.names or isinstance(node, Inode)):
+            raise self._no("rename", old, "Directory not empty" if replaced.names else "Is a directory")
+        self._rename_in(((source, old_name, None), (target, new_name, node)))
+        self.happened("rename", new)
+
+    def remove(self, path: str) -> None:
+        self.enter("remove", path, write=True)
+        node = self._find(path)
+        if node is None:
+            return
+        if isinstance(node, Folder):
+            for name in sorted(node.names):
+                self.remove(f"{path}/{name}")
+        folder, name = self._parent(path, "remove")
+        self._rename_in(((folder, name, None),))
+        self.happened("remove", path)
+
+    def space(self) -> Space:
+        total = TOTAL_BYTES if self.capacity is None else self.capacity
+        return Space(total, max(0, total - _bytes_in(self._platter.root)))
+
+    def boot_mark(self) -> str:
+        return f"boot={self._platter.boot} device=1 mount=1"
+
+    async def sync_dir(self, path: str) -> None:
+        self.enter("sync_dir", path, write=True)
+        folder = self._find(path)
+        if not isinstance(folder, Folder):
+            raise self._no("sync_dir", path, "Not a directory")
+        await self.sync_delay("sync_dir", path)
+        self._settle_names(folder)
+        self.happened("sync_dir", path)
+
+    # -- what tests do to it ------------------------------------------------------------------------------------------
+
+    def revoke(self) -> None:
+        """The process that used it is dead: whatever of it still runs can do nothing more here."""
+        self._failed = "the process is dead"
+
+    def after_kill(self) -> SimDisk:
+        """The process died, the machine lives on: the page cache is whole."""
+        self.revoke()
+        return SimDisk(self._rng, self._platter)
+
+    def after_power_cut(self) -> SimDisk:
+        self.revoke()
+        return self.crash_image(self._rng)
+
+    def clone(self) -> SimDisk:
+        """The disk as after a kill at this moment; this one goes on, apart."""
+        return SimDisk(self._rng, copy.deepcopy(self._platter))
+
+    def crash_image(self, rng: random.Random) -> SimDisk:
+        """The disk as after a power cut at this moment; this one goes on, apart."""
+        dead: list[Folder] = []
+        lasting: dict[int, dict[str, Inode | Folder]] = {}
+        for naming in self._platter.journal:
+            if naming.touches(dead) or rng.random() < 0.25:
+                dead += [folder for folder, _, _ in naming.edits]
+                continue
+            for folder, name, node in naming.edits:
+                _edit(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
+        root = _image(self._platter.root, lasting, {}, rng)
+        return SimDisk(rng, Platter(root, [], self._platter.sequence, self._platter.boot + 1))
+
+    def flip(self, path: str, bit: int) -> None:
+        """Rots one bit of a file (bit 0 is the lowest of the first byte)."""
+        node = self._find(path)
+        assert isinstance(node, Inode), f"no file {path}"
+        for data in (node.data, node.durable):
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << bit % 8
+
+    # -- for SimFile --------------------------------------------------------------------------------------------------
+
+    def enter(self, verb: str, path: str, *, write: bool = False) -> None:
+        if self._failed and (write or self._failed == "the process is dead"):
+            raise Unavailable(self._failed, final=True)
+        if any(fault.error == "EIO" and fault.hits(verb, path) for fault in self.faults):
+            if write:
+                self._failed = f"{verb} failed path={path} error=Input/output error"
+            raise self._no(verb, path, "Input/output error")
+
+    def room(self, path: str, wanted: int) -> int:
+        """Of `wanted` bytes, how many still fit."""
+        if any(fault.error == "ENOSPC" and fault.hits("append", path) for fault in self.faults):
+            return self._rng.randint(0, max(0, wanted - 1))
+        return wanted if self.capacity is None else min(wanted, self.space().free)
+
+    def next_sequence(self) -> int:
+        self._platter.sequence += 1
+        return self._platter.sequence
+
+    def happened(self, verb: str, path: str) -> None:
+        self.ops += 1
+        if self.observer:
+            self.observer(Op(self.ops, verb, path))
+
+    async def sync_delay(self, verb: str, path: str) -> None:
+        if seconds := self.sync_seconds():
+            await asyncio.sleep(seconds)
+            self.enter(verb, path, write=True)
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def _rename_in(self, edits: tuple[tuple[Folder, str, Inode | Folder | None], ...]) -> None:
+        self._platter.journal.append(Naming(edits))
+        for folder, name, node in edits:
+            _edit(folder.names, name, node)
+
+    def _settle_names(self, folder: Folder) -> None:
+        """Makes a folder's names durable, and with a move between folders what the other one did before it."""
+        needed, settled, waiting = [folder], [], []
+        for naming in reversed(self._platter.journal):
+            if naming.touches(needed):
+                needed += [touched for touched, _, _ in naming.edits]
+                settled.append(naming)
+            else:
+                waiting.append(naming)
+        for naming in reversed(settled):
+            naming.settle()
+        self._platter.journal = waiting[::-1]
+
+    def _find(self, path: str) -> Inode | Folder | None:
+        node: Inode | Folder | None = self._platter.root
+        for name in _parts(path):
+            node = node.names.get(name) if isinstance(node, Folder) else None
+        return node
+
+    def _parent(self, path: str, verb: str) -> tuple[Folder, str]:
+        *above, name = _parts(path)
+        folder = self._find("/".join(above) or ".")
+        if not isinstance(folder, Folder):
+            raise self._no(verb, path, "No such file or directory")
+        return folder, name
+
+    def _no(self, verb: str, path: str, why: str) -> Unavailable:
+        return Unavailable(f"{verb} failed path={path} error={why}", final=bool(self._failed))
+
+
+class SimFile:
+    """One open file; it stays readable when its name is gone."""
+
+    def __init__(self, disk: SimDisk, name: str, inode: Inode, write: bool) -> None:
+        self.name = name
+        self._disk = disk
+        self._inode = inode
+        self._write = write
+        self._open = True
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        self._enter("append", write=True)
+        data = b"".join(parts)
+        fits = self._disk.room(self.name, len(data))
+        before = len(self._inode.data)
+        self._change(before, data[:fits])
+        if fits < len(data):
+            self._change(before, None)
+            raise Unavailable(f"append failed path={self.name} error=No space left on device")
+        self._disk.happened("append", self.name)
+        return len(self._inode.data)
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        self._enter("pwrite", write=True)
+        growth = max(0, offset + len(data) - len(self._inode.data))
+        if self._disk.room(self.name, growth) < growth:
+            raise Unavailable(f"pwrite failed path={self.name} error=No space left on device")
+        self._change(offset, bytes(data))
+        self._disk.happened("pwrite", self.name)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self._enter("pread")
+        return bytes(self._inode.data[offset : offset + length])
+
+    def size(self) -> int:
+        self._enter("size")
+        return len(self._inode.data)
+
+    def truncate(self, size: int) -> None:
+        self._enter("truncate", write=True)
+        self._change(size, None)
+        self._disk.happened("truncate", self.name)
+
+    def map(self) -> memoryview:
+        self._enter("map")
+        return memoryview(bytes(self._inode.data))
+
+    def fileno(self) -> int:
+        return -1
+
+    async def sync(self) -> None:
+        self._enter("sync", write=True)
+        upto = self._disk.next_sequence()
+        await self._disk.sync_delay("sync", self.name)
+        self._inode.settle(upto)
+        self._disk.happened("sync", self.name)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _enter(self, verb: str, *, write: bool = False) -> None:
+        if not self._open or (write and not self._write):
+            raise Unavailable(f"{verb} failed path={self.name} error=Bad file descriptor")
+        self._disk.enter(verb, self.name, write=write)
+
+    def _change(self, offset: int, data: bytes | None) -> None:
+        self._inode.change(Write(self._disk.next_sequence(), offset, data))
+
+
+def _parts(path: str) -> list[str]:
+    parts = path.split("/")
+    assert path and not path.startswith("/") and ".." not in parts, f"bad path {path!r}"
+    return [part for part in parts if part not in ("", ".")]
+
+
+def _bytes_in(folder: Folder) -> int:
+    return sum(_bytes_in(node) if isinstance(node, Folder) else len(node.data) for node in folder.names.values())
+
+
+def _image(
+    folder: Folder,
+    lasting: dict[int, dict[str, Inode | Folder]],
+    made: dict[int, Inode | Folder],
+    rng: random.Random,
+) -> Folder:
+    """The folder as a power cut leaves it, with all below it; a node under two names stays one."""
+    image = Folder()
+    made[id(folder)] = image
+    for name, node in lasting.get(id(folder), folder.durable).items():
+        if id(node) not in made:
+            made[id(node)] = _image(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
+        image.names[name] = made[id(node)]
+    image.durable = dict(image.names)
+    return image

@@ -1,0 +1,197 @@
+"""An event loop whose time is a number: it jumps to the next timer when nothing is ready.
+
+One seed gives one order of events: ready calls run first in, first out (libraries rely on it), timers that fall due in
+the same nanosecond run in an order drawn from the seed. Time is counted in integer nanoseconds. Threads, sockets and
+signals do not exist here: asking for them is an error, so nothing real can slip in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import random
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+NS = 1_000_000_000
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Deadlock(AssertionError):
+    """Nothing is ready, no timer is set, and the run is not over. Names the tasks that wait and where."""
+
+
+class Endless(AssertionError):
+    """More virtual time or more steps than a run may take."""
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """Runs coroutines on virtual time. `now_ns` is the time, `steps` and `digest` identify the run so far."""
+
+    def __init__(self, seed: int, *, seconds_max: float = 1e6, steps_max: int = 50_000_000) -> None:
+        self.seed = seed
+        self.now_ns = 0
+        self.steps = 0
+        self.digest = 0
+        self._ties = random.Random(f"{seed}/loop")
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[int, float, int, asyncio.TimerHandle]] = []
+        self._count = 0
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._errors: list[dict[str, Any]] = []
+        self._end_ns = round(seconds_max * NS)
+        self._steps_max = steps_max
+        self._running = False
+        self._closed = False
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Runs to the end of `main`, then cancels what is left. An error that nobody took is raised here."""
+        gc_was_on = gc.isenabled()
+        gc.disable()  # finalizers run when memory says so, not when the seed does
+        try:
+            with asyncio.Runner(loop_factory=lambda: self) as runner:
+                result = runner.run(main)
+        finally:
+            if gc_was_on:
+                gc.enable()
+                gc.collect()
+        if self._errors:
+            raise self._errors[0].get("exception") or AssertionError(self._errors[0]["message"])
+        return result
+
+    def run_until_complete(self, future: Awaitable[T]) -> T:  # type: ignore[override]
+        task: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)
+        self._running = True
+        asyncio.events._set_running_loop(self)
+        try:
+            while not task.done():
+                self._step()
+        finally:
+            asyncio.events._set_running_loop(None)
+            self._running = False
+        return task.result()
+
+    def _step(self) -> None:
+        if not self._ready:
+            self._jump()
+        handle = self._ready.popleft()
+        if handle.cancelled():
+            return
+        self.steps += 1
+        self.digest = zlib.crc32(f"{self.now_ns} {_label(handle)}".encode(), self.digest)
+        handle._run()
+        if self.steps > self._steps_max:
+            raise Endless(f"{self.steps} steps seed={self.seed}")
+
+    def _jump(self) -> None:
+        """To the next timer, and all timers of that instant become ready."""
+        while self._timers and self._timers[0][3].cancelled():
+            heapq.heappop(self._timers)
+        if not self._timers:
+            raise Deadlock(f"seed={self.seed} at={self.now_ns / NS}s\n" + self._waiting())
+        self.now_ns = max(self.now_ns, self._timers[0][0])
+        if self.now_ns > self._end_ns:
+            raise Endless(f"{self.now_ns / NS} s seed={self.seed}\n" + self._waiting())
+        while self._timers and self._timers[0][0] <= self.now_ns:
+            self._ready.append(heapq.heappop(self._timers)[3])
+
+    def _waiting(self) -> str:
+        lines = []
+        for task in self._tasks:
+            if not task.done():
+                stack = task.get_stack(limit=1)
+                place = f"{stack[0].f_code.co_filename}:{stack[0].f_lineno}" if stack else "?"
+                lines.append(f"  {task.get_name()} waits at {place}")
+        return "\n".join(lines)
+
+    # -- scheduling ---------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.now_ns / NS
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._at(self.now_ns + max(0, round(delay * NS)), callback, args, context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._at(round(when * NS), callback, args, context)
+
+    def _at(
+        self, when_ns: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when_ns / NS, callback, args, self, context)
+        self._count += 1
+        heapq.heappush(self._timers, (when_ns, self._ties.random(), self._count, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when their time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        label = name or getattr(coro, "__qualname__", "task")
+        task = asyncio.Task(coro, loop=self, name=label, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    # -- the rest of what asyncio asks a loop -------------------------------------------------------------------------
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """There is one mode."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """Generators are closed by their users here."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """There is none."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Kept, and raised at the end of the run: in a simulation no error is only a line in a log."""
+        self._errors.append(context)
+
+    def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
+        raise AssertionError("a thread in a simulation")
+
+
+def _label(handle: asyncio.Handle) -> str:
+    call = handle._callback  # type: ignore[attr-defined]
+    owner = getattr(call, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return owner.get_name()
+    return getattr(call, "__qualname__", type(call).__name__)

@@ -1,0 +1,63 @@
+"""Simulated ObjectStore: linearizable memory behind faults, in virtual time."""
+
+from __future__ import annotations
+
+import random
+
+from tests.sim.clock import SimClock
+from tests.sim.loop import SimLoop
+from tiered.cold.faulty import ALL_VERBS, Fault, Faults, FaultyStore, Kind, Late
+from tiered.cold.memory import MemoryStore
+from tiered.ports import Buffer, Clock, Ok, PutResult
+
+
+class SimBucket:
+    """One bucket that outlives brokers: each gets its own way to it, with its own faults.
+
+    `written` is the history of every object, in the order in which the writes took effect: (key, bytes).
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.memory = RecordingStore(SimClock(loop))
+        self._under_way: list[Late] = []
+
+    @property
+    def written(self) -> list[tuple[str, bytes]]:
+        return self.memory.written
+
+    def store(self, faults: Faults, clock: Clock) -> SimStore:
+        return SimStore(self.memory, faults, clock, self._under_way)
+
+
+class SimStore(FaultyStore):
+    """One process's way to the bucket."""
+
+    def revoke(self) -> None:
+        """The process is dead: nothing that still runs of it reaches the bucket; what is under way may land."""
+        self.faults = Faults(outage=True, reply_seconds=0.0)
+
+
+class RecordingStore(MemoryStore):
+    """Remembers what was written: an offset that a manifest names never changes its bytes."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.written: list[tuple[str, bytes]] = []
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        result = await super().put(key, data, if_absent=if_absent, if_match=if_match)
+        if isinstance(result, Ok):
+            self.written.append((key, bytes(data)))
+        return result
+
+
+def drawn_faults(rng: random.Random, worst: float = 0.25) -> Faults:
+    """A swarm: a random subset of all kinds of faults, each with a random chance up to `worst`."""
+    rules = [
+        Fault(kind, ALL_VERBS, chance=rng.random() * worst, seconds=rng.choice((0.05, 0.5, 3.0, 30.0)))
+        for kind in Kind
+        if rng.random() < 0.5
+    ]
+    return Faults(
+        rules, rng, first_byte_seconds=rng.choice((0.0, 0.005, 0.03)), reply_seconds=rng.choice((0.1, 1.0, 5.0))
+    )
