@@ -23,7 +23,6 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 NO_COMPACTION = "log compaction is not built yet, and a topic that silently kept every record would be worse"
-NO_KAFKA = "the Kafka protocol is not served yet; clients speak HTTP"
 NO_CHAIN = "flush to the bucket is not built yet; ack gives an fsync on disk before the answer"
 
 
@@ -119,7 +118,7 @@ class Settings:
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
     )
     http: str = setting("127.0.0.1:8082", "HOST:PORT of the HTTP interface; port 0 takes a free one.")
-    kafka: str = setting("", "HOST:PORT of the Kafka protocol (not built yet: must be empty).")
+    kafka: str = setting("", "HOST:PORT of the Kafka protocol, which is not served yet: a warning says so.")
     broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
     log_level: str = setting(
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error")
@@ -161,6 +160,7 @@ class Settings:
     log_flush_offset_checkpoint_interval_ms: int = setting(
         MINUTE_MS, "How often recovery points are written down.", 1, INT_MAX
     )
+    remote_log_storage_system_enable: bool = setting(True, "Topics are tiered unless they say otherwise.")
     remote_log_manager_task_interval_ms: int = setting(
         30_000, "How often a partition looks for segments to copy, beside being woken when one closes.", 1, LONG_MAX
     )
@@ -194,9 +194,7 @@ class Settings:
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
         """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
-        made = replace(defaults or cls(), **_parsed(broker_rows(), _in_milliseconds(given), "broker"))
-        if made.kafka:
-            raise broker_rows()["kafka"].refuse(made.kafka, NO_KAFKA)
+        made = replace(defaults or cls(), **_parsed(broker_rows(), _in_our_names(given), "broker"))
         address(made.http, "http")
         _check(made.topic_defaults())
         return made
@@ -208,12 +206,8 @@ class Settings:
             for name, row in broker_rows().items()
             if row.topic_name
         }
-        return TopicConfig(**values)
-
-    @property
-    def store_url(self) -> str:
-        """The bucket: `store`, or the one inside the data directory."""
-        return self.store or f"file://{self.data_dir}/bucket"
+        made = TopicConfig(**values)
+        return made if self.remote_log_storage_system_enable else replace(made, remote_storage_enable=False)
 
     def to_strings(self) -> dict[str, str]:
         """Every setting as text by its dotted name."""
@@ -237,10 +231,41 @@ LARGER_UNITS = {
 SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "node.id"}
 """Names in Kafka's broker files for what has another name here."""
 
+ONE_PROCESS = "a process is broker and controller in one"
+ONE_LOOP = "network and requests share one loop"
+ONE_ADDRESS = "addresses are given by `http`"
+NO_GROUPS = "consumer groups, transactions and the Kafka protocol are not served yet"
+WITHOUT_EFFECT = {
+    "process.roles": ONE_PROCESS,
+    "controller.quorum.bootstrap.servers": ONE_PROCESS,
+    "controller.quorum.voters": ONE_PROCESS,
+    "controller.quorum.auto.join.enable": ONE_PROCESS,
+    "controller.listener.names": ONE_PROCESS,
+    "listeners": ONE_ADDRESS,
+    "advertised.listeners": ONE_ADDRESS,
+    "inter.broker.listener.name": ONE_ADDRESS,
+    "listener.security.protocol.map": ONE_ADDRESS,
+    "num.network.threads": ONE_LOOP,
+    "num.io.threads": ONE_LOOP,
+    "num.recovery.threads.per.data.dir": ONE_LOOP,
+    "socket.send.buffer.bytes": ONE_LOOP,
+    "socket.receive.buffer.bytes": ONE_LOOP,
+    "socket.request.max.bytes": NO_GROUPS,
+    "offsets.topic.replication.factor": NO_GROUPS,
+    "transaction.state.log.replication.factor": NO_GROUPS,
+    "transaction.state.log.min.isr": NO_GROUPS,
+    "share.coordinator.state.topic.replication.factor": NO_GROUPS,
+    "share.coordinator.state.topic.min.isr": NO_GROUPS,
+    "group.initial.rebalance.delay.ms": NO_GROUPS,
+}
+"""Names in Kafka's own server.properties that mean nothing here, with the reason: taken with a warning, so that such a
+file loads as it is."""
 
-def _in_milliseconds(given: Mapping[str, str]) -> dict[str, str]:
+
+def _in_our_names(given: Mapping[str, str]) -> dict[str, str]:
     """`given` with Kafka's other names replaced by the one name of each setting."""
-    made = {name: text for name, text in given.items() if name not in LARGER_UNITS and name not in SAME_MEANING}
+    other_names = {*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT}
+    made = {name: text for name, text in given.items() if name not in other_names}
     for other, name in SAME_MEANING.items():
         if other in given:
             if "," in given[other]:

@@ -10,6 +10,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from urllib.parse import quote
 
 from tiered.cold.store_url import open_store
 from tiered.config import Settings
@@ -19,6 +20,7 @@ from tiered.ports import Buffer, FileSlice, Stream, World
 
 log = logging.getLogger(__name__)
 
+EMBEDDED_BUCKET = "bucket"  # the store of a broker that is given none: a folder of its data directory
 BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
 ACCEPT_PAUSE_SECONDS = 1.0
@@ -31,7 +33,8 @@ def real_world(settings: Settings) -> World:
     """The five ports of a broker on this machine, by its settings."""
     clock, rng = SystemClock(), SystemRng()
     disk = LocalDisk(settings.data_dir)
-    return World(clock, rng, disk, open_store(settings.store, clock, rng), SocketNet())
+    store = settings.store or f"file://{quote(disk.root)}/{EMBEDDED_BUCKET}"
+    return World(clock, rng, disk, open_store(store, clock, rng), SocketNet())
 
 
 class SystemClock:
