@@ -28,9 +28,8 @@ class Broker:
 
     def __init__(self, directory: Path, *settings: str, store: str | None = None, env: dict[str, str] | None = None):
         self.port = free_port()
-        self.kafka_port = free_port()
         command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--data-dir", str(directory)]
-        command += ["--http", f"127.0.0.1:{self.port}", "--kafka", f"127.0.0.1:{self.kafka_port}"]
+        command += ["--http", f"127.0.0.1:{self.port}"]
         command += ["--store", store] if store else []
         for setting in settings:
             command += ["-c", setting]

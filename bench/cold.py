@@ -1,0 +1,106 @@
+"""The cold tier in process: replay of one partition over slow links, and the memory of an upload."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import resource
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from bench.append import MIB, batch_of
+from bench.figures import Figure
+from tiered.cold.cache import ChunkCache
+from tiered.cold.directory import DirectoryStore
+from tiered.cold.faulty import Faults, faulty
+from tiered.cold.manifest import Manifest
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.cold.uploader import Uploader
+from tiered.config import TopicConfig
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.local_disk import LocalDisk
+from tiered.ids import PartitionId, TopicId
+from tiered.metrics import Metrics
+from tiered.world import SystemClock, SystemRng
+
+PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 0)
+FIRST_BYTE_SECONDS = 0.03
+BYTES_PER_SECOND = 85e6
+
+
+async def make_cold(root: Path, segment_bytes: int, total: int) -> Manifest:
+    """`total` bytes of one partition, all but the active segment in the bucket."""
+    clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
+    store = DirectoryStore(str(root / "bucket"), clock, rng)
+    manifests = ManifestStore(store, clock, rng, metrics)
+    uploader = Uploader(store, manifests, clock, rng, metrics)
+    manifest = await manifests.change(PID, "bench", 0, lambda current, _: current.adopt_epoch(0))
+    config = replace(TopicConfig(), segment_bytes=segment_bytes)
+    log = await DiskLog.open(
+        LocalDisk(str(root)), clock, "log/bench-0", config, same_boot=True, clean=True,
+        metrics=metrics, topic_id=PID.topic_id, name="bench",
+    )  # fmt: skip
+    batch = bytearray(batch_of(MIB, 1000))
+    for _ in range(total // len(batch)):
+        log.append(batch, leader_epoch=0, now_ms=clock.wall_ms())
+    log.roll()
+    while (grown := await uploader.upload_next(log, manifest, 0, log.end_offset)) is not None:
+        manifest = grown
+    log.close()
+    await store.close()
+    return manifest
+
+
+async def replay(root: Path, manifest: Manifest) -> tuple[float, float]:
+    """(bytes a second, gets a GiB) of one reader from the first offset to the last."""
+    clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
+    link = Faults(first_byte_seconds=FIRST_BYTE_SECONDS, bytes_per_second=BYTES_PER_SECOND)
+    store = faulty(DirectoryStore(str(root / "bucket"), clock, rng), link, clock)
+    manifests = ManifestStore(store, clock, rng, metrics)
+    reader = ColdReader(store, manifests, ChunkCache(metrics), metrics, clock)
+    start, total = time.perf_counter(), 0
+    async for piece in reader.iterate(PID, 0, manifest=manifest):
+        total += len(piece.data)
+    seconds = time.perf_counter() - start
+    reader.close()
+    await store.close()
+    return total / seconds, store.calls["get"] / (total / (1 << 30))
+
+
+def _upload_peak(root: str, segment_bytes: int, report: multiprocessing.SimpleQueue[int]) -> None:
+    asyncio.run(make_cold(Path(root), segment_bytes, segment_bytes * 2))
+    report.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def upload_peak(root: Path, segment_bytes: int) -> int:
+    """Highest RSS of a process of its own that fills and uploads two segments of this size."""
+    context = multiprocessing.get_context("spawn")
+    report: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
+    process = context.Process(target=_upload_peak, args=(str(root / f"peak{segment_bytes}"), segment_bytes, report))
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise RuntimeError(f"the uploading process ended with {process.exitcode}")
+    return report.get()
+
+
+def main() -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory:
+        root = Path(directory)
+        manifest = asyncio.run(make_cold(root, 128 * MIB, 2 << 30))
+        legs = sorted(asyncio.run(replay(root, manifest)) for _ in range(5))
+        rate, gets = legs[len(legs) // 2]
+        small, large = upload_peak(root, 64 * MIB), upload_peak(root, 1024 * MIB)
+    return [
+        Figure(
+            "cold replay, one partition, 30 ms and 85 MB/s a get", rate / 1e6, "MB/s", 400,
+            note=f"{gets:.0f} gets/GiB; 5 runs {legs[0][0] / 1e6:.0f}-{legs[-1][0] / 1e6:.0f}",
+        ),
+        Figure(
+            "memory of uploading 1 GiB segments over 64 MiB ones", (large - small) / 1e6, "MB", 16, at_most=True,
+            note=f"peak RSS {small / 1e6:.0f} and {large / 1e6:.0f} MB",
+        ),
+    ]  # fmt: skip
