@@ -17,8 +17,9 @@ from tiered.metadata import requests
 from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.election import choose_leader
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
-from tiered.metadata.placement import check, place
+from tiered.metadata.placement import check, place, start_of
 from tiered.metadata.requests import Request
+from tiered.metadata.settings import broker_settings, check_dynamic, topic_config
 from tiered.metadata.shard import Decision
 from tiered.metadata.topic_names import check_collision, check_name
 
@@ -73,7 +74,7 @@ class Controller:
         topic_id = self._draw_id()
         assignments = self._assignments(request)
         created = kinds.TopicCreated(request.name, topic_id, assignments, dict(request.configs), now_ms)
-        changes = (created, *self._first_leaders(topic_id, 0, assignments))
+        changes: tuple[Change, ...] = (created, *self._first_leaders(topic_id, 0, assignments))
         return self._topic_decision(request.name, changes, request.validate_only)
 
     def _assignments(self, request: requests.CreateTopic) -> tuple[tuple[int, ...], ...]:
@@ -96,8 +97,8 @@ class Controller:
         return self._place(partitions, copies, start=len(self.image.topics), first=0)
 
     def _place(self, partitions: int, copies: int, *, start: int, first: int) -> tuple[tuple[int, ...], ...]:
-        racks = {broker.node_id: broker.rack for broker in self._live()}
-        return tuple(tuple(replicas) for replicas in place(racks, partitions, copies, start=start, first=first))
+        placed = place(self._racks(), partitions, copies, start=start, first=first)
+        return tuple(tuple(replicas) for replicas in placed)
 
     def _first_leaders(
         self, topic_id: TopicId, first: int, assignments: Sequence[Sequence[int]]
@@ -121,9 +122,9 @@ class Controller:
                 f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
             )
         copies = len(topic.partitions[0].replicas)
-        start = topic.partitions[0].replicas[0]
+        start = start_of(self._racks(), topic.partitions[0].replicas[0])
         added = self._place(request.count - have, copies, start=start, first=have)
-        changes = (
+        changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
             *self._first_leaders(topic.topic_id, have, added),
         )
@@ -146,17 +147,21 @@ class Controller:
         return topic
 
     def _check_configs(self, configs: Mapping[str, str]) -> None:
-        TopicConfig.from_strings(dict(configs), defaults=self._settings.topic_defaults())
+        defaults = broker_settings(self.image, self._settings, kinds.CLUSTER).topic_defaults()
+        TopicConfig.from_strings(dict(configs), defaults=defaults)
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
     def _alter_broker(self, request: requests.AlterBrokerConfigs) -> Decision[dict[str, str]]:
         if request.node_id != kinds.CLUSTER and request.node_id not in self.image.brokers:
             raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
+        check_dynamic(request.configs)
         changes = (kinds.BrokerConfigChanged(request.node_id, dict(request.configs)),)
-        after = dict(self.image.apply(changes).broker_configs[request.node_id])
-        self._settings.with_dynamic(after)
-        return Decision(() if request.validate_only else changes, after)
+        after = self.image.apply(changes)
+        defaults = broker_settings(after, self._settings, request.node_id).topic_defaults()
+        for topic in after.topics.values():
+            topic_config(topic, defaults)
+        return Decision(() if request.validate_only else changes, dict(after.broker_configs[request.node_id]))
 
     def _register(self, request: requests.RegisterBroker, now_ms: int) -> Decision[None]:
         known = self.image.brokers.get(request.node_id)
@@ -206,6 +211,9 @@ class Controller:
             request.topic_id, request.partition, request.leader_epoch, request.from_offset, now_ms
         )
         return Decision((change,), None)
+
+    def _racks(self) -> dict[int, str]:
+        return {broker.node_id: broker.rack for broker in self._live()}
 
     def _live(self) -> list[BrokerImage]:
         return [broker for broker in self.image.brokers.values() if broker.alive]

@@ -1,9 +1,9 @@
 """The keys and bodies of the cluster's memory in the bucket (docs/FORMATS.md, "Metadata").
 
-    meta/FORMAT                     created once: version of all formats, cluster id
-    meta/log/<slot %020d>           created once: {slot, epoch, nonce, changes[]}, one group commit
-    meta/snap/<slot %020d>-<nonce>  immutable: the image at the end of `slot`
-    meta/boundary                   compare-and-swap, only grows: the snapshots that hold, the slots that are void
+meta/FORMAT                     created once: version of all formats, cluster id
+meta/log/<slot %020d>           created once: {slot, epoch, nonce, changes[]}, one group commit
+meta/snap/<slot %020d>-<nonce>  immutable: the image at the end of `slot`
+meta/boundary                   compare-and-swap, only grows: the snapshots that hold, the slots that are void
 """
 
 from __future__ import annotations

@@ -22,6 +22,12 @@ def place(racks: Mapping[int, str], partitions: int, copies: int, *, start: int 
     return [_replicas(order, racks, copies, start + k) for k in range(first, first + partitions)]
 
 
+def start_of(racks: Mapping[int, str], broker: int) -> int:
+    """The `start` with which the first replica of partition 0 is on `broker`; 0 when that broker is not there."""
+    order = _alternate(racks)
+    return order.index(broker) if broker in order else 0
+
+
 def check(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
     """Refuses an assignment made by hand that is empty, uneven, repeats a broker or names one that is not there."""
     known = set(brokers)

@@ -1,0 +1,34 @@
+"""Settings in force: the broker's own, under what the cluster has set since (for all brokers, then for one)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiered.config import Settings, TopicConfig, broker_rows
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import CLUSTER
+from tiered.metadata.image import Image, TopicImage
+
+
+def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
+    """What `node_id` goes by; the narrower statement wins. `Refused` when they contradict each other."""
+    given = {**image.broker_configs.get(CLUSTER, {}), **image.broker_configs.get(node_id, {})}
+    return Settings.from_strings(given, defaults=own) if given else own
+
+
+def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
+    """What a topic goes by. `Refused` names the topic when its settings and the defaults contradict each other."""
+    try:
+        return TopicConfig.from_strings(dict(topic.configs), defaults=defaults)
+    except Refused as refused:
+        raise Refused(refused.code, f"topic {topic.name}: {refused.why}") from None
+
+
+def check_dynamic(configs: Mapping[str, str | None]) -> None:
+    """Refuses what cannot be changed while a broker runs: everything but the defaults of topics."""
+    for key, value in configs.items():
+        row = broker_rows().get(key)
+        if row is None:
+            raise Refused(Code.INVALID_CONFIG, f"{key}: unknown broker setting")
+        if not row.topic_name:
+            raise row.refuse(value or "", "it is read at start only; defaults of topics can be changed at any time")
