@@ -67,7 +67,7 @@ def encode(manifest: Manifest) -> bytes:
     )
 
 
-def decode(data: bytes, *, where: str) -> Manifest:
+def decode(data: bytes, where: str) -> Manifest:
     """The reverse of `encode`. Corrupt, Refused as `unseal`."""
     body = unseal(data, where=where)
     try:
@@ -102,7 +102,7 @@ def encode_sub(pid: PartitionId, level: int, nodes: Sequence[Node]) -> bytes:
     )
 
 
-def decode_sub(data: bytes, *, where: str) -> tuple[Node, ...]:
+def decode_sub(data: bytes, where: str) -> tuple[Node, ...]:
     """The nodes of a sub-manifest, in order of offset. Corrupt, Refused as `unseal`."""
     body = unseal(data, where=where)
     try:

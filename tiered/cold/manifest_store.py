@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from tiered.cold.layout import manifest_key, submanifest_key
 from tiered.cold.manifest import (
@@ -32,6 +33,8 @@ from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -78,22 +81,33 @@ class ManifestStore:
 
     async def _get(self, pid: PartitionId) -> tuple[Manifest | None, str]:
         key = manifest_key(pid)
-        got = await self._store.get(key)
-        if isinstance(got, NotFound):
+        read = await self._read(key, decode)
+        if read is None:
             return None, ""
-        manifest = decode(got.data, where=key)
+        manifest, version = read
         if manifest.pid != pid:
             raise Corrupt(f"manifest of {manifest.pid} under another's key", where=key)
-        return manifest, got.version
+        return manifest, version
+
+    async def _read(self, key: str, decoder: Callable[[bytes, str], T]) -> tuple[T, str] | None:
+        """The decoded object and its version; what does not prove itself is read once more."""
+        got = await self._store.get(key)
+        if isinstance(got, NotFound):
+            return None
+        try:
+            return decoder(got.data, key), got.version
+        except Corrupt:
+            got = await self._store.get(key)
+        return None if isinstance(got, NotFound) else (decoder(got.data, key), got.version)
 
     async def open(self, spill: Spill) -> tuple[Node, ...]:
         """What a sub-manifest names, what is dead included. Immutable, so a bounded number is kept."""
         nodes = self._opened.get(spill.key)
         if nodes is None:
-            got = await self._store.get(spill.key)
-            if isinstance(got, NotFound):
+            read = await self._read(spill.key, decode_sub)
+            if read is None:
                 raise Corrupt("sub-manifest is missing", where=spill.key)
-            nodes = decode_sub(got.data, where=spill.key)
+            nodes, _ = read
             self._remember(spill.key, nodes)
         self._opened.move_to_end(spill.key)
         return nodes
