@@ -1,0 +1,73 @@
+# Every verb sets up what it needs, once: an own .venv from any Python 3.11 to 3.13 on the PATH, and (where Java is)
+# the jars of Delta. A second run finds the stamps and starts at once.
+#
+#   make demo    the main job on real data: HTTP in, bucket, replay, Delta, SQL
+#   make test    all tests (those that need Java are skipped by name where there is none)
+#   make check   format, lint, types, floors, tidy, docs: what takes seconds
+#   make sim     simulated runs with faults: make sim SEEDS=1000
+#   make bench   the figures of docs/PERFORMANCE.md
+#   make up      a broker on 127.0.0.1:8082, data in ./tiered-data
+#   make clean   remove .venv and caches
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+SEEDS ?= 200
+NATIVE := setup.py $(wildcard tiered/records/c/*)
+# Without Java or Maven the command that needs them says so; what needs none still runs.
+JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
+  $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
+
+.PHONY: demo test check sim bench up clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.demo
+	@$(JARS)
+	$(BIN)/tiered demo
+
+test: $(VENV)/.dev
+	@$(JARS)
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py
+
+sim: $(VENV)/.dev
+	TIERED_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim
+
+bench: $(VENV)/.dev
+	@$(JARS)
+	$(BIN)/python -m bench
+
+up: $(VENV)/.core
+	$(BIN)/tiered serve
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+
+$(BIN)/python:
+	@python=; for each in python3 python3.13 python3.12 python3.11 python; do \
+	  if "$$each" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2> /dev/null; \
+	  then python=$$each; break; fi; done; \
+	if [ -z "$$python" ]; then echo "tiered needs Python 3.11, 3.12 or 3.13 with its venv module on the PATH" \
+	  "(Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.12)." >&2; exit 1; fi; \
+	echo "Making $(VENV) with $$("$$python" --version)"; "$$python" -m venv $(VENV)
+
+# One stamp for each set of packages; a larger set holds the smaller ones.
+$(VENV)/.core: pyproject.toml $(NATIVE) | $(BIN)/python
+	@echo "Installing the broker"
+	@$(BIN)/pip install -q -e .
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(NATIVE) | $(BIN)/python
+	@echo "Installing the broker, Spark and the flights of 2013 (once, some 500 MB)"
+	@$(BIN)/pip install -q -e '.[demo]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/.dev: pyproject.toml $(NATIVE) | $(BIN)/python
+	@echo "Installing the broker, Spark and the tools of its tests (once, some 600 MB)"
+	@$(BIN)/pip install -q -e '.[dev]'
+	@touch $(VENV)/.core $(VENV)/.demo $@

@@ -1,0 +1,181 @@
+"""Apache Kafka beside us, on loopback: `Peer` is a fresh one-broker cluster, `tool` runs one of Kafka's own tools.
+
+    python -m tests.peer.kafka dump-log --files 00000000000000000000.log --print-data-log
+    python -m tests.peer.kafka serve 19092          a broker until Ctrl-C
+
+Needs a JDK 17 and Maven; the jars are fetched once into `~/.cache/tiered/peer/<hash of the POM>` (or `$TIERED_PEER`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+HERE = Path(__file__).parent
+FETCH_SECONDS = 900
+TOOL_SECONDS = 300
+STOP_SECONDS = 20
+
+TOOLS = {
+    "configs": "kafka.admin.ConfigCommand",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "consumer-perf": "org.apache.kafka.tools.ConsumerPerformance",
+    "dump-log": "kafka.tools.DumpLogSegments",
+    "format": "kafka.tools.StorageTool",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+}
+BROKER = "kafka.Kafka"
+CLUSTER_ID = "dGllcmVkLXBlZXItMDAwMA"
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars; Maven fetches it when it is not there. Two fetches at once both end well."""
+    pom = HERE / "pom.xml"
+    root = Path(os.environ.get("TIERED_PEER") or Path.home() / ".cache" / "tiered" / "peer")
+    folder = root / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    if folder.is_dir():
+        return folder
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        got = Path(scratch) / "jars"
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={got}", "-DincludeScope=runtime"]
+        subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, timeout=FETCH_SECONDS)
+        try:
+            got.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def java(main_class: str, arguments: Sequence[str], heap: str = "512m") -> list[str]:
+    """The command line of one of Kafka's classes."""
+    logging = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
+    return ["java", f"-Xmx{heap}", logging, "-cp", f"{jars()}/*", main_class, *arguments]
+
+
+def tool(name: str, *arguments: str, stdin: str = "") -> str:
+    """What one of Kafka's tools prints; RuntimeError with its output when it fails."""
+    command = java(TOOLS[name], arguments)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_SECONDS)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Peer:
+    """One broker with its controller on a fresh directory. A context manager; what it leaves behind, it removes."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, port: int = 0, heap: str = "1g") -> None:
+        self.port = port or _free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.directory = Path(tempfile.mkdtemp(prefix="tiered-peer-"))
+        self.logs = self.directory / "log"
+        self._settings = dict(settings or {})
+        self._heap = heap
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Peer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Formats the directory the first time, starts the broker, returns when it answers."""
+        file = self.directory / "server.properties"
+        if not file.exists():
+            file.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
+            tool("format", "format", "-t", CLUSTER_ID, "-c", str(file))
+        output = (self.directory / "output").open("ab")
+        with output:
+            command = java(BROKER, [str(file)], self._heap)
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        # The tool waits for the broker by itself; it fails when none comes.
+        try:
+            tool("topics", "--bootstrap-server", self.address, "--list")
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{(self.directory / 'output').read_text()[-2000:]}") from None
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Ends the broker: SIGTERM lets it close its logs, SIGKILL does not. The directory stays."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """Stops and removes everything."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _properties(self) -> dict[str, str]:
+        controller = _free_port()
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.logs),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self._settings,
+        }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command of this module."""
+    if arguments and arguments[0] in TOOLS:
+        os.execvp("java", java(TOOLS[arguments[0]], arguments[1:]))
+    if arguments and arguments[0] == "serve":
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt), Peer(port=int(arguments[1]) if len(arguments) > 1 else 19092) as peer:
+            print(peer.address, flush=True)
+            signal.pause()
+        return 0
+    print(__doc__, "tools: " + " ".join(sorted(TOOLS)), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
