@@ -1,0 +1,196 @@
+"""Record batches: layout, stamps, encoding, decoding, and batches that Apache Kafka 4.2 wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.errors import Corrupt
+from tiered.records import native
+from tiered.records.batch import (
+    HEADER_BYTES,
+    check,
+    encode,
+    first_at_or_after,
+    header,
+    records,
+    sections,
+    set_append_time,
+    stamp,
+)
+from tiered.records.model import Codec, Header, Produced, Record
+
+KAFKA = Path(__file__).parent / "kafka"
+"""`<codec>.log`: one batch of twenty records each, sent by Kafka's console producer with that codec."""
+
+Plain = tuple[int, bytes | None, bytes | None, list[Header]]
+HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
+BYTES = st.none() | st.binary(max_size=100)
+PRODUCED = st.tuples(st.integers(0, 2**50), BYTES, BYTES, HEADERS)
+
+
+def three() -> list[Produced]:
+    return [(1000, b"k", b"first", ()), (1005, None, b"second", (("h", b"x"), ("n", None))), (998, b"", None, ())]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(produced=st.lists(PRODUCED, min_size=1, max_size=20), base_offset=st.integers(0, 2**62))
+def test_what_is_encoded_is_decoded(codec: Codec, produced: list[Plain], base_offset: int) -> None:
+    batch = encode(produced, codec=codec, base_offset=base_offset)
+    assert records(batch) == [
+        Record(base_offset + n, timestamp, key, value, tuple(headers))
+        for n, (timestamp, key, value, headers) in enumerate(produced)
+    ]
+    assert check(batch).codec is codec
+    assert native.walk(batch).why == ""
+
+
+def test_header_fields() -> None:
+    batch = encode(
+        three(), base_offset=7, leader_epoch=3, codec=Codec.ZSTD, producer_id=9, producer_epoch=2,
+        base_sequence=2**31 - 2, transactional=True,
+    )  # fmt: skip
+    head = header(b"xx" + batch, 2)
+    assert head.size == len(batch)
+    assert (head.base_offset, head.last_offset, head.next_offset, head.count) == (7, 9, 10, 3)
+    assert (head.leader_epoch, head.producer_id, head.producer_epoch) == (3, 9, 2)
+    assert (head.base_timestamp, head.max_timestamp) == (1000, 1005)
+    assert (head.is_transactional, head.is_control, head.is_log_append_time) == (True, False, False)
+    assert head.last_sequence == 0  # sequences wrap
+    assert header(encode(three())).last_sequence == -1
+    assert header(encode(three(), control=True)).is_control
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (encode(three())[:60], "header is short"),
+        (bytes(8) + b"\0\0\0\x30" + bytes(60), "batch length 48 is below 49"),
+        (bytes(8) + b"\xff\xff\xff\xff" + bytes(60), "batch length -1 is below 49"),
+        (bytes(8) + b"\0\0\0\x31" + bytes(4) + b"\x01" + bytes(60), "magic 1 is not 2"),
+    ],
+)
+def test_a_header_that_cannot_be(batch: bytes, words: str) -> None:
+    with pytest.raises(Corrupt, match=words):
+        header(batch)
+
+
+def test_an_unknown_codec_is_corrupt() -> None:
+    batch = bytearray(encode(three()))
+    batch[22] = 5
+    with pytest.raises(Corrupt, match="unknown compression codec 5"):
+        records(batch)
+
+
+def test_a_batch_that_is_cut_is_corrupt() -> None:
+    batch = encode(three())
+    with pytest.raises(Corrupt, match="batch is short"):
+        records(batch[:-1])
+    with pytest.raises(Corrupt, match="batch is short"):
+        set_append_time(bytearray(batch[:-1]), 0, 1)
+
+
+def test_a_stamp_keeps_the_crc() -> None:
+    batch = bytearray(b"before" + encode(three()))
+    stamp(batch, 6, 123456789012, 42)
+    assert native.walk(batch, 6).why == ""
+    assert header(batch, 6).base_offset == 123456789012
+    assert header(batch, 6).leader_epoch == 42
+    assert batch[:6] == b"before"
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_append_time_replaces_all_timestamps(codec: Codec) -> None:
+    batch = bytearray(encode(three(), codec=codec))
+    set_append_time(batch, 0, 5_000)
+    assert native.walk(batch).why == ""
+    assert [record.timestamp for record in records(batch)] == [5_000] * 3
+    assert header(batch).max_timestamp == 5_000
+    assert first_at_or_after(batch, 0, 5_000) == (0, 5_000)
+    assert first_at_or_after(batch, 0, 5_001) is None
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"), [(0, (10, 1000)), (1000, (10, 1000)), (1001, (11, 1005)), (1006, None)]
+)
+def test_first_record_at_or_after_a_time(timestamp: int, found: tuple[int, int] | None) -> None:
+    assert first_at_or_after(encode(three(), base_offset=10, codec=Codec.LZ4), 0, timestamp) == found
+
+
+def test_no_records_are_no_batch() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        encode([])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_that_grows_too_large_is_corrupt(codec: Codec) -> None:
+    batch = encode([(0, None, bytes(1 << 20), ())], codec=codec)
+    with pytest.raises(Corrupt, match="more than 65536 bytes"):
+        records(batch, max_bytes=1 << 16)
+    with pytest.raises(Corrupt, match="more than 65536 bytes"):
+        check(batch, max_bytes=1 << 16)
+
+
+def test_a_count_beyond_what_the_bytes_can_hold_takes_no_memory() -> None:
+    batch = bytearray(encode(three()))
+    batch[23:27] = (2**31 - 2).to_bytes(4, "big")
+    batch[57:61] = (2**31 - 1).to_bytes(4, "big")
+    for call in (records, check):
+        with pytest.raises(Corrupt, match="2147483647 records in"):
+            call(batch)
+
+
+def test_check_wants_offsets_without_gaps() -> None:
+    batch = bytearray(encode(three()))
+    batch[23:27] = (3).to_bytes(4, "big")
+    with pytest.raises(Corrupt, match="3 records, but last offset delta 3"):
+        check(batch)
+
+
+def test_records_above_the_last_offset_are_corrupt() -> None:
+    batch = bytearray(encode(three()))
+    batch[23:27] = (1).to_bytes(4, "big")
+    with pytest.raises(Corrupt, match="record offset 2 is above"):
+        records(batch)
+
+
+def test_sections_leave_control_batches_out() -> None:
+    log = encode(three()) + encode(three(), control=True, base_offset=3) + encode(three(), base_offset=6)
+    opened = sections(log, native.walk(log).batches)
+    assert [base_offset for _, base_offset, *_ in opened] == [0, 6]
+
+
+def kafka_batch(codec: Codec) -> bytes:
+    return (KAFKA / f"{codec.name.lower()}.log").read_bytes()
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_reads_what_kafka_wrote(codec: Codec) -> None:
+    log = kafka_batch(codec)
+    walked = native.walk(log)
+    assert (len(walked.batches), walked.end, walked.why) == (1, len(log), "")
+    assert check(log).codec is codec
+    found = records(log)
+    assert [record.offset for record in found] == list(range(20))
+    assert found[0].key == b"key-0"
+    assert found[0].value == '{"n":0,"name":"flight 0 from Zürich"}'.encode()
+    assert found[0].headers == (("trace", b"t0"), ("kind", None))
+    assert [record.offset for record in found if record.key is None] == [4, 9, 14, 19]
+    assert [record.offset for record in found if record.value is None] == [6, 13]
+    assert found[4].headers == (("ü", b"x"),)
+    assert max(record.timestamp for record in found) == header(log).max_timestamp
+
+
+def test_writes_the_bytes_that_kafka_wrote() -> None:
+    log = kafka_batch(Codec.NONE)
+    head = header(log)
+    produced = [(r.timestamp, r.key, r.value, r.headers) for r in records(log)]
+    again = encode(
+        produced, leader_epoch=head.leader_epoch, producer_id=head.producer_id, producer_epoch=head.producer_epoch,
+        base_sequence=head.base_sequence,
+    )  # fmt: skip
+    assert again == log
+    assert len(again) > HEADER_BYTES

@@ -1,0 +1,183 @@
+"""Codecs: what goes in comes out, whatever wrote it; and nothing takes more memory than it was given."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.errors import Corrupt
+from tiered.records.compression import compress, decompress
+from tiered.records.model import Codec
+
+COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(data=st.binary(max_size=2000), repeat=st.integers(1, 100))
+def test_round_trip_at_the_exact_bound(codec: Codec, data: bytes, repeat: int) -> None:
+    data *= repeat
+    assert decompress(codec, memoryview(compress(codec, memoryview(data))), len(data)) == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_one_byte_above_the_bound_is_refused(codec: Codec) -> None:
+    data = bytes(range(256)) * 1000
+    with pytest.raises(Corrupt, match="more than 255999 bytes"):
+        decompress(codec, compress(codec, data), len(data) - 1)
+
+
+def bombs() -> dict[str, tuple[Codec, bytes]]:
+    """A few KiB each that become 256 MiB."""
+    zeros = bytes(256 * MIB)
+    return {
+        "gzip": (Codec.GZIP, compress(Codec.GZIP, zeros)),
+        "snappy": (Codec.SNAPPY, compress(Codec.SNAPPY, zeros)),
+        "snappy-raw": (Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(zeros))),
+        "lz4": (Codec.LZ4, compress(Codec.LZ4, zeros)),
+        "zstd-with-size": (Codec.ZSTD, zstandard.ZstdCompressor().compress(zeros)),
+        "zstd-without-size": (Codec.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(zeros)),
+    }
+
+
+UNDER_A_LIMIT = """
+import pickle, resource, sys
+from tiered.errors import Corrupt
+from tiered.records.compression import compress, decompress
+for codec, bomb in (bombs := pickle.load(sys.stdin.buffer)).values():
+    decompress(codec, compress(codec, b"warm"), 100)
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (32 << 20), resource.RLIM_INFINITY))
+for name, (codec, bomb) in bombs.items():
+    try:
+        decompress(codec, bomb, 4 << 20)
+    except Corrupt:
+        print(name)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited by what /proc says")
+def test_bombs_stay_within_the_bound() -> None:
+    """Each in a process that may take 32 MiB more than it has, held against a bound of 4 MiB."""
+    made = bombs()
+    paths = os.pathsep.join(path for path in sys.path if path)
+    run = subprocess.run(
+        [sys.executable, "-c", UNDER_A_LIMIT],
+        input=pickle.dumps(made),
+        env={"PYTHONPATH": paths, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.stderr.decode() == ""
+    assert run.stdout.decode().split() == list(made)
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\0" * 20),  # raw: says that it holds 4 GiB
+        (Codec.SNAPPY, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1\x7f\xff\xff\xff" + b"\0" * 20),  # a block of 2 GiB
+        (Codec.ZSTD, bytes.fromhex("28b52ffde0ffffffffffffff7f010000")),  # a frame of 2^63 - 1 bytes
+    ],
+)
+def test_declared_sizes_are_not_believed(codec: Codec, data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decompress(codec, data, 1 << 40)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_a_cut_at_any_byte_is_found(codec: Codec) -> None:
+    whole = compress(codec, bytes(range(256)) * 4)
+    for cut in range(len(whole)):
+        with pytest.raises(Corrupt):
+            decompress(codec, whole[:cut], 1 << 16)
+
+
+def test_cut_snappy_never_gives_other_bytes() -> None:
+    """Its framing has no end mark: a cut between two blocks is found by the record count."""
+    data = bytes(range(256)) * 400
+    whole = compress(Codec.SNAPPY, data)
+    for cut in range(0, len(whole), 97):
+        try:
+            assert data.startswith(decompress(Codec.SNAPPY, whole[:cut], 1 << 20))
+        except Corrupt as error:
+            assert error.why.startswith("snappy")
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_bytes_after_the_end_are_refused(codec: Codec) -> None:
+    with pytest.raises(Corrupt):
+        decompress(codec, compress(codec, b"hello" * 100) + b"\x07\x07\x07", 1 << 16)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@given(garbage=st.binary(max_size=200))
+def test_garbage_is_corrupt_and_nothing_else(codec: Codec, garbage: bytes) -> None:
+    try:
+        assert len(decompress(codec, garbage, 1000)) <= 1000
+    except Corrupt as error:
+        assert error.why.startswith(codec.name.lower())
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@given(data=st.data())
+def test_flipped_bits_are_corrupt_and_nothing_else(codec: Codec, data: st.DataObject) -> None:
+    whole = bytearray(compress(codec, b"some words, some words again, and some more words" * 20))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        assert len(decompress(codec, whole, 5000)) <= 5000
+    except Corrupt as error:
+        assert error.why.startswith(codec.name.lower())
+
+
+def test_reads_what_other_writers_write() -> None:
+    data = b'{"a": 1, "b": "two"}' * 500
+    linked = lz4.frame.compress(data, block_linked=True, store_size=True, content_checksum=True)
+    stream = zstandard.ZstdCompressor(level=19).compressobj()
+    zstd = stream.compress(data[:3000]) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + stream.compress(data[3000:])
+    assert decompress(Codec.LZ4, linked, 1 << 20) == data
+    assert decompress(Codec.ZSTD, zstd + stream.flush(), 1 << 20) == data
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), 1 << 20) == data
+    assert decompress(Codec.GZIP, gzip.compress(data[:100]) + gzip.compress(data[100:]), 1 << 20) == data
+
+
+def test_lz4_frames_are_such_as_java_reads() -> None:
+    frame = compress(Codec.LZ4, b"x" * 200_000)
+    assert lz4.frame.get_frame_info(frame)["block_linked"] is False
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_levels(codec: Codec) -> None:
+    data = b"".join(b"%d,%d;" % (i, i * i % 9973) for i in range(5000))
+    assert len(compress(codec, data, 9)) < len(compress(codec, data, 1))
+    assert decompress(codec, compress(codec, data, 9), len(data)) == data
+
+
+def test_threads_do_not_share_contexts() -> None:
+    data = [bytes([n]) * 100_000 + bytes(range(256)) * 400 for n in range(4)]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            packed = compress(Codec.ZSTD, data[number])
+            if decompress(Codec.ZSTD, packed, 1 << 20) != data[number]:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -1,0 +1,223 @@
+"""The C extension and plain Python give equal results, and equal words for every fault, on any input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.errors import Corrupt
+from tiered.records import native, pure, varint
+from tiered.records.batch import encode
+from tiered.records.model import ArrowColumns, Codec, Produced
+
+pytestmark = pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+BYTES = st.none() | st.binary(max_size=80)
+HEADERS = st.lists(st.tuples(st.text(max_size=4), st.none() | st.binary(max_size=4)), max_size=3)
+PRODUCED = st.lists(st.tuples(st.integers(-(2**40), 2**50), BYTES, BYTES, HEADERS), max_size=8)
+ALL_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+EDGES = [0, 1, -1, 63, 64, -64, -65, 8191, 8192, 2**31 - 1, -(2**31), 2**31, 2**63 - 1, -(2**63), 2**40]
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """The result, or the kind and words of the error."""
+    try:
+        return call()
+    except (Corrupt, ValueError, OverflowError) as error:
+        return type(error), str(error)
+
+
+def both(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of both twins, holds their outcomes against each other and gives it."""
+    twins: list[ModuleType | Any] = [native, pure]
+    fast, plain = (outcome(lambda twin=twin: getattr(twin, name)(*args, **kwargs)) for twin in twins)  # type: ignore[misc]
+    assert fast == plain
+    return fast
+
+
+@st.composite
+def mutated(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
+    """Bytes with a few of them changed, cut out, doubled, or the end cut off."""
+    data = bytearray(draw(whole))
+    for _ in range(draw(st.integers(0, 3))):
+        if not data:
+            break
+        at = draw(st.integers(0, len(data) - 1))
+        how = draw(st.sampled_from(["set", "flip", "insert", "delete", "cut"]))
+        if how == "set":
+            data[at] = draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF]))
+        elif how == "flip":
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif how == "insert":
+            data[at:at] = draw(st.binary(min_size=1, max_size=4))
+        elif how == "delete":
+            del data[at : at + draw(st.integers(1, 4))]
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+@st.composite
+def crafted(draw: st.DrawFn) -> bytes:
+    """A record section from varints that lie about lengths, counts and deltas."""
+    out = bytearray()
+    for number in range(draw(st.integers(1, 3))):
+        body = bytearray(1)
+        varint.append(body, draw(st.sampled_from([0, 5, 2**63 - 1, -(2**63)])))
+        varint.append(body, draw(st.sampled_from([number, 0, -1, 2**31 - 1])))
+        for _ in range(2):
+            content = draw(st.binary(max_size=3))
+            varint.append(body, draw(st.sampled_from([len(content), len(content), -1, -2, 100, 2**31 - 1])))
+            body += content
+        varint.append(body, draw(st.sampled_from([0, 0, 1, -1, 2**31 - 1])))
+        body += draw(st.binary(max_size=6))
+        varint.append(out, draw(st.sampled_from([len(body), len(body), len(body) - 1, -1, 2**31 - 1, 2**33])))
+        out += body
+    return bytes(out)
+
+
+SECTIONS = PRODUCED.map(lambda produced: pure.encode_records(produced))
+HOSTILE = mutated(SECTIONS) | crafted() | st.binary(max_size=60)
+
+
+@given(PRODUCED, st.integers(-(2**40), 2**40))
+def test_encode(produced: list[Produced], base: int) -> None:
+    assert isinstance(both("encode_records", produced, base), bytes)
+
+
+@given(st.lists(st.tuples(st.sampled_from(EDGES[:-1]), BYTES, BYTES, HEADERS), max_size=3), st.sampled_from(EDGES))
+def test_encode_at_the_edges(produced: list[Produced], base: int) -> None:
+    both("encode_records", produced, base)
+
+
+@given(SECTIONS, st.integers(0, 2**62), st.integers(-1, 2**50), st.sampled_from([-1, 0, 77]))
+def test_valid_sections(payload: bytes, base_offset: int, base_timestamp: int, append_time: int) -> None:
+    count = len(both("rows", payload, 0, 0, -1, _count(payload)))
+    assert both("check_records", payload, count) is None
+    rows = both("rows", payload, base_offset, base_timestamp, append_time, count)
+    assert [row.offset for row in rows] == list(range(base_offset, base_offset + count))
+    columns = both("arrow", [(payload, base_offset, base_timestamp, append_time, count)], ALL_COLUMNS)
+    assert columns.rows == count
+
+
+def _count(payload: bytes) -> int:
+    at = count = 0
+    while at < len(payload):
+        length, at = varint.read(payload, at, len(payload))
+        at += length
+        count += 1
+    return count
+
+
+@given(HOSTILE, st.integers(-2, 9), st.sampled_from(EDGES), st.sampled_from(EDGES), st.sampled_from([-1, 0, 2**62]))
+def test_hostile_sections(payload: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int) -> None:
+    both("check_records", payload, count)
+    both("rows", payload, base_offset, base_timestamp, append_time, count)
+    both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count)
+    both("arrow", [(payload, base_offset, base_timestamp, append_time, count)], ALL_COLUMNS)
+
+
+@given(SECTIONS, INT64, INT64, INT64)
+def test_first_at_or_after(payload: bytes, base_offset: int, base_timestamp: int, timestamp: int) -> None:
+    both("first_at_or_after", payload, base_offset, base_timestamp, timestamp, _count(payload))
+
+
+@given(
+    st.lists(st.tuples(SECTIONS, st.integers(0, 1000), st.sampled_from(EDGES), st.sampled_from([-1, 5])), max_size=4),
+    st.sets(st.sampled_from(ALL_COLUMNS)),
+    st.integers(0, 1010),
+    st.integers(0, 1010),
+)
+def test_arrow(found: list[tuple[bytes, int, int, int]], columns: set[str], start: int, end: int) -> None:
+    sections = [(memoryview(s), base, ts, append, _count(s)) for s, base, ts, append in found]
+    decoded = both("arrow", sections, columns, start, end)
+    if not isinstance(decoded, ArrowColumns):
+        assert decoded[0] is Corrupt  # a timestamp past 64 bits
+        return
+    assert set(decoded.columns) == columns
+    rows = [row for section in sections for row in pure.rows(*section) if start <= row.offset < end]
+    assert decoded.rows == len(rows)
+
+
+@given(st.lists(st.binary(max_size=6), min_size=1, max_size=4))
+def test_header_keys_that_are_not_text(keys: list[bytes]) -> None:
+    body = bytearray(b"\0\0\0\x01\x01")
+    varint.append(body, len(keys))
+    for key in keys:
+        varint.append(body, len(key))
+        body += key + b"\x01"
+    payload = bytearray()
+    varint.append(payload, len(body))
+    payload += body
+    rows = both("rows", payload, 0, 0, -1, 1)
+    assert [name for name, _ in rows[0].headers] == [key.decode("utf-8", "replace") for key in keys]
+    decoded = both("arrow", [(payload, 0, 0, -1, 1)], ["headers"])
+    assert decoded.columns["headers"][3] == b"".join(key.decode("utf-8", "replace").encode() for key in keys)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Up to four batches in a row."""
+    batches = []
+    for _ in range(draw(st.integers(0, 4))):
+        produced = draw(PRODUCED) or [(0, None, None, [])]
+        base = draw(st.integers(0, 2**62))
+        batches.append(encode(produced, base_offset=base, codec=draw(st.sampled_from([Codec.NONE, Codec.LZ4]))))
+    return b"".join(batches)
+
+
+@given(mutated(logs()), st.booleans(), st.none() | st.integers(0, 3), st.data())
+def test_walk(log: bytes, check_crc: bool, most: int | None, data: st.DataObject) -> None:
+    start = data.draw(st.sampled_from([0, 0, 1, len(log), len(log) + 1, -1]))
+    end = data.draw(st.sampled_from([None, len(log), len(log) // 2, len(log) + 1]))
+    both("walk", memoryview(log), start, end, check_crc=check_crc, max_batches=most)
+
+
+@given(st.integers(0, 60), st.binary(min_size=1, max_size=8))
+def test_walk_with_any_header_field(at: int, content: bytes) -> None:
+    log = bytearray(encode([(0, b"k", b"v", ())]) * 2)
+    log[at : at + len(content)] = content
+    for check_crc in (True, False):
+        both("walk", log, check_crc=check_crc)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ([(1, b"k", b"v")], (TypeError, ValueError)),
+        ([(1, "k", b"v", ())], TypeError),
+        ([(1, b"k", b"v", (("h", 5),))], TypeError),
+        ([(1, b"k", b"v", (("h",),))], (TypeError, ValueError)),
+        ([(1, b"k", b"v", (("\ud800", b""),))], UnicodeEncodeError),
+        ([(2**64, b"k", b"v", ())], OverflowError),
+        ([("1", b"k", b"v", ())], TypeError),
+        (5, TypeError),
+    ],
+)
+@pytest.mark.parametrize("twin", [native, pure], ids=["native", "pure"])
+def test_encode_refuses_what_is_no_record(twin: ModuleType, bad: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        twin.encode_records(bad)
+
+
+@pytest.mark.parametrize("twin", [native, pure], ids=["native", "pure"])
+def test_arrow_refuses_an_unknown_column(twin: ModuleType) -> None:
+    with pytest.raises(ValueError, match="unknown column 'topic'"):
+        twin.arrow([], ["offset", "topic"])
+
+
+def test_big_inputs_run_without_the_lock_and_agree() -> None:
+    produced: list[Produced] = [(n, b"%d" % n, bytes(100), (("h", b"x"),)) for n in range(4000)]
+    log = encode(produced) * 2
+    assert len(log) > 2 * 256 * 1024
+    both("crc32c", log)
+    assert len(both("walk", log).batches) == 2
+    payload = log[61 : len(log) // 2]
+    assert both("check_records", payload, 4000) is None
+    assert both("arrow", [(payload, 0, 0, -1, 4000)] * 2, ALL_COLUMNS).rows == 8000
