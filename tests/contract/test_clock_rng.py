@@ -1,0 +1,70 @@
+"""Contract of Clock and Rng, on the real and the simulated ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.sim.clock import SimClock, SimRng
+from tests.sim.loop import SimLoop
+from tiered.ports import Clock, Rng
+from tiered.world import SystemClock, SystemRng
+
+
+class Case(NamedTuple):
+    clock: Clock
+    rng: Rng
+    run: Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["real", "simulated"])
+def case(request: pytest.FixtureRequest) -> Case:
+    if request.param == "real":
+        return Case(SystemClock(), SystemRng(), asyncio.run)
+    loop = SimLoop(1)
+    return Case(SimClock(loop), SimRng(1), loop.run)
+
+
+def test_sleep_lasts_at_least_as_long_as_asked(case: Case) -> None:
+    async def body() -> None:
+        before = case.clock.mono_ns()
+        await case.clock.sleep(0.02)
+        assert case.clock.mono_ns() - before >= 20_000_000
+
+    case.run(body())
+
+
+def test_both_clocks_count_on_together(case: Case) -> None:
+    async def body() -> None:
+        wall, mono = case.clock.wall_ms(), case.clock.mono_ns()
+        await case.clock.sleep(0.05)
+        elapsed_ms = (case.clock.mono_ns() - mono) / 1e6
+        assert abs(case.clock.wall_ms() - wall - elapsed_ms) < 20
+
+    case.run(body())
+
+
+def test_wall_clock_is_a_time_of_our_days(case: Case) -> None:
+    assert 1_600_000_000_000 < case.clock.wall_ms() < 4_000_000_000_000
+
+
+def test_streams_give_different_numbers(case: Case) -> None:
+    drawn = [case.rng.stream(name).getrandbits(64) for name in ("a", "b", "a", "b")]
+    assert len(set(drawn)) == 4
+
+
+def test_a_simulated_stream_depends_on_seed_and_name_alone() -> None:
+    first, second = SimRng(7), SimRng(7)
+    second.stream("other").random()
+    assert first.stream("name").random() == second.stream("name").random()
+    assert first.stream("name").random() != SimRng(8).stream("name").random()
+
+
+def test_a_jump_of_the_wall_clock_leaves_monotonic_time_alone() -> None:
+    clock = SimClock(SimLoop(1))
+    wall, mono = clock.wall_ms(), clock.mono_ns()
+    clock.jump(-3_600_000)
+    assert (clock.wall_ms() - wall, clock.mono_ns()) == (-3_600_000, mono)

@@ -1,0 +1,221 @@
+"""Contract of Net and Stream, on sockets and on the simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.sim.disk import SimDisk
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
+from tiered.errors import Unavailable
+from tiered.hot.local_disk import LocalDisk
+from tiered.ports import Disk, FileSlice, Net, Stream
+from tiered.world import SocketNet
+
+HOST = "127.0.0.1"
+
+
+class Case(NamedTuple):
+    net: Net
+    disk: Disk
+    run: Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["sockets", "simulated"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    if request.param == "sockets":
+        return Case(SocketNet(), LocalDisk(str(tmp_path)), asyncio.run)
+    loop = SimLoop(1)
+    network = SimNetwork(loop, random.Random(1))
+    return Case(network.host("a"), SimDisk(random.Random(1)), loop.run)
+
+
+async def ready(register: Callable[[Callable[[], None] | None], None]) -> None:
+    """Waits for one readiness call."""
+    event = asyncio.Event()
+    register(event.set)
+    async with asyncio.timeout(10):
+        await event.wait()
+    register(None)
+
+
+async def receive(stream: Stream, size: int) -> bytes:
+    """Exactly `size` bytes, or fewer at the end of the stream."""
+    data = bytearray()
+    buffer = memoryview(bytearray(64 * 1024))
+    while len(data) < size:
+        got = stream.recv_into(buffer[: size - len(data)])
+        if got is None:
+            await ready(stream.on_readable)
+        elif got == 0:
+            break
+        else:
+            data += buffer[:got]
+    return bytes(data)
+
+
+async def send(stream: Stream, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        sent = stream.sendmsg([view[:100], view[100:]])
+        if sent is None:
+            await ready(stream.on_writable)
+        else:
+            view = view[sent:]
+
+
+Body = Callable[[Stream, Stream], Awaitable[None]]
+
+
+def with_pair(case: Case, body: Body) -> None:
+    """Runs `body` with both ends of a connection."""
+
+    async def main() -> None:
+        arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
+        listener = await case.net.listen(HOST, 0, arrived.put_nowait)
+        near = await case.net.connect(HOST, listener.port, 5)
+        async with asyncio.timeout(10):
+            far = await arrived.get()
+        try:
+            await body(near, far)
+        finally:
+            near.close()
+            far.close()
+            listener.close()
+
+    case.run(main())
+
+
+def test_bytes_arrive_in_order_both_ways(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        await send(near, b"question")
+        assert await receive(far, 8) == b"question"
+        await send(far, b"answer")
+        assert await receive(near, 6) == b"answer"
+
+    with_pair(case, body)
+
+
+def test_nothing_to_read_is_none_and_the_end_is_zero(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        assert far.recv_into(memoryview(bytearray(10))) is None
+        await send(near, b"x")
+        near.close()
+        assert await receive(far, 10) == b"x"
+        assert far.recv_into(memoryview(bytearray(10))) == 0
+
+    with_pair(case, body)
+
+
+def test_a_writer_that_outruns_its_reader_has_to_wait(case: Case) -> None:
+    data = bytes(range(256)) * 40_000
+
+    async def body(near: Stream, far: Stream) -> None:
+        sent, would_block = 0, False
+        while not would_block:
+            step = near.sendmsg([memoryview(data)[sent:]])
+            would_block = step is None
+            sent += step or 0
+        assert 0 < sent < len(data)
+        received, _ = await asyncio.gather(receive(far, len(data)), send(near, data[sent:]))
+        assert received == data
+
+    with_pair(case, body)
+
+
+def test_a_file_is_sent_in_bounded_slices(case: Case) -> None:
+    data = random.Random(3).randbytes(300_000)
+
+    async def body(near: Stream, far: Stream) -> None:
+        file = case.disk.open("f", create=True)
+        file.append([data])
+
+        async def send_all() -> None:
+            at, end = 1000, 250_000
+            while at < end:
+                sent = near.send_file(FileSlice(file, at, end - at))
+                if sent is None:
+                    await ready(near.on_writable)
+                else:
+                    assert 0 < sent <= 64 * 1024
+                    at += sent
+
+        received, _ = await asyncio.gather(receive(far, 249_000), send_all())
+        assert received == data[1000:250_000]
+
+    with_pair(case, body)
+
+
+def test_readiness_repeats_until_all_is_read(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        read = bytearray()
+        done = asyncio.Event()
+
+        def on_readable() -> None:
+            buffer = memoryview(bytearray(3))
+            got = far.recv_into(buffer)
+            read.extend(buffer[: got or 0])
+            if len(read) == 20:
+                done.set()
+
+        far.on_readable(on_readable)
+        await send(near, b"x" * 20)
+        async with asyncio.timeout(10):
+            await done.wait()
+        far.on_readable(None)
+
+    with_pair(case, body)
+
+
+def test_a_connection_to_nobody_is_refused(case: Case) -> None:
+    async def main() -> None:
+        listener = await case.net.listen(HOST, 0, lambda stream: None)
+        listener.close()
+        with pytest.raises(Unavailable, match="cannot connect"):
+            await case.net.connect(HOST, listener.port, 5)
+
+    case.run(main())
+
+
+def test_one_port_has_one_listener(case: Case) -> None:
+    async def main() -> None:
+        listener = await case.net.listen(HOST, 0, lambda stream: None)
+        assert listener.port > 0
+        with pytest.raises(Unavailable, match="cannot listen") as caught:
+            await case.net.listen(HOST, listener.port, lambda stream: None)
+        assert caught.value.final
+        listener.close()
+
+    case.run(main())
+
+
+def test_a_closed_stream_may_be_closed_again_and_unregistered(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        near.close()
+        near.close()
+        near.on_readable(None)
+        near.on_writable(None)
+        with pytest.raises(Unavailable):
+            near.sendmsg([b"x"])
+
+    with_pair(case, body)
+
+
+def test_data_for_a_peer_that_is_gone_ends_in_a_reset(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        far.close()
+        with pytest.raises(Unavailable) as caught:
+            async with asyncio.timeout(10):
+                while True:
+                    if near.sendmsg([b"x" * 1000]) is None:
+                        await ready(near.on_writable)
+                    await asyncio.sleep(0.001)
+        assert caught.value.final
+
+    with_pair(case, body)

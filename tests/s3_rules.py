@@ -1,0 +1,207 @@
+"""What S3 does with a request, as far as our clients ask: objects, conditions, ranges, listings, multipart uploads.
+
+Nothing here waits, so each request is one step and the whole is linearizable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from aiohttp import web
+
+BUCKET = "bucket"
+CHECKSUMS = ("x-amz-checksum-crc32", "x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme", "x-amz-checksum-sha256")
+
+
+class Stored(NamedTuple):
+    """One object: body, ETag, time of modification (seconds), the checksum header it came with."""
+
+    body: bytes
+    etag: str
+    modified: float
+    checksum: dict[str, str]
+
+
+@dataclass
+class S3Rules:
+    """Buckets by name, each with its objects by key; parts of unfinished uploads by their id."""
+
+    buckets: dict[str, dict[str, Stored]] = field(default_factory=lambda: {BUCKET: {}})
+    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    ignore_conditions: bool = False
+    """Be one of the stores that answer 200 and overwrite."""
+
+    def answer(self, request: web.Request, bucket: str, key: str, body: bytes, stale_seconds: float) -> web.Response:
+        """The reply; a listing leaves out what is younger than `stale_seconds`."""
+        query = request.query
+        if not key and request.method == "PUT":
+            self.buckets.setdefault(bucket, {})
+            return web.Response()
+        objects = self.buckets.get(bucket)
+        if objects is None:
+            return error_reply(404, "NoSuchBucket")
+        match request.method:
+            case "GET" if not key:
+                return _listing(objects, bucket, query, stale_seconds)
+            case "HEAD" if not key:
+                return web.Response()
+            case "GET" | "HEAD":
+                return _read(objects, key, request.headers)
+            case "POST" if "delete" in query:
+                return _delete_many(objects, body)
+            case "POST" if "uploads" in query:
+                upload = uuid.uuid4().hex
+                self.uploads[upload] = {}
+                return _xml(
+                    f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+                )
+            case "PUT" if "uploadId" in query:
+                return self._part(query["uploadId"], int(query["partNumber"]), body)
+            case "POST" if "uploadId" in query:
+                return self._complete(objects, key, query["uploadId"], body, request.headers)
+            case "DELETE" if "uploadId" in query:
+                self.uploads.pop(query["uploadId"], None)
+                return web.Response(status=204)
+            case "PUT":
+                return self._put(objects, key, body, request.headers)
+            case "DELETE":
+                objects.pop(key, None)
+                return web.Response(status=204)
+        return error_reply(405, "MethodNotAllowed")
+
+    def _put(self, objects: dict[str, Stored], key: str, body: bytes, headers: Any) -> web.Response:
+        if refusal := self._refusal(objects.get(key), headers):
+            return refusal
+        if source := headers.get("x-amz-copy-source"):
+            from_bucket, _, from_key = unquote(source).lstrip("/").partition("/")
+            found = self.buckets.get(from_bucket, {}).get(from_key)
+            if found is None:
+                return error_reply(404, "NoSuchKey")
+            body = found.body
+        etag = f'"{hashlib.md5(body).hexdigest()}"'
+        objects[key] = Stored(body, etag, time.time(), {name: headers[name] for name in CHECKSUMS if name in headers})
+        if source:
+            return _xml(
+                f"<CopyObjectResult><ETag>{etag}</ETag><LastModified>{_iso(time.time())}</LastModified></CopyObjectResult>"
+            )
+        return web.Response(headers={"ETag": etag})
+
+    def _part(self, upload: str, number: int, body: bytes) -> web.Response:
+        if upload not in self.uploads:
+            return error_reply(404, "NoSuchUpload")
+        self.uploads[upload][number] = body
+        return web.Response(headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
+
+    def _complete(self, objects: dict[str, Stored], key: str, upload: str, body: bytes, headers: Any) -> web.Response:
+        parts = self.uploads.get(upload)
+        if parts is None:
+            return error_reply(404, "NoSuchUpload")
+        if refusal := self._refusal(objects.get(key), headers):
+            return refusal
+        numbers = [
+            int(element.text or 0)
+            for element in ElementTree.fromstring(body).iter()
+            if element.tag.endswith("PartNumber")
+        ]
+        if any(number not in parts for number in numbers):
+            return error_reply(400, "InvalidPart")
+        whole = b"".join(parts[number] for number in numbers)
+        etag = f'"{hashlib.md5(whole).hexdigest()}-{len(numbers)}"'
+        objects[key] = Stored(whole, etag, time.time(), {})
+        del self.uploads[upload]
+        return _xml(f"<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>")
+
+    def _refusal(self, found: Stored | None, headers: Any) -> web.Response | None:
+        if self.ignore_conditions:
+            return None
+        if headers.get("If-None-Match") == "*" and found:
+            return error_reply(412, "PreconditionFailed")
+        if wanted := headers.get("If-Match"):
+            if found is None:
+                return error_reply(404, "NoSuchKey")
+            if found.etag.strip('"') != wanted.strip('"'):
+                return error_reply(412, "PreconditionFailed")
+        return None
+
+
+def _read(objects: dict[str, Stored], key: str, headers: Any) -> web.Response:
+    found = objects.get(key)
+    if found is None:
+        return error_reply(404, "NoSuchKey")
+    described = {"ETag": found.etag, "Last-Modified": _http_date(found.modified), "Accept-Ranges": "bytes"}
+    wanted = headers.get("Range", "")
+    if not wanted.startswith("bytes="):
+        return web.Response(body=found.body, headers=described | found.checksum)
+    first, _, last = wanted[6:].partition("-")
+    size = len(found.body)
+    start = int(first) if first else max(0, size - int(last))
+    end = min(size, int(last) + 1) if first and last else size
+    if start >= size:
+        return error_reply(416, "InvalidRange")
+    return web.Response(
+        status=206, body=found.body[start:end], headers=described | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}
+    )
+
+
+def _listing(objects: dict[str, Stored], bucket: str, query: Any, stale_seconds: float) -> web.Response:
+    prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), int(query.get("max-keys", "1000"))
+    after = query.get("continuation-token") or query.get("start-after") or query.get("marker") or ""
+    newest = time.time() - stale_seconds
+    entries: dict[str, str] = {}
+    for key in sorted(objects):
+        if not key.startswith(prefix) or key <= after or (stale_seconds and objects[key].modified > newest):
+            continue
+        folder = prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter if delimiter else ""
+        if folder and delimiter in key[len(prefix) :]:
+            if not (after and after.startswith(folder)):
+                entries[folder] = f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+        else:
+            found = objects[key]
+            entries[key] = (
+                f"<Contents><Key>{escape(key)}</Key><LastModified>{_iso(found.modified)}</LastModified>"
+                f"<ETag>{escape(found.etag)}</ETag><Size>{len(found.body)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+            )
+        if len(entries) > limit:
+            break
+    names = list(entries)[:limit]
+    more = len(entries) > limit
+    token = f"<NextContinuationToken>{escape(names[-1])}</NextContinuationToken>" if more and names else ""
+    return _xml(
+        f"<ListBucketResult><Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(names)}</KeyCount>"
+        f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{token}"
+        + "".join(entries[name] for name in names)
+        + "</ListBucketResult>"
+    )
+
+
+def _delete_many(objects: dict[str, Stored], body: bytes) -> web.Response:
+    for element in ElementTree.fromstring(body).iter():
+        if element.tag.endswith("Key"):
+            objects.pop(element.text or "", None)
+    return _xml("<DeleteResult></DeleteResult>")
+
+
+def _xml(text: str) -> web.Response:
+    return web.Response(body=b'<?xml version="1.0" encoding="UTF-8"?>' + text.encode(), content_type="application/xml")
+
+
+def error_reply(status: int, code: str) -> web.Response:
+    response = _xml(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>")
+    response.set_status(status)
+    return response
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _http_date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
