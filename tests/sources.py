@@ -1,0 +1,64 @@
+"""The sources of this repository as the laws see them: files, syntax trees, and who imports whom."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "tiered": ROOT / "tiered",
+    "tiered_api": ROOT / "api/tiered_api",
+    "pyspark_tiered": ROOT / "spark/pyspark_tiered",
+}
+
+
+class Import(NamedTuple):
+    """One module that another one imports; `lazy` when that happens in a function, or for the type checker only."""
+
+    module: str
+    line: int
+    lazy: bool
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the three packages by its dotted name."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join((package, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """What a file imports; `from a import b` counts as `a.b` when that is a module."""
+    lazy = {
+        id(inner)
+        for outer in ast.walk(tree(path))
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) or _for_types(outer)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield Import(name.name, node.lineno, id(node) in lazy)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}:{node.lineno}: relative import"
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                yield Import(whole if whole in modules() else node.module, node.lineno, id(node) in lazy)
+
+
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

@@ -1,0 +1,137 @@
+"""What keeps the sources readable, said once and checked: names, sizes, and how errors are caught.
+
+An exception stands in a list with the size it has. The lists may only shrink: a size that grew fails, and so does one
+that is no longer needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sources import ROOT, modules, tree
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+
+LONG_FILES: dict[str, int] = {"tiered/records/pure.py": 417, "tests/sim/disk.py": 452}
+LONG_FUNCTIONS: dict[str, int] = {}
+
+EMPTY_WORDS = {
+    "manager",
+    "helper",
+    "helpers",
+    "util",
+    "utils",
+    "common",
+    "base",
+    "impl",
+    "service",
+    "processor",
+    "misc",
+}
+"""Words that name no thing: whatever has no home moves into such a file."""
+
+OUTERMOST = {
+    "tiered/node.py",
+    "api/tiered_api/http/server.py",
+    "api/tiered_api/http/errors.py",
+}
+"""Task boundaries, where an unknown error ends one task or answer instead of the broker: the only ones to catch any."""
+
+
+def sources() -> list[Path]:
+    """Every Python file of ours."""
+    others = [path for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [*modules().values(), *others]
+
+
+def short(path: Path) -> str:
+    """A path as it is said in messages."""
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """`file:name` and lines of each function."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield f"{short(path)}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def check_shrinking(sizes: dict[str, int], limit: int, listed: dict[str, int]) -> None:
+    """Nothing over the limit but what is listed, nothing listed without need, nothing grown."""
+    over = {name: size for name, size in sizes.items() if size > limit}
+    grown = {name: size for name, size in over.items() if size > listed.get(name, limit)}
+    assert not grown, f"over {limit} lines (or over its listed size): {grown}"
+    assert not listed.keys() - over.keys(), f"no longer needed: {listed.keys() - over.keys()}"
+
+
+def test_files_hold_one_idea() -> None:
+    sizes = {short(path): len(path.read_text().splitlines()) for path in sources()}
+    check_shrinking(sizes, FILE_LINES, LONG_FILES)
+
+
+def test_functions_fit_a_screen() -> None:
+    sizes = dict(pair for path in sources() for pair in functions(path))
+    check_shrinking(sizes, FUNCTION_LINES, LONG_FUNCTIONS)
+
+
+@pytest.mark.parametrize("path", sources(), ids=short)
+def test_names_name_things(path: Path) -> None:
+    names = [path.stem, *(node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))]
+    for name in names:
+        words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+        assert not words & EMPTY_WORDS, f"{name} in {short(path)}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=short)
+def test_errors_are_caught_by_name(path: Path) -> None:
+    """A handler for everything also hides the bug that nobody thought of."""
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        where = f"{short(path)}:{node.lineno}"
+        assert node.type is not None, f"bare except at {where}"
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        words = {each.id for each in caught if isinstance(each, ast.Name)}
+        raises = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+        if "Exception" in words or ("BaseException" in words and not raises):
+            assert short(path) in OUTERMOST, f"except {words} at {where}"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_queues_are_bounded_and_tasks_are_owned(module: str) -> None:
+    """An unbounded queue is a memory leak that waits for a slow consumer."""
+    for node in ast.walk(tree(modules()[module])):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Queue":
+            assert node.args or node.keywords, f"{module}:{node.lineno}: a queue without maxsize"
+
+
+def test_nothing_is_put_off() -> None:
+    """What is not done is in the README, not in a comment."""
+    marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
+    found = [
+        f"{short(path)}:{number}"
+        for path in sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert not found
+
+
+def test_the_engine_raises_few_kinds_of_errors() -> None:
+    """Four families (`tiered/errors.py`) say what to do next; a private one may pass inside one file."""
+    public = [
+        f"{module}.{node.name}"
+        for module, path in modules().items()
+        if module.startswith("tiered.") and module != "tiered.errors"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and any(getattr(base, "id", "") == "Exception" for base in node.bases)
+        if not node.name.startswith("_")
+    ]
+    assert len(public) <= 2, public
