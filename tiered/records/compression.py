@@ -148,7 +148,7 @@ def _compress_snappy(view: memoryview) -> bytes:
 
 def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
     if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        return _decompress_snappy_block(view, max_bytes)
+        return _decompress_snappy_block(view, max_bytes, max_bytes)
     out: list[bytes] = []
     left = max_bytes
     at = len(XERIAL_HEADER)
@@ -159,17 +159,17 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
         at = start + int.from_bytes(view[at:start], "big")
         if at > len(view):
             raise Corrupt("snappy: block is cut short")
-        out.append(_decompress_snappy_block(view[start:at], left))
+        out.append(_decompress_snappy_block(view[start:at], left, max_bytes))
         left -= len(out[-1])
     return b"".join(out)
 
 
-def _decompress_snappy_block(view: memoryview, max_bytes: int) -> bytes:
+def _decompress_snappy_block(view: memoryview, left: int, max_bytes: int) -> bytes:
     """Raw snappy begins with the length of what it holds: that, not the library, decides about memory."""
     if not len(view):
         raise Corrupt("snappy: nothing there")
     declared = cramjam.snappy.decompress_raw_len(view)
-    if declared > max_bytes:
+    if declared > left:
         raise _too_large(Codec.SNAPPY, max_bytes)
     if declared > SNAPPY_RATIO * len(view):
         raise Corrupt("snappy: declared length is impossible")

@@ -45,7 +45,7 @@ Parsed = tuple[int, int, Span, Span, tuple[tuple[Span, Span], ...]]
 """(timestamp delta, offset delta, key, value, headers)."""
 
 
-def crc32c(data: Buffer, value: int = 0) -> int:
+def crc32c(data: Buffer, value: int = 0, /) -> int:
     """CRC-32C (Castagnoli) of `data`, continuing from `value`."""
     return int(crc32c_package.crc32c(data, value))
 

@@ -42,6 +42,15 @@ def test_every_length_and_alignment(size: int, start: int) -> None:
     assert native.crc32c(data) == pure.crc32c(data)
 
 
+@pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
+@pytest.mark.parametrize("size", [0, 1, 9, 255, 511, 512, 513, 767, 768, 1024, 4097, 12288, 12289, 65537])
+def test_every_way_gives_the_same_sum(size: int) -> None:
+    from tiered.records._native import crc32c_ways
+
+    data = random.Random(size).randbytes(size)
+    assert set(crc32c_ways(data)) == {pure.crc32c(data)}
+
+
 @given(st.binary(max_size=5000), st.data())
 def test_goes_on_where_it_stopped(data: bytes, draw: st.DataObject) -> None:
     cut = draw.draw(st.integers(0, len(data)))

@@ -19,7 +19,8 @@ PyObject *named_tuple(PyObject *type, Py_ssize_t size);
 uint32_t crc32c_extend(uint32_t crc, const uint8_t *data, size_t size);
 void crc32c_init(void);
 
-PyObject *native_crc32c(PyObject *, PyObject *, PyObject *);
+PyObject *native_crc32c(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *native_crc32c_ways(PyObject *, PyObject *);
 PyObject *native_walk(PyObject *, PyObject *, PyObject *);
 PyObject *native_check_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_rows(PyObject *, PyObject *, PyObject *);
