@@ -1,0 +1,21 @@
+"""`tiered` topics in Spark. PySpark finds the data source by this package's name: no registration call is needed.
+
+Importing the package costs nothing and needs no Spark: it is imported by every look-up of any Python data source.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark_tiered.source import DefaultSource
+
+__all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> type[DefaultSource]:
+    if name == "DefaultSource":
+        from pyspark_tiered.source import DefaultSource
+
+        return DefaultSource
+    raise AttributeError(name)

@@ -1,0 +1,110 @@
+"""The bucket as Spark's driver and its tasks see it: topics, bounds and batches, without any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+from pyspark_tiered.offsets import Bound, Kind
+from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
+from tiered.cold.cache import ChunkCache
+from tiered.cold.manifest import Manifest
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.cold.store_url import open_store
+from tiered.cold.stream import Piece
+from tiered.errors import Code, Refused
+from tiered.ids import PartitionId
+from tiered.metadata.load import load_image
+from tiered.metrics import Metrics
+from tiered.ports import ObjectStore
+from tiered.world import SystemClock, SystemRng
+
+TASK_WINDOW_BYTES = 32 << 20
+"""Read-ahead of one task: a machine runs one for each core."""
+
+
+class Bucket:
+    """An open store with its manifests and a reader on them. Belongs to one event loop."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
+        self._store = store
+        self._manifests = ManifestStore(store, clock, rng, metrics)
+        cache = ChunkCache(metrics, TASK_WINDOW_BYTES)
+        self.reader = ColdReader(store, self._manifests, cache, metrics, clock, window_bytes=TASK_WINDOW_BYTES)
+
+    async def topic(self, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
+        """What is cold of a topic now; of each partition only segments that end above `starts`. `Refused`."""
+        found = (await load_image(self._store)).topics.get(name)
+        if found is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self._store.url}")
+        pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
+        manifests = await asyncio.gather(*(self._manifests.load(pid) for pid in pids))
+        partitions = [
+            await self._partition(pid.partition, manifest, (starts or {}).get(pid.partition, 0))
+            for pid, manifest in zip(pids, manifests, strict=True)
+        ]
+        return ColdTopic(name, found.topic_id, tuple(partitions))
+
+    async def _partition(self, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
+        if manifest is None:
+            return ColdPartition(number, 0, 0, ())
+        entries = tuple([entry async for entry in self._manifests.entries(manifest, start)])
+        return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries)
+
+    async def offset(self, topic: ColdTopic, number: int, bound: Bound) -> int:
+        """The offset that a bound means: a timestamp after the last cold record is the cold end."""
+        partition = topic.partitions[number]
+        match bound.kind:
+            case Kind.EARLIEST:
+                return partition.log_start_offset
+            case Kind.LATEST:
+                return partition.cold_end_offset
+            case Kind.OFFSET:
+                return bound.value
+            case Kind.TIMESTAMP:
+                pid = PartitionId(topic.topic_id, number)
+                found = await self.reader.offset_for_timestamp(pid, bound.value)
+                return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
+
+
+@asynccontextmanager
+async def open_bucket(url: str) -> AsyncIterator[Bucket]:
+    """The bucket behind a store URL, closed at the end."""
+    store = open_store(url, SystemClock(), SystemRng())
+    bucket = Bucket(store)
+    try:
+        yield bucket
+    finally:
+        bucket.reader.close()
+        await store.close()
+
+
+def pieces(url: str, split: Split) -> Iterator[Piece]:
+    """The batches of a split in pieces of some MiB, every CRC checked, with read-ahead; for plain, blocking code.
+
+    `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
+    """
+    with asyncio.Runner() as runner:
+        opened = open_bucket(url)
+        bucket = runner.run(opened.__aenter__())
+        found = bucket.reader.iterate(
+            PartitionId(split.topic_id, split.partition), split.start, split.end, manifest=split.manifest()
+        )
+        try:
+            while (piece := runner.run(_next(found))) is not None:
+                yield piece
+        finally:
+            runner.run(_close(found))
+            runner.run(opened.__aexit__(None, None, None))
+
+
+async def _next(found: AsyncIterator[Piece]) -> Piece | None:
+    return await anext(found, None)
+
+
+async def _close(found: AsyncIterator[Piece]) -> None:
+    if isinstance(found, AsyncGenerator):
+        await found.aclose()

@@ -1,0 +1,137 @@
+"""Delta's own transaction, driven from Python: the only place that touches Delta's Scala classes.
+
+A commit opens a transaction, reads inside it how far each partition is loaded (which puts these versions under Delta's
+conflict detection) and goes on only where each still stands at its plan's start. After any failure the table is read
+again before anything is said: who cannot know asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark_tiered import table
+from pyspark_tiered.table import Advance, LoadedFile
+from tiered.errors import Code, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+class DeltaTable:
+    """A topic's table at a folder (`file://` or `s3a://` URL)."""
+
+    def __init__(self, spark: SparkSession, url: str, topic_id: str) -> None:
+        self.url = url
+        self._spark = spark
+        self._topic_id = topic_id
+        self._jvm: Any = spark._jvm
+        self._log: Any = self._delta.DeltaLog.forTable(spark._jsparkSession, url)
+
+    @property
+    def _delta(self) -> Any:
+        return self._jvm.org.apache.spark.sql.delta
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at all; read afresh."""
+        return bool(self._snapshot().version() >= 0)
+
+    def create(self, topic: str) -> None:
+        """Makes the table when it is absent. `Refused` when it holds another topic, or an older one of this name."""
+        if not self.exists():
+            self._create(topic)
+        found = self._property(table.TOPIC_ID)
+        if found != self._topic_id:
+            held = f"topic id {found} ({self._property(table.TOPIC_NAME)})" if found else "no topic of this service"
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"the table at {self.url} holds {held}, not {topic} with id {self._topic_id}: "
+                "load into another warehouse, or move the old table away",
+            )
+
+    def loaded(self) -> dict[int, int]:
+        """Next offset per partition; a partition never loaded is absent."""
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        transactions = dict(converters.asJava(self._snapshot().transactions()))
+        return table.loaded(transactions, self._topic_id)
+
+    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
+        """True: these partitions now stand at these ends. False: another loader was there first, make a new plan.
+
+        `Unavailable` when the commit failed and the table, read again, is unchanged: the same call may be repeated.
+        """
+        from delta.exceptions import DeltaConcurrentModificationException
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._commit(files, advances)
+        except DeltaConcurrentModificationException as conflict:
+            log.info("another loader was there first table=%s why=%s", self.url, first_line(conflict))
+            return False
+        except (Py4JError, PySparkException) as failure:
+            state = self.loaded()
+            log.warning("commit unclear, table read again table=%s why=%s", self.url, first_line(failure))
+            if all(state.get(step.partition, -1) == step.end for step in advances):
+                return True
+            if any(state.get(step.partition, -1) != step.start for step in advances):
+                return False
+            raise Unavailable(f"Delta could not commit to {self.url}: {first_line(failure)}") from failure
+
+    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
+        transaction = self._log.startTransaction()
+        for step in advances:
+            if transaction.txnVersion(table.app_id(self._topic_id, step.partition)) != step.start:
+                return False
+        lines = table.actions(self._topic_id, files, advances, time.time_ns() // 1_000_000)
+        parsed = [self._delta.actions.Action.fromJson(line) for line in lines]
+        transaction.commit(self._seq(parsed), self._operation())
+        return True
+
+    def _operation(self) -> Any:
+        """What the table's history shows: Delta's word for an append."""
+        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        return self._delta.DeltaOperations.Write(append, none, none, none, none, none, none, none, none)
+
+    def _create(self, topic: str) -> None:
+        from delta.tables import DeltaTable as Builder
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        builder = Builder.createIfNotExists(self._spark).location(self.url)
+        for name, kind in table.COLUMNS:
+            builder = builder.addColumn(name, kind)
+        for key, value in table.properties(topic, self._topic_id).items():
+            builder = builder.property(key, value)
+        try:
+            builder.execute()
+        except (Py4JError, PySparkException) as failure:
+            if not self.exists():  # else another loader made it at the same moment
+                raise Unavailable(f"Delta could not create {self.url}: {first_line(failure)}") from failure
+
+    def _snapshot(self) -> Any:
+        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+        return self._log.update(False, none, none)
+
+    def _property(self, key: str) -> str | None:
+        found = self._snapshot().metadata().configuration().get(key)
+        return str(found.get()) if found.isDefined() else None
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        java = self._jvm.java.util.ArrayList()
+        for item in items:
+            java.add(item)
+        return converters.asScala(java).toSeq()
+
+
+def first_line(failure: BaseException) -> str:
+    """What Java said, without its stack trace."""
+    java = getattr(failure, "java_exception", None)
+    text = str(java.toString()) if java is not None else str(failure)
+    return text.partition("\n")[0]

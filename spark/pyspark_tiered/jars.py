@@ -1,0 +1,123 @@
+"""Delta's jars and our log stores: built once by Maven from the POM beside this file, kept by the hash of the sources.
+
+python -m pyspark_tiered.jars            builds when needed, prints the folder
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tiered.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+SOURCES = Path(__file__).parent
+JAVA_RELEASE = 17
+BUILD_SECONDS = 900
+"""A first build fetches 26 MB; a slow mirror may take minutes, never longer than this."""
+
+GET_JAVA = (
+    "install a JDK 17 or newer (Debian, Ubuntu: apt install openjdk-17-jdk-headless; macOS: brew install openjdk@17)"
+)
+GET_MAVEN = "install Maven 3.8 or newer (Debian, Ubuntu: apt install maven; macOS: brew install maven)"
+
+
+def missing_tools(*, build: bool = True) -> str:
+    """One sentence that says what this machine lacks and how to get it; empty when it lacks nothing."""
+    java = _java_release("java")
+    if java is None:
+        return f"Spark needs Java and there is none on PATH or in JAVA_HOME: {GET_JAVA}."
+    if java < JAVA_RELEASE:
+        return f"Spark and Delta need Java {JAVA_RELEASE} and this one is {java}: {GET_JAVA}."
+    if not build:
+        return ""
+    if _java_release("javac") is None:
+        return f"The Delta log stores are compiled and there is a Java without its compiler (javac): {GET_JAVA}."
+    if shutil.which("mvn") is None:
+        return f"Delta's jars are fetched by Maven and there is no mvn on PATH: {GET_MAVEN}."
+    return ""
+
+
+def jars(profiles: Sequence[str] = ()) -> list[Path]:
+    """The jars to put on Spark's class path, built now if they are not there. `Unavailable` says what is missing."""
+    folder = cache_folder(profiles)
+    if not folder.is_dir():
+        _build(folder, profiles)
+    return sorted(folder.glob("*.jar"))
+
+
+def cache_folder(profiles: Sequence[str] = ()) -> Path:
+    """Where the jars of exactly these sources lie, there or not: `$TIERED_JARS` or `~/.cache/tiered/jars`, by hash."""
+    root = os.environ.get("TIERED_JARS") or Path.home() / ".cache" / "tiered" / "jars"
+    digest = hashlib.sha256()
+    for source in [SOURCES / "pom.xml", *sorted(SOURCES.glob("java/**/*.java"))]:
+        digest.update(f"{source.relative_to(SOURCES)}\0".encode() + source.read_bytes() + b"\0")
+    digest.update(",".join(sorted(profiles)).encode())
+    return Path(root) / digest.hexdigest()[:16]
+
+
+def _build(folder: Path, profiles: Sequence[str]) -> None:
+    """Builds beside its final place and renames: two builders at once both end with one whole folder."""
+    if lack := missing_tools():
+        raise Unavailable(lack, final=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    log.info("fetching Delta's jars with Maven (once, some 20 seconds) folder=%s", folder)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as scratch:
+        shutil.copy(SOURCES / "pom.xml", scratch)
+        shutil.copytree(SOURCES / "java", Path(scratch) / "java")
+        command = ["mvn", "-q", "-B", "package", *(f"-P{profile}" for profile in profiles)]
+        try:
+            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=BUILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Maven did not fetch Delta's jars within {BUILD_SECONDS} s") from None
+        if done.returncode != 0:
+            raise Unavailable(f"Maven could not fetch or build Delta's jars: {_reason(done.stdout + done.stderr)}")
+        try:
+            os.rename(Path(scratch) / "jars", folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+
+
+def _reason(output: str) -> str:
+    errors = [line.removeprefix("[ERROR] ") for line in output.splitlines() if line.startswith("[ERROR] ")]
+    return " ".join(errors[:3]) or output[-500:].strip() or "no output"
+
+
+def _java_release(tool: str) -> int | None:
+    """Major release of `java` or `javac`, from JAVA_HOME as Spark takes it, else from PATH; None when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / tool) if home else tool
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout + done.stderr)
+    if done.returncode != 0 or found is None:
+        return None
+    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+
+
+def main() -> int:
+    """Builds and prints the folder; exit code 3 when a tool is missing."""
+    profiles = sys.argv[1:]
+    try:
+        jars(profiles)
+    except Unavailable as lack:
+        print(lack, file=sys.stderr)
+        return 3
+    print(cache_folder(profiles))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

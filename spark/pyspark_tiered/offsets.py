@@ -1,0 +1,89 @@
+"""The options that bound a read, with the names and the meaning that they have in Spark's Kafka source. Pure.
+
+    startingOffsets / endingOffsets                        earliest | latest | {"topic": {"0": 23, "1": -2}}
+    startingOffsetsByTimestamp / endingOffsetsByTimestamp  {"topic": {"0": 1000, "1": 2000}}   (milliseconds)
+    startingTimestamp / endingTimestamp                    1000                                (all partitions)
+
+In JSON -2 is the earliest offset, -1 the latest. A timestamp wins over offsets, a common one over one by partition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+
+
+class Kind(Enum):
+    """What a bound's value is."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+
+class Bound(NamedTuple):
+    """One end of a partition's range: an offset, or the first record at or after a timestamp in milliseconds."""
+
+    kind: Kind
+    value: int = 0
+
+
+EARLIEST, LATEST = Bound(Kind.EARLIEST), Bound(Kind.LATEST)
+_JSON_EARLIEST, _JSON_LATEST = -2, -1
+
+
+def bounds(
+    options: Mapping[str, str], end: str, topic: str, partitions: Sequence[int], default: Bound
+) -> dict[int, Bound]:
+    """The bound of each partition. `end` is "starting" or "ending", `options` has lower-case names. `Refused`."""
+    common = options.get(f"{end}timestamp")
+    if common is not None:
+        return dict.fromkeys(partitions, Bound(Kind.TIMESTAMP, _number(f"{end}Timestamp", common)))
+    by_time = options.get(f"{end}offsetsbytimestamp")
+    if by_time is not None:
+        given = _per_partition(f"{end}OffsetsByTimestamp", by_time, topic, partitions)
+        return {partition: Bound(Kind.TIMESTAMP, value) for partition, value in given.items()}
+    text = options.get(f"{end}offsets")
+    if text is None:
+        return dict.fromkeys(partitions, default)
+    if text.strip().lower() in ("earliest", "latest"):
+        return dict.fromkeys(partitions, EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    given = _per_partition(f"{end}Offsets", text, topic, partitions)
+    return {partition: _offset(f"{end}Offsets", value) for partition, value in given.items()}
+
+
+def _offset(option: str, value: int) -> Bound:
+    if value == _JSON_EARLIEST:
+        return EARLIEST
+    if value == _JSON_LATEST:
+        return LATEST
+    if value < 0:
+        raise Refused(Code.INVALID_REQUEST, f"{option}: {value} is no offset; -2 is the earliest, -1 the latest")
+    return Bound(Kind.OFFSET, value)
+
+
+def _per_partition(option: str, text: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    """The numbers of `{"topic": {"0": 1, ...}}`; every partition must have one, as in Spark's Kafka source."""
+    try:
+        given = {int(partition): int(value) for partition, value in json.loads(text)[topic].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        example = json.dumps({topic: {str(partition): 0 for partition in partitions[:2]}})
+        raise Refused(Code.INVALID_REQUEST, f"{option} must be like {example}, not {text!r}") from None
+    if set(given) != set(partitions):
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"{option} must name all partitions of {topic}, {sorted(partitions)}, not {sorted(given)}",
+        )
+    return given
+
+
+def _number(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Refused(Code.INVALID_REQUEST, f"{option} must be milliseconds since 1970, not {text!r}") from None

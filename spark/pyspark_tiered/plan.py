@@ -1,0 +1,142 @@
+"""What to read and how to cut it: bounds of a topic and the cold segments between them -> even splits. Pure.
+
+A split is a run of offsets of one partition with the segments that hold it, pinned by key: what it reads depends on
+nothing that may change meanwhile. Splits hold 128 to 512 MiB of log where there is so much: each costs a Python task,
+and of a load each becomes one Parquet file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+
+MIB = 1 << 20
+SPLIT_BYTES_MIN = 128 * MIB
+SPLIT_BYTES_MAX = 512 * MIB
+
+
+class ColdPartition(NamedTuple):
+    """The cold part `[log_start_offset, cold_end_offset)` of a partition; `entries` may lack what nobody asked for."""
+
+    partition: int
+    log_start_offset: int
+    cold_end_offset: int
+    entries: tuple[SegmentEntry, ...]
+
+
+class ColdTopic(NamedTuple):
+    """A topic as the bucket knows it at one moment. A partition of which nothing was ever cold is `[0, 0)`."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[ColdPartition, ...]
+
+
+class Split(NamedTuple):
+    """Offsets `[start, end)` of one partition, `log_bytes` of log, in these segments."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    start: int
+    end: int
+    log_bytes: int
+    entries: tuple[SegmentEntry, ...]
+
+    def manifest(self) -> Manifest:
+        """The pinned segments in the shape that the cold reader takes."""
+        return Manifest(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            log_start_offset=self.entries[0].base_offset,
+            cold_end_offset=self.entries[-1].next_offset,
+            nodes=self.entries,
+        )
+
+
+class _Part(NamedTuple):
+    """A segment, or a share of a large one."""
+
+    entry: SegmentEntry
+    start: int
+    end: int
+    log_bytes: int
+
+
+def splits(
+    topic: ColdTopic, bounds: Mapping[int, tuple[int, int]], tasks: int, split_bytes: int | None = None
+) -> list[Split]:
+    """Even splits of `[start, end)` per partition, enough to keep `tasks` busy where their size allows it.
+
+    `split_bytes` overrides the size. `Refused` when a bound lies outside of what is cold.
+    """
+    parts: dict[int, list[_Part]] = {}
+    for partition in topic.partitions:
+        start, end = bounds.get(partition.partition, (0, 0))
+        if start < end:
+            _check(topic.name, partition, start, end)
+            found = [_part(entry, start, end) for entry in partition.entries]
+            parts[partition.partition] = [part for part in found if part.start < part.end]
+    total = sum(part.log_bytes for run in parts.values() for part in run)
+    size = split_bytes or min(max(total // max(tasks, 1), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+    return [
+        Split(
+            topic.name,
+            topic.topic_id,
+            partition,
+            run[0].start,
+            run[-1].end,
+            sum(part.log_bytes for part in run),
+            tuple(dict.fromkeys(part.entry for part in run)),
+        )
+        for partition, whole in parts.items()
+        for run in _even_runs([share for part in whole for share in _shares(part, size)], size)
+    ]
+
+
+def _check(topic: str, partition: ColdPartition, start: int, end: int) -> None:
+    low, high = partition.log_start_offset, partition.cold_end_offset
+    if start < low or end > high:
+        raise Refused(
+            Code.OFFSET_OUT_OF_RANGE,
+            f"offsets [{start}, {end}) of {topic}-{partition.partition} are not all in the bucket, "
+            f"which holds [{low}, {high})",
+        )
+
+
+def _part(entry: SegmentEntry, start: int, end: int) -> _Part:
+    """The share of a segment inside the bounds, its bytes by its share of the offsets."""
+    low, high = max(entry.base_offset, start), min(entry.next_offset, end)
+    offsets = entry.next_offset - entry.base_offset
+    return _Part(entry, low, high, entry.log_bytes * max(high - low, 0) // offsets)
+
+
+def _shares(part: _Part, size: int) -> list[_Part]:
+    """A part larger than a split, cut at even offsets: where in the segment they are, its index tells the reader."""
+    count = min(-(-part.log_bytes // size), part.end - part.start)
+    if count <= 1:
+        return [part]
+    edges = [part.start + (part.end - part.start) * i // count for i in range(count + 1)]
+    return [_part(part.entry, low, high) for low, high in pairwise(edges)]
+
+
+def _even_runs(parts: Sequence[_Part], size: int) -> Iterable[list[_Part]]:
+    """Consecutive parts in about `total / size` runs of about equal bytes."""
+    total = sum(part.log_bytes for part in parts)
+    count = max(1, round(total / size))
+    run: list[_Part] = []
+    passed, runs = 0, 1
+    for part in parts:
+        if run and (passed + part.log_bytes / 2) * count >= total * runs:
+            yield run
+            run, runs = [], runs + 1
+        run.append(part)
+        passed += part.log_bytes
+    if run:
+        yield run

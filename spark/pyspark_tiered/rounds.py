@@ -1,0 +1,78 @@
+"""Which splits one commit of a load takes, and from where to where it moves each partition. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark_tiered.plan import ColdTopic, Split, splits
+from pyspark_tiered.table import Advance
+from tiered.errors import Code, Refused
+
+ROUND_SPLITS_PER_TASK = 4
+"""Larger rounds cost fewer commits, smaller ones lose less work to a kill: this many waves of tasks are a round."""
+
+
+class Round(NamedTuple):
+    """One commit: what it reads, where each touched partition then stands, and what is left for later rounds."""
+
+    splits: tuple[Split, ...]
+    advances: tuple[Advance, ...]
+    bytes_left: int
+
+
+class Skipped(NamedTuple):
+    """Offsets that retention took from the bucket before they were loaded."""
+
+    partition: int
+    start: int
+    end: int
+
+
+def next_round(topic: ColdTopic, loaded: Mapping[int, int], tasks: int, split_bytes: int | None = None) -> Round:
+    """The oldest splits that are not loaded, of all partitions alike. No splits: everything cold is loaded.
+
+    `Refused` when the table is ahead of the bucket: it was loaded from another, or the bucket lost what it had.
+    """
+    bounds = {}
+    for partition in topic.partitions:
+        start = max(loaded.get(partition.partition, -1), partition.log_start_offset)
+        if start > partition.cold_end_offset:
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"the table holds {topic.name}-{partition.partition} up to offset {start}, the bucket only up to "
+                f"{partition.cold_end_offset}: it is not the bucket that was loaded, or it lost objects",
+            )
+        bounds[partition.partition] = (start, partition.cold_end_offset)
+    found = splits(topic, bounds, tasks, split_bytes)
+    taken = _oldest(found, ROUND_SPLITS_PER_TASK * tasks)
+    ends = {split.partition: split.end for split in taken}
+    advances = tuple(Advance(number, loaded.get(number, -1), end) for number, end in sorted(ends.items()))
+    left = sum(split.log_bytes for split in found) - sum(split.log_bytes for split in taken)
+    return Round(tuple(taken), advances, left)
+
+
+def skipped(topic: ColdTopic, loaded: Mapping[int, int]) -> list[Skipped]:
+    """What a partition that was loaded before has lost since."""
+    return [
+        Skipped(number, loaded[number], start)
+        for number, start, _, _ in topic.partitions
+        if number in loaded and loaded[number] < start
+    ]
+
+
+def is_overtaken(planned: Sequence[Split], now: ColdTopic) -> bool:
+    """Whether the bucket no longer names a segment of the plan: then that it could not be read is no fault."""
+    named = {entry.key for partition in now.partitions for entry in partition.entries}
+    return any(entry.key not in named for split in planned for entry in split.entries)
+
+
+def _oldest(found: Sequence[Split], count: int) -> list[Split]:
+    """Of each partition its first splits, as many as fit when all partitions take turns."""
+    turns: dict[int, int] = {}
+    order = []
+    for split in found:
+        turn = turns.get(split.partition, 0)
+        turns[split.partition] = turn + 1
+        order.append((turn, split.partition, split))
+    return [split for _, _, split in sorted(order, key=lambda each: each[:2])][:count]

@@ -1,0 +1,109 @@
+"""A Spark session in which Delta tables on `file:` and `s3a:` are safe for several drivers, sized for small tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import tiered
+from pyspark_tiered import jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_STORES = {
+    "spark.delta.logStore.s3a.impl": "tiered.delta.ConditionalS3LogStore",
+    "spark.delta.logStore.file.impl": "tiered.delta.LinkedFileLogStore",
+}
+
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+SMALL_TABLES = {
+    # Spark's defaults are for clusters: 200 shuffle tasks, 50 to read a table's state, 10,000 to list a folder.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
+
+
+def session(
+    *, master: str = "local[*]", conf: Mapping[str, str] | None = None, profiles: Sequence[str] = ()
+) -> SparkSession:
+    """The running session of this process, or a new one. `conf` wins over what is set here.
+
+    `Unavailable` when Java, Maven or the jars cannot be had. Credentials, region and endpoint of S3 come from the
+    environment and the files that every AWS tool reads.
+    """
+    from pyspark.sql import SparkSession
+
+    settings = {**_settings(jars.jars(profiles)), **(conf or {})}
+    _hand_python_to_workers()
+    builder = SparkSession.builder.master(master).appName("tiered")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def spark_url(place: str) -> str:
+    """A folder in Hadoop's words: `s3a://bucket/prefix`, or `file:` and the absolute path."""
+    parts = urlsplit(place)
+    if parts.scheme in ("s3", "s3a"):
+        return f"s3a://{parts.netloc}{parts.path.rstrip('/')}"
+    if parts.scheme in ("", "file"):
+        return f"file:{Path(unquote(parts.path) if parts.scheme else place).absolute()}"
+    return place.rstrip("/")
+
+
+def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What S3A must be told of an environment that boto3 reads by itself."""
+    settings = {
+        "spark.hadoop.fs.s3a.aws.credentials.provider": (
+            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+        ),
+        "spark.hadoop.fs.s3a.input.stream.type": "classic",
+        "spark.hadoop.fs.s3a.endpoint.region": (
+            environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+        ),
+    }
+    if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
+        settings["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
+        settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
+    return settings
+
+
+def _settings(paths: Sequence[Path]) -> dict[str, str]:
+    return {
+        **DELTA,
+        **LOG_STORES,
+        **SMALL_TABLES,
+        **s3a_settings(os.environ),
+        "spark.jars": ",".join(map(str, paths)),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _hand_python_to_workers() -> None:
+    """Workers of a local master inherit the environment: this interpreter, and the folders of our packages."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    folders = [str(Path(package).parent.parent) for package in (_folder(tiered.__file__), __file__)]
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*known, *folders]))
+
+
+def _folder(module_file: str | None) -> str:
+    assert module_file is not None
+    return module_file

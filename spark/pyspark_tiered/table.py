@@ -1,0 +1,102 @@
+"""What a topic's Delta table looks like and which Delta actions a load commits. Pure: values in, JSON lines out.
+
+One table per topic, no column for the topic, no Hive partitions: a file holds one contiguous offset run of one topic
+partition, so min/max of partition, offset and timestamp prune it. The table is its own checkpoint: per partition one
+Delta transaction identifier `<topic id>/<partition>` whose version is the next offset to load.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+COLUMNS = (
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("timestamp_type", "tinyint"),
+    ("key", "binary"),
+    ("value", "binary"),
+    ("headers", "array<struct<key:string,value:binary>>"),
+)
+
+TOPIC_ID = "tiered.topic.id"
+TOPIC_NAME = "tiered.topic.name"
+
+
+class LoadedFile(NamedTuple):
+    """One finished Parquet file. Timestamps are microseconds since 1970, offsets the first and last in the file."""
+
+    partition: int
+    path: str
+    size: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    modified_ms: int
+
+
+class Advance(NamedTuple):
+    """One partition's step: valid only while the table still stands at `start`; -1 is a partition never loaded."""
+
+    partition: int
+    start: int
+    end: int
+
+
+def properties(topic: str, topic_id: str) -> dict[str, str]:
+    """Table properties. The topic's id keeps rows of a deleted and re-created topic out of the old table."""
+    return {
+        TOPIC_ID: topic_id,
+        TOPIC_NAME: topic,
+        "delta.dataSkippingStatsColumns": "partition,offset,timestamp",
+    }
+
+
+def app_id(topic_id: str, partition: int) -> str:
+    """Delta's transaction identifier of one partition."""
+    return f"{topic_id}/{partition}"
+
+
+def loaded(transactions: Mapping[str, int], topic_id: str) -> dict[int, int]:
+    """Next offset per partition, of all transaction identifiers that a table has."""
+    mine = f"{topic_id}/"
+    return {int(app[len(mine) :]): version for app, version in transactions.items() if app.startswith(mine)}
+
+
+def actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
+    """The JSON lines of one commit: each file, then each partition's new version."""
+    lines = [_add(file) for file in files]
+    for step in advances:
+        txn = {"appId": app_id(topic_id, step.partition), "version": step.end, "lastUpdated": now_ms}
+        lines.append(json.dumps({"txn": txn}))
+    return lines
+
+
+def _add(file: LoadedFile) -> str:
+    shared = {"partition": file.partition}
+    stats = {
+        "numRecords": file.rows,
+        "minValues": {**shared, "offset": file.first_offset, "timestamp": _timestamp(file.min_timestamp_us)},
+        "maxValues": {**shared, "offset": file.last_offset, "timestamp": _timestamp(file.max_timestamp_us)},
+        "nullCount": {"partition": 0, "offset": 0, "timestamp": 0},
+    }
+    add = {
+        "path": file.path,
+        "partitionValues": {},
+        "size": file.size,
+        "modificationTime": file.modified_ms,
+        "dataChange": True,
+        "stats": json.dumps(stats),
+    }
+    return json.dumps({"add": add})
+
+
+def _timestamp(us: int) -> str:
+    """ISO 8601 with milliseconds, rounded down: readers of Delta allow for one more millisecond at the top."""
+    seconds, rest = divmod(us, 1_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:03d}Z"

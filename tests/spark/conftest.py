@@ -1,0 +1,31 @@
+"""One Spark session for all of these tests; S3 is a server of this process, up before the session reads its address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fakes3 import BUCKET, s3_moto
+from pyspark.sql import SparkSession
+
+from pyspark_tiered import jars
+from pyspark_tiered.session import session
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[str]:
+    """A bucket of an S3 server whose address is in the environment; conditional puts are linearizable there."""
+    with s3_moto() as server, pytest.MonkeyPatch.context() as patch:
+        for key, value in server.environment.items():
+            patch.setenv(key, value)
+        yield BUCKET
+
+
+@pytest.fixture(scope="session")
+def spark(bucket: str) -> Iterator[SparkSession]:
+    """Two cores. Without Java or Maven the tests are skipped in the words that a user would read."""
+    if lack := jars.missing_tools(build=not jars.cache_folder().is_dir()):
+        pytest.skip(lack)
+    running = session(master="local[2]", conf={"spark.driver.memory": "1500m"})
+    yield running
+    running.stop()

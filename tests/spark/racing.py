@@ -1,0 +1,95 @@
+"""One driver of a race. The test itself is one; run as a program this is the other, told by lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.session import session
+from pyspark_tiered.table import Advance, LoadedFile
+
+LOG_STORES = {
+    "delta's own on s3": "io.delta.storage.S3SingleDriverLogStore",
+    "ours on s3": "tiered.delta.ConditionalS3LogStore",
+    "delta's own in a directory": "io.delta.storage.LocalLogStore",
+    "ours in a directory": "tiered.delta.LinkedFileLogStore",
+}
+
+
+def create(spark: SparkSession, driver: str, log_store: str, path: str) -> bool:
+    """Creates one commit file; whether the log store said that this driver made it."""
+    jvm: Any = spark._jvm
+    line = json.dumps({"commitInfo": {"txnId": driver}}, separators=(",", ":"))
+    store = _log_store(spark, log_store)
+    try:
+        store.write(_path(spark, path), jvm.java.util.List.of(line).iterator(), False, _conf(spark))
+    except Py4JJavaError as failure:
+        if not failure.java_exception.getClass().getSimpleName().startswith("FileAlreadyExists"):
+            raise
+        return False
+    return True
+
+
+def owner(spark: SparkSession, log_store: str, path: str) -> str:
+    """Whose commit a file holds."""
+    lines = _log_store(spark, log_store).read(_path(spark, path), _conf(spark))
+    line = lines.next()
+    lines.close()
+    return str(json.loads(line)["commitInfo"]["txnId"])
+
+
+def commits(spark: SparkSession, driver: str, table: str, partition: int, count: int) -> int:
+    """Moves a partition forward by ten offsets, until it was told `count` times that it did."""
+    delta = DeltaTable(spark, table, "race")
+    told = 0
+    while told < count:
+        start = delta.loaded().get(partition, -1)
+        end = max(start, 0) + 10
+        file = LoadedFile(partition, f"{driver}-{partition}-{end}.parquet", 1, 10, end - 10, end - 1, 0, 0, 0)
+        told += delta.commit([file], [Advance(partition, start, end)])
+    return told
+
+
+def make_folder(spark: SparkSession, folder: str) -> None:
+    """Delta makes a table's log folder before it writes there."""
+    path = _path(spark, folder)
+    path.getFileSystem(_conf(spark)).mkdirs(path)
+
+
+def _log_store(spark: SparkSession, name: str) -> Any:
+    found: Any = spark._jvm
+    for part in LOG_STORES[name].split("."):
+        found = getattr(found, part)
+    return found(_conf(spark))
+
+
+def _conf(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.hadoopConfiguration()
+
+
+def _path(spark: SparkSession, path: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(path)
+
+
+def main() -> None:
+    """Answers each line `[race, arguments...]` with a line of its result."""
+    races: dict[str, Callable[..., Any]] = {"create": create, "commits": commits}
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Spark prints where it likes
+    spark = session(master="local[1]")
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        race, *arguments = json.loads(line)
+        print(json.dumps(races[race](spark, "other", *arguments)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

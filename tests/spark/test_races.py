@@ -1,0 +1,114 @@
+"""Two drivers on one Delta table: with Delta's own log stores acknowledged commits vanish, with ours none does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import racing
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.delta_commit import DeltaTable
+
+pytestmark = pytest.mark.java
+
+
+class OtherDriver:
+    """A second Spark driver, in a process of its own."""
+
+    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
+        self._orders = orders
+        self._answers = answers
+
+    def start(self, race: str, *arguments: str | int) -> None:
+        self._orders.write(json.dumps([race, *arguments]) + "\n")
+        self._orders.flush()
+
+    def result(self) -> Any:
+        return json.loads(self._answers.readline())
+
+
+@pytest.fixture(scope="module")
+def other(spark: SparkSession) -> Iterator[OtherDriver]:
+    """Started after the session, whose jars and S3 address it inherits."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(racing.__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield OtherDriver(process.stdin, process.stdout)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
+    """A fresh folder where the named log store works."""
+    return lambda place: f"s3a://{bucket}/{tmp_path.name}" if "s3" in place else f"file:{tmp_path}/t"
+
+
+def race_for_commits(spark: SparkSession, other: OtherDriver, log_store: str, folder: str, count: int) -> list[str]:
+    """What went wrong: commits of which both drivers, none, or not the owner was told that it made them."""
+    racing.make_folder(spark, folder)
+    wins, wrong = Counter[str](), []
+    for slot in range(count):
+        path = f"{folder}/{slot:020d}.json"
+        other.start("create", log_store, path)
+        told = {"self": racing.create(spark, "self", log_store, path), "other": other.result()}
+        owner = racing.owner(spark, log_store, path)
+        wins[owner] += 1
+        if told != {"self": owner == "self", "other": owner == "other"}:
+            wrong.append(f"{slot} told={told} owner={owner}")
+    assert min(wins["self"], wins["other"]) > 0, f"there was no race: {wins}"
+    return wrong
+
+
+@pytest.mark.parametrize(("log_store", "count"), [("delta's own on s3", 60), ("delta's own in a directory", 300)])
+def test_deltas_own_log_stores_lose_acknowledged_commits(
+    spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
+) -> None:
+    assert race_for_commits(spark, other, log_store, folder(log_store), count)
+
+
+@pytest.mark.parametrize(("log_store", "count"), [("ours on s3", 60), ("ours in a directory", 300)])
+def test_our_log_stores_give_each_commit_to_exactly_one_driver(
+    spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
+) -> None:
+    assert race_for_commits(spark, other, log_store, folder(log_store), count) == []
+
+
+@pytest.mark.parametrize("place", ["s3", "directory"])
+def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
+    spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
+) -> None:
+    url = folder(place)
+    table = DeltaTable(spark, url, "race")
+    table.create("race")
+    other.start("commits", url, 0, 4)
+    told = racing.commits(spark, "self", url, 0, 4) + other.result()
+    assert told == 8
+    assert table.loaded() == {0: 80}
+
+
+@pytest.mark.parametrize("place", ["s3", "directory"])
+def test_two_loaders_of_different_partitions_both_get_all_of_their_commits(
+    spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
+) -> None:
+    url = folder(place)
+    table = DeltaTable(spark, url, "race")
+    table.create("race")
+    other.start("commits", url, 1, 4)
+    racing.commits(spark, "self", url, 0, 4)
+    other.result()
+    assert table.loaded() == {0: 40, 1: 40}
+    log = spark.read.json(f"{url}/_delta_log/*.json")
+    assert log.where("add is not null").count() == 8
