@@ -1,0 +1,93 @@
+"""The lineage of a log: which leader epoch wrote from which offset on, and where two histories part.
+
+Pure. Entries grow in both columns; an epoch that wrote nothing leaves no entry once the log is opened again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import itemgetter
+
+from tiered.ids import NO_EPOCH
+
+Lineage = tuple[tuple[int, int], ...]
+"""(leader epoch, first offset written under it), epochs strictly and offsets weakly increasing."""
+
+_EPOCH = itemgetter(0)
+_START = itemgetter(1)
+
+
+class Epochs:
+    """(epoch, start offset) of one partition. `latest` is the newest epoch, or -1."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._entries: list[tuple[int, int]] = []
+        self.latest = NO_EPOCH
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    @property
+    def lineage(self) -> Lineage:
+        return tuple(self._entries)
+
+    def assign(self, epoch: int, start: int) -> bool:
+        """`epoch` writes from `start` on. Entries that this contradicts (same or newer epoch, or a start not below)
+        go: the newest statement holds. Returns whether anything changed."""
+        if epoch < 0 or (self._entries and self._entries[-1] == (epoch, start)):
+            return False
+        if epoch == self.latest and start >= self._entries[-1][1]:
+            return False
+        kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start]
+        self._entries = [*kept, (epoch, start)]
+        self.latest = epoch
+        return True
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote (or will write) `offset`; -1 below the first entry."""
+        at = bisect_right(self._entries, offset, key=_START)
+        return self._entries[at - 1][0] if at else NO_EPOCH
+
+    def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
+        """(largest known epoch <= `epoch`, where it ends): what a follower compares its own end with.
+
+        `end_offset` is the log's end, where the latest epoch ends. (-1, -1) when the epoch is unknown (newer than all)
+        or older than all: as Kafka answers OffsetForLeaderEpoch.
+        """
+        if epoch == self.latest and epoch != NO_EPOCH:
+            return epoch, end_offset
+        at = bisect_right(self._entries, epoch, key=_EPOCH)
+        if at == len(self._entries):
+            return NO_EPOCH, -1
+        if at == 0:
+            return epoch, self._entries[0][1]
+        return self._entries[at - 1][0], self._entries[at][1]
+
+    def truncate_from(self, end_offset: int) -> bool:
+        """Forgets what starts at or above `end_offset`: the log was cut there. Returns whether anything changed."""
+        return self._replace([entry for entry in self._entries if entry[1] < end_offset])
+
+    def truncate_start(self, start_offset: int) -> bool:
+        """Forgets what lies wholly below `start_offset`; the epoch in force there starts there now."""
+        at = bisect_right(self._entries, start_offset, key=_START)
+        if at == 0:
+            return False
+        return self._replace([(self._entries[at - 1][0], start_offset), *self._entries[at:]])
+
+    def within(self, start: int, end: int) -> Lineage:
+        """The part of the lineage that wrote `[start, end)`, its first entry moved up to `start`."""
+        at = max(bisect_right(self._entries, start, key=_START) - 1, 0)
+        return tuple((epoch, max(begin, start)) for epoch, begin in self._entries[at:] if begin < end)
+
+    def _replace(self, entries: list[tuple[int, int]]) -> bool:
+        changed = entries != self._entries
+        self._entries = entries
+        self.latest = entries[-1][0] if entries else NO_EPOCH
+        return changed
+
+    def check(self) -> None:
+        """Asserts the invariants."""
+        for a, b in pairwise(self._entries):
+            assert a[0] < b[0] and a[1] < b[1], f"lineage out of order: {a} {b}"
+        assert self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH)

@@ -1,0 +1,134 @@
+"""Sparse indexes of a segment, over bytes in Kafka's formats: built batch by batch, searched by bisection.
+
+Offset index: 8 bytes an entry, (offset - base offset, file position) of a batch; the offset is the batch's *last*.
+Time index: 12 bytes an entry, (timestamp, offset - base offset): no record up to that offset has a later timestamp.
+Both are hints that must prove themselves: an entry is believed when the batch at its position has that last offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+
+from tiered.ports import Buffer
+
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+RELATIVE_MAX = 2**31 - 1
+"""A segment spans at most this many offsets, and as many bytes."""
+
+_OFFSET_OF = struct.Struct(">i")
+_POSITION_OF = struct.Struct(">4xi")
+_TIMESTAMP_OF = struct.Struct(">q")
+
+
+class IndexBuilder:
+    """Both indexes of a segment that grows. They are a function of its batches and the interval alone, so that an
+    index rebuilt from a log equals the one written along with it."""
+
+    def __init__(self, base_offset: int, interval: int, offsets: Buffer = b"", times: Buffer = b"") -> None:
+        self.base_offset = base_offset
+        self.interval = interval
+        self.offsets = bytearray(offsets)
+        self.times = bytearray(times)
+        self.unindexed = 0
+        """Bytes of log since the last offset entry."""
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self._last_time = -1
+        if self.times:
+            self.max_timestamp, relative = TIME_ENTRY.unpack_from(self.times, len(self.times) - TIME_ENTRY.size)
+            self._last_time = self.max_timestamp
+            self.max_timestamp_offset = base_offset + relative
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch of `size` bytes stands at `position`."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.unindexed > self.interval:
+            self.offsets += OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
+            self._note_time()
+            self.unindexed = 0
+        self.unindexed += size
+
+    def finish(self) -> None:
+        """The segment closes: its greatest timestamp must be found in the time index."""
+        self._note_time()
+
+    def is_full(self, index_bytes: int) -> bool:
+        """Whether either index has reached `index_bytes`; one time entry is kept for `finish`."""
+        return (
+            len(self.offsets) >= index_bytes // OFFSET_ENTRY.size * OFFSET_ENTRY.size
+            or len(self.times) >= (index_bytes // TIME_ENTRY.size - 1) * TIME_ENTRY.size
+        )
+
+    def _note_time(self) -> None:
+        if self.max_timestamp > self._last_time:
+            self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self._last_time = self.max_timestamp
+
+
+def position_for(offsets: Buffer, relative: int) -> tuple[int, int]:
+    """(relative last offset, position) of the last entry at or below `relative`; (-1, 0) when there is none.
+
+    The batch that holds the offset stands at this position or after it.
+    """
+    at = bisect_right(range(len(offsets) // 8), relative, key=lambda i: _OFFSET_OF.unpack_from(offsets, i * 8)[0])
+    return OFFSET_ENTRY.unpack_from(offsets, at * 8 - 8) if at else (-1, 0)
+
+
+def position_below(offsets: Buffer, limit: int) -> int:
+    """The last indexed position <= `limit`, or 0: where the search for the last whole batch below `limit` begins."""
+    at = bisect_right(range(len(offsets) // 8), limit, key=lambda i: _POSITION_OF.unpack_from(offsets, i * 8)[0])
+    return _POSITION_OF.unpack_from(offsets, at * 8 - 8)[0] if at else 0
+
+
+def offset_before(times: Buffer, timestamp: int) -> int:
+    """The relative offset of the last entry with an earlier timestamp, or -1: all up to it are earlier."""
+    at = bisect_left(range(len(times) // 12), timestamp, key=lambda i: _TIMESTAMP_OF.unpack_from(times, i * 12)[0])
+    return TIME_ENTRY.unpack_from(times, at * 12 - 12)[1] if at else -1
+
+
+def entries_below(offsets: Buffer, relative: int) -> int:
+    """Bytes of the offset index to keep so that every entry is below `relative`."""
+    return 8 * bisect_left(range(len(offsets) // 8), relative, key=lambda i: _OFFSET_OF.unpack_from(offsets, i * 8)[0])
+
+
+def times_below(times: Buffer, relative: int) -> int:
+    """Bytes of the time index to keep so that every entry's offset is below `relative`."""
+    return 12 * bisect_left(range(len(times) // 12), relative, key=lambda i: TIME_ENTRY.unpack_from(times, i * 12)[1])
+
+
+def sound_offsets(offsets: Buffer, size: int) -> int:
+    """Bytes of the longest prefix that can be an offset index of a log of `size` bytes: whole entries, both columns
+    strictly increasing, positions inside the log. Cuts off what a writer preallocated or a crash tore."""
+    offset, position, kept = -1, 0, 0
+    whole = len(offsets) // 8 * 8
+    for next_offset, next_position in OFFSET_ENTRY.iter_unpack(memoryview(offsets)[:whole]):
+        if next_offset <= offset or not position < next_position < size:
+            break
+        offset, position, kept = next_offset, next_position, kept + 8
+    return kept
+
+
+def sound_times(times: Buffer) -> int:
+    """Bytes of the longest prefix that can be a time index: timestamps and offsets increasing."""
+    timestamp, offset, kept = -1, -1, 0
+    whole = len(times) // 12 * 12
+    for next_timestamp, next_offset in TIME_ENTRY.iter_unpack(memoryview(times)[:whole]):
+        if next_timestamp <= timestamp or next_offset <= offset:
+            break
+        timestamp, offset, kept = next_timestamp, next_offset, kept + 12
+    return kept
+
+
+def rebased(offsets: Buffer, times: Buffer, first: int, position: int) -> tuple[bytes, bytes]:
+    """Both indexes as if the segment began at relative offset `first`, file position `position` (a batch's edge)."""
+    moved = [
+        OFFSET_ENTRY.pack(offset - first, at - position)
+        for offset, at in OFFSET_ENTRY.iter_unpack(offsets)
+        if offset >= first and at > position
+    ]
+    later = [TIME_ENTRY.pack(time, offset - first) for time, offset in TIME_ENTRY.iter_unpack(times) if offset >= first]
+    return b"".join(moved), b"".join(later)

@@ -1,0 +1,227 @@
+"""Opens the directory of a partition: segments, indexes, leader epochs and producers as they provably are.
+
+Carries out recovery.py's rules on a Disk. Running it again after a crash in its middle gives the same result: it only
+cuts what cannot be served and rebuilds what the log itself implies.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from tiered.config import TopicConfig
+from tiered.errors import Corrupt
+from tiered.hot import checkpoints, recovery
+from tiered.hot.epochs import Epochs
+from tiered.hot.index import IndexBuilder, position_for
+from tiered.hot.producers import ProducerStates
+from tiered.hot.replay import load_producers
+from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segments import Proof, Segment, parse_lines
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Opened:
+    """A partition's log as found. The last of `segments` is the active one, `builder` its indexes."""
+
+    segments: list[Segment]
+    builder: IndexBuilder
+    epochs: Epochs
+    producers: ProducerStates
+    snapshot_at: int
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    cut_bytes: int = 0
+    touched: bool = False
+    """Something was checked, cut or rebuilt that is not fsynced."""
+
+
+class Opening:
+    """One opening of one directory."""
+
+    def __init__(self, files: SegmentFiles, config: TopicConfig, now_ms: int, trusted_to: int) -> None:
+        self._files = files
+        self._config = config
+        self._now_ms = now_ms
+        self._trusted_to = trusted_to
+        self._cut_bytes = 0
+        self._touched = False
+
+    def run(self, start_offset: int) -> Opened:
+        """`start_offset` is where an empty directory begins."""
+        listing = self._tidy()
+        noted = parse_lines(self._files.read(self._checkpoint(checkpoints.SEGMENTS_FILE)) or b"")
+        epochs = self._load_epochs()
+        rebuild = epochs is None
+        epochs = epochs or Epochs()
+        segments, builder = self._open_segments(listing, noted, epochs, start_offset)
+        end = segments[-1].next_offset
+        if rebuild:
+            self._walk_epochs(segments, epochs)
+        if epochs.truncate_from(end) or rebuild:
+            self._files.replace(self._checkpoint(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
+        for offset in listing.snapshots:
+            if offset > end:
+                self._files.disk.remove(self._files.path(offset, ".snapshot"))
+        producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end)
+        return Opened(
+            segments,
+            builder,
+            epochs,
+            producers,
+            snapshot_at,
+            recovery.gaps(segments),
+            self._cut_bytes,
+            self._touched,
+        )
+
+    def _checkpoint(self, name: str) -> str:
+        return f"{self._files.directory}/{name}"
+
+    def _tidy(self) -> recovery.Listing:
+        self._files.disk.make_dirs(self._files.directory)
+        listing = recovery.sort_names(self._files.disk.list(self._files.directory))
+        for name in listing.leftovers:
+            self._files.disk.remove(f"{self._files.directory}/{name}")
+        return listing
+
+    # -- segments -----------------------------------------------------------------------------------------------------
+
+    def _open_segments(
+        self, listing: recovery.Listing, noted: dict[int, Segment], epochs: Epochs, start_offset: int
+    ) -> tuple[list[Segment], IndexBuilder]:
+        bases = listing.bases or (start_offset,)
+        segments: list[Segment] = []
+        for number, base in enumerate(bases):
+            following = bases[number + 1] if number + 1 < len(bases) else None
+            if following is not None and following <= self._trusted_to:
+                segments.append(self._closed(base, following, noted.get(base)))
+                continue
+            segment, builder = self._checked(base, noted.get(base), epochs)
+            segments.append(segment)
+            if following is None:
+                break
+            if segment.next_offset != following:
+                self._drop(bases[number + 1 :])
+                break
+            builder.finish()
+            self._write_indexes(base, builder)
+            segment.proof = Proof.of(builder.offsets, builder.times)
+        return segments, builder
+
+    def _closed(self, base: int, following: int, noted: Segment | None) -> Segment:
+        """A segment below the trusted offset: taken by its line, or by its headers when the line does not fit."""
+        size = self._files.size(self._files.path(base, ".log"))
+        if noted is not None and noted.next_offset == following and noted.size == size and noted.proof is not None:
+            return noted
+        builder = IndexBuilder(base, self._config.index_interval_bytes)
+        end, next_offset = 0, base
+        for batch in self._files.walked(base, 0, check_crc=False):
+            if batch.base_offset < next_offset:
+                break
+            builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
+            end, next_offset = batch.at + batch.size, batch.last_offset + 1
+        builder.finish()
+        if next_offset != following:
+            log.error(
+                "records are missing from a segment directory=%s base=%d from=%d to=%d readable=%d size=%d",
+                self._files.directory, base, next_offset, following, end, size,
+            )  # fmt: skip
+        self._write_indexes(base, builder)
+        created = noted.created_ms if noted is not None else self._created(builder)
+        proof = Proof.of(builder.offsets, builder.times)
+        return Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, proof)
+
+    def _checked(self, base: int, noted: Segment | None, epochs: Epochs) -> tuple[Segment, IndexBuilder]:
+        """The active segment, or one above the trusted offset: walked with CRC from the last proven point, cut behind
+        the last good batch."""
+        file = self._files.open(self._files.path(base, ".log"), create=True)
+        resume = self._resume(base, noted, file.size())
+        builder, end, next_offset = resume.builder, resume.position, resume.next_offset
+        kept = len(builder.offsets), len(builder.times)
+        for batch in self._files.walked(base, end, check_crc=True):
+            if batch.base_offset < next_offset:
+                break
+            builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
+            if batch.leader_epoch > epochs.latest:
+                epochs.assign(batch.leader_epoch, batch.base_offset)
+                self._touched = True
+            end, next_offset = batch.at + batch.size, batch.last_offset + 1
+        if end < file.size():
+            log.warning(
+                "cut a torn tail directory=%s base=%d end_offset=%d bytes=%d",
+                self._files.directory, base, next_offset, file.size() - end,
+            )  # fmt: skip
+            self._cut_bytes += file.size() - end
+            self._touched = True
+        self._cut_indexes(base, *kept)
+        if end < file.size():
+            file.truncate(end)
+        self._touched |= end > resume.position
+        created = noted.created_ms if noted is not None else self._created(builder)
+        segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
+        return segment, builder
+
+    def _resume(self, base: int, noted: Segment | None, size: int) -> recovery.Resume:
+        offsets = self._files.read(self._files.path(base, ".index")) or b""
+        times = self._files.read(self._files.path(base, ".timeindex")) or b""
+        interval = self._config.index_interval_bytes
+        if self._trusted_to == recovery.EVERYTHING:
+            position, builder = recovery.resume_whole(base, interval, size, offsets, times)
+            batch = next(self._files.walked(base, position, check_crc=True), None) if position >= 0 else None
+            relative = position_for(builder.offsets, 2**31)[0]
+            if batch is not None and batch.last_offset == base + relative:
+                builder.unindexed = batch.size
+                return recovery.Resume(position + batch.size, batch.last_offset + 1, builder)
+        else:
+            proved = recovery.resume_proved(noted, interval, size, offsets, times, self._trusted_to)
+            if proved is not None:
+                return proved
+        return recovery.Resume(0, base, IndexBuilder(base, interval))
+
+    def _created(self, builder: IndexBuilder) -> int:
+        """When a segment that nobody noted began: not later than now, by its records when they say something."""
+        return min(builder.max_timestamp, self._now_ms) if builder.max_timestamp >= 0 else self._now_ms
+
+    def _cut_indexes(self, base: int, offsets_bytes: int, times_bytes: int) -> None:
+        for suffix, keep in ((".index", offsets_bytes), (".timeindex", times_bytes)):
+            file = self._files.open(self._files.path(base, suffix), create=True)
+            if file.size() > keep:
+                file.truncate(keep)
+                self._touched = True
+
+    def _write_indexes(self, base: int, builder: IndexBuilder) -> None:
+        for suffix, data in ((".timeindex", builder.times), (".index", builder.offsets)):
+            path = self._files.path(base, suffix)
+            if self._files.read(path) != bytes(data):
+                self._files.replace(path, bytes(data))
+                self._touched = True
+
+    def _drop(self, bases: tuple[int, ...]) -> None:
+        """Segments behind a hole that power loss made: their offsets were never promised."""
+        for base in reversed(bases):
+            log.warning("dropped a segment behind a torn one directory=%s base=%d", self._files.directory, base)
+            self._cut_bytes += self._files.size(self._files.path(base, ".log"))
+            for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
+                self._files.forget(self._files.path(base, suffix))
+                self._files.disk.remove(self._files.path(base, suffix))
+        self._touched = True
+
+    # -- leader epochs ------------------------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> Epochs | None:
+        """None when the file is there and does not prove itself."""
+        path = self._checkpoint(checkpoints.EPOCHS_FILE)
+        try:
+            return Epochs(checkpoints.parse_lineage(self._files.read(path) or b"", where=path))
+        except Corrupt as error:
+            log.warning("leader epochs are rebuilt from the log error=%s", error)
+            return None
+
+    def _walk_epochs(self, segments: list[Segment], epochs: Epochs) -> None:
+        epochs.truncate_from(0)
+        for segment in segments:
+            for batch in self._files.walked(segment.base_offset, 0, check_crc=False):
+                if batch.leader_epoch > epochs.latest:
+                    epochs.assign(batch.leader_epoch, batch.base_offset)

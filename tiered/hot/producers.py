@@ -1,0 +1,303 @@
+"""Idempotence and transactions of one partition: what each producer wrote last, and which offsets are undecided.
+
+Pure. The last five batches of a producer are kept, as many as its clients send before an answer, so that a retry is
+told the offset of its first try. Snapshots are in Kafka's `.snapshot` format, version 1, which holds the last one only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.ports import Buffer
+from tiered.records.batch import records
+from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
+from tiered.records.native import crc32c
+
+WINDOW = 5
+SEQUENCE_MAX = 2**31 - 1
+
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_ABORTED = struct.Struct(">hqqqq")
+_VERSION = 1
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+_COMMIT = 1
+
+
+class Written(NamedTuple):
+    """One batch that a producer wrote."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Aborted(NamedTuple):
+    """One aborted transaction, as a line of Kafka's `.txnindex` (34 bytes)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        return _ABORTED.pack(0, *self)
+
+
+def decode_aborted(data: Buffer) -> list[Aborted]:
+    """All whole entries of a `.txnindex`; stops at the first of an unknown version."""
+    out = []
+    whole = len(data) // _ABORTED.size * _ABORTED.size
+    for version, *fields in _ABORTED.iter_unpack(memoryview(data)[:whole]):
+        if version != 0:
+            break
+        out.append(Aborted(*fields))
+    return out
+
+
+@dataclass(slots=True)
+class Producer:
+    """What one producer id wrote last here."""
+
+    producer_id: int
+    epoch: int
+    batches: list[Written] = field(default_factory=list)
+    timestamp: int = -1
+    coordinator_epoch: int = -1
+    txn_first_offset: int = -1
+
+    def find(self, first_sequence: int, last_sequence: int) -> Written | None:
+        for written in self.batches:
+            if written.first_sequence == first_sequence and written.last_sequence == last_sequence:
+                return written
+        return None
+
+
+class ProducerStates:
+    """All producers of one partition. `end_offset` is the offset up to which batches were applied."""
+
+    def __init__(self, end_offset: int = 0) -> None:
+        self.end_offset = end_offset
+        self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        """First offset of each open transaction -> producer id, in the order of offsets."""
+        self._ended: list[tuple[int, int]] = []
+        """(first offset, marker offset) of ended transactions whose marker may lie above the high watermark."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def known(self, batches: Sequence[Walked]) -> list[Written]:
+        """The leading batches that stand in the log already (a retry); `Refused` when the rest does not follow on."""
+        known: list[Written] = []
+        tails: dict[int, tuple[int, int]] = {}
+        for batch in batches:
+            if batch.producer_id < 0:
+                continue
+            last = _last_sequence(batch)
+            producer = self._producers.get(batch.producer_id)
+            if producer is not None and batch.producer_id not in tails and producer.epoch == batch.producer_epoch:
+                written = producer.find(batch.base_sequence, last)
+                if written is not None and len(known) == batches.index(batch):
+                    known.append(written)
+                    continue
+            self._check_follows(batch, producer, tails.get(batch.producer_id))
+            tails[batch.producer_id] = (batch.producer_epoch, last)
+        return known
+
+    def _check_follows(self, batch: Walked, producer: Producer | None, tail: tuple[int, int] | None) -> None:
+        if tail is None:
+            if producer is None:
+                return
+            tail = (producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1)
+        epoch, last = tail
+        who = f"producer {batch.producer_id} epoch {batch.producer_epoch}"
+        if batch.producer_epoch < epoch:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: the last seen epoch is {epoch}")
+        if batch.producer_epoch > epoch:
+            if batch.base_sequence != 0:
+                raise Refused(
+                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: a new epoch begins at 0, not {batch.base_sequence}"
+                )
+            return
+        if last != -1 and batch.base_sequence != (last + 1) & SEQUENCE_MAX:
+            raise Refused(
+                Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: sequence {batch.base_sequence} does not follow {last}"
+            )
+        if last == -1 and batch.base_sequence != 0:
+            raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: sequence {batch.base_sequence} is not the first")
+
+    # -- applying -----------------------------------------------------------------------------------------------------
+
+    def apply(self, batch: Walked) -> None:
+        """A data batch stands in the log, with its final offsets."""
+        self.end_offset = batch.last_offset + 1
+        if batch.producer_id < 0:
+            return
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            producer = self._producers[batch.producer_id] = Producer(batch.producer_id, batch.producer_epoch)
+        elif producer.epoch != batch.producer_epoch:
+            producer.epoch = batch.producer_epoch
+            producer.batches.clear()
+        if len(producer.batches) == WINDOW:
+            del producer.batches[0]
+        producer.batches.append(
+            Written(
+                batch.base_sequence, _last_sequence(batch), batch.base_offset, batch.last_offset, batch.max_timestamp
+            )
+        )
+        producer.timestamp = batch.max_timestamp
+        if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
+            producer.txn_first_offset = batch.base_offset
+            self._open[batch.base_offset] = batch.producer_id
+
+    def end_transaction(self, marker: Walked, batch: Buffer) -> Aborted | None:
+        """A control batch stands in the log, its bytes in `batch`; the one record says how the transaction ended.
+        Returns the entry for the transaction index when it aborts something."""
+        assert marker.attributes & CONTROL
+        commit, coordinator_epoch = _marker(batch)
+        self.end_offset = marker.last_offset + 1
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
+            producer = self._producers[marker.producer_id] = Producer(marker.producer_id, marker.producer_epoch)
+        if producer.epoch != marker.producer_epoch:
+            producer.epoch = marker.producer_epoch
+            producer.batches.clear()
+        producer.coordinator_epoch = coordinator_epoch
+        producer.timestamp = marker.max_timestamp
+        first, producer.txn_first_offset = producer.txn_first_offset, -1
+        if first < 0:
+            return None
+        del self._open[first]
+        self._ended.append((first, marker.last_offset))
+        if commit:
+            return None
+        stable = next(iter(self._open), marker.last_offset + 1)
+        return Aborted(marker.producer_id, first, marker.last_offset, stable)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Transactions whose marker lies below the high watermark are decided for every reader."""
+        self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset whose fate a read_committed reader cannot know yet."""
+        candidates = [first for first, _ in self._ended]
+        candidates += [next(iter(self._open))] if self._open else []
+        return min(candidates, default=None)
+
+    def expire(self, now_ms: int, idle_ms: int) -> None:
+        """Forgets producers that wrote nothing for `idle_ms` and have no open transaction."""
+        for producer_id in [
+            producer.producer_id
+            for producer in self._producers.values()
+            if producer.txn_first_offset < 0 and now_ms - producer.timestamp >= idle_ms
+        ]:
+            del self._producers[producer_id]
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Kafka's producer snapshot, version 1, of all producers."""
+        entries = [_ENTRY.pack(*_fields(self._producers[producer_id])) for producer_id in sorted(self._producers)]
+        body = _COUNT.pack(len(entries)) + b"".join(entries)
+        return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def from_snapshot(cls, data: Buffer, end_offset: int, *, where: str = "") -> ProducerStates:
+        """The reverse of `snapshot`; Corrupt when the bytes do not prove themselves."""
+        states = cls(end_offset)
+        for entry in _entries(data, where):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, txn_first = entry
+            producer = Producer(producer_id, epoch, [], timestamp, coordinator_epoch, txn_first)
+            if last_offset >= 0:
+                first_sequence = (last_sequence - delta) & SEQUENCE_MAX
+                producer.batches.append(
+                    Written(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
+                )
+            states._producers[producer_id] = producer
+        open_ones = [p for p in states._producers.values() if p.txn_first_offset >= 0]
+        for producer in sorted(open_ones, key=lambda p: p.txn_first_offset):
+            states._open[producer.txn_first_offset] = producer.producer_id
+        return states
+
+    def recall(self, batches: Iterable[Walked]) -> None:
+        """Fills windows with older batches of the log, oldest first, that a snapshot could not hold."""
+        older: dict[int, list[Written]] = {}
+        for batch in batches:
+            producer = self._producers.get(batch.producer_id)
+            if producer is None or producer.epoch != batch.producer_epoch or batch.attributes & CONTROL:
+                continue
+            if producer.batches and batch.last_offset < producer.batches[0].base_offset:
+                last = _last_sequence(batch)
+                older.setdefault(batch.producer_id, []).append(
+                    Written(batch.base_sequence, last, batch.base_offset, batch.last_offset, batch.max_timestamp)
+                )
+        for producer_id, written in older.items():
+            producer = self._producers[producer_id]
+            room = WINDOW - len(producer.batches)
+            producer.batches[:0] = written[-room:] if room else []
+
+    def check(self) -> None:
+        """Asserts the invariants."""
+        for producer in self._producers.values():
+            assert len(producer.batches) <= WINDOW
+            offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
+            assert offsets == sorted(offsets), f"window out of order: {producer}"
+        assert list(self._open) == sorted(self._open)
+
+
+def _marker(batch: Buffer) -> tuple[bool, int]:
+    """(is it a commit, coordinator epoch) of an end-transaction marker; Corrupt when it is none."""
+    record = records(batch)[0]
+    if record.key is None or record.value is None or len(record.key) < 4 or len(record.value) < 6:
+        raise Corrupt(f"control record at offset {record.offset} is no end of a transaction")
+    kind = _MARKER_KEY.unpack_from(record.key)[1]
+    return kind == _COMMIT, _MARKER_VALUE.unpack_from(record.value)[1]
+
+
+def _last_sequence(batch: Walked) -> int:
+    return (batch.base_sequence + batch.last_offset - batch.base_offset) & SEQUENCE_MAX
+
+
+def _fields(producer: Producer) -> tuple[int, ...]:
+    last = producer.batches[-1] if producer.batches else Written(-1, -1, -1, -1, -1)
+    return (
+        producer.producer_id,
+        producer.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.last_offset - last.base_offset,
+        producer.timestamp,
+        producer.coordinator_epoch,
+        producer.txn_first_offset,
+    )
+
+
+def _entries(data: Buffer, where: str) -> Iterable[tuple[int, ...]]:
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise Corrupt("producer snapshot is short", where=where)
+    version, crc = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise Corrupt(f"producer snapshot has version {version}", where=where)
+    body = memoryview(data)[_HEAD.size :]
+    if crc32c(body) != crc:
+        raise Corrupt("producer snapshot's CRC does not hold", where=where)
+    (count,) = _COUNT.unpack_from(body)
+    if len(body) != _COUNT.size + count * _ENTRY.size:
+        raise Corrupt(f"producer snapshot of {count} producers has {len(data)} bytes", where=where)
+    return _ENTRY.iter_unpack(body[_COUNT.size :])

@@ -1,0 +1,103 @@
+"""What a partition's directory may be trusted for after a start.
+
+Pure. Two cases. *Whole*: the log was closed cleanly, or its process died in this boot, so that the page cache holds all
+that was written; only a write cut short by the death can be torn, at the very end. *Suspect*: anything else, where only
+what was fsynced (below the recovery point) is certain and all bytes after it must prove themselves by their CRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, sound_offsets, sound_times, times_below
+from tiered.hot.segments import Proof, Segment
+
+EVERYTHING = 2**63 - 1
+"""Recovery point of a whole log."""
+
+LEFTOVERS = (".deleted", ".tmp", ".cleaned", ".swap")
+_INDEXES = (".index", ".timeindex", ".txnindex")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A directory by meaning; offsets ascend. `leftovers` are files that no longer mean anything."""
+
+    bases: tuple[int, ...]
+    snapshots: tuple[int, ...]
+    leftovers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where the check of a segment begins, with its indexes as they stood there."""
+
+    position: int
+    next_offset: int
+    builder: IndexBuilder
+
+
+def sort_names(names: Iterable[str]) -> Listing:
+    """Sorts the names of a directory: segments, snapshots, and what a crash or a deletion left behind."""
+    bases: list[int] = []
+    snapshots: list[int] = []
+    indexes: list[tuple[str, int]] = []
+    leftovers: list[str] = []
+    for name in names:
+        stem, dot, kind = name.partition(".")
+        number = int(stem) if len(stem) == 20 and stem.isdigit() else -1
+        if name.endswith(LEFTOVERS):
+            leftovers.append(name)
+        elif number >= 0 and kind == "log":
+            bases.append(number)
+        elif number >= 0 and kind == "snapshot":
+            snapshots.append(number)
+        elif number >= 0 and dot + kind in _INDEXES:
+            indexes.append((name, number))
+    leftovers += [name for name, number in indexes if number not in bases]
+    return Listing(tuple(sorted(bases)), tuple(sorted(snapshots)), tuple(leftovers))
+
+
+def resume_whole(base_offset: int, interval: int, size: int, offsets: bytes, times: bytes) -> tuple[int, IndexBuilder]:
+    """(position of the last indexed batch or -1, indexes up to and with it) from the files of a whole log.
+
+    Times are written before offsets, so that every offset entry that is there has its time entry too; what follows the
+    last offset entry in the time index came with the closing of a segment that was not finished.
+    """
+    kept = sound_offsets(offsets, size)
+    if kept == 0:
+        return -1, IndexBuilder(base_offset, interval)
+    relative, position = OFFSET_ENTRY.unpack_from(offsets, kept - OFFSET_ENTRY.size)
+    sound = times[: sound_times(times)]
+    return position, IndexBuilder(base_offset, interval, offsets[:kept], sound[: times_below(sound, relative + 1)])
+
+
+def resume_proved(
+    noted: Segment | None, interval: int, size: int, offsets: bytes, times: bytes, trusted_to: int
+) -> Resume | None:
+    """Where the check begins by the last line of the segment checkpoint; None when it proves nothing below
+    `trusted_to`."""
+    if noted is None or noted.proof is None or noted.next_offset > trusted_to or noted.size > size:
+        return None
+    proof = noted.proof
+    offsets, times = offsets[: proof.offsets_bytes], times[: proof.times_bytes]
+    if Proof.of(offsets, times) != proof:
+        return None
+    builder = IndexBuilder(noted.base_offset, interval, offsets, times)
+    last = OFFSET_ENTRY.unpack_from(offsets, len(offsets) - OFFSET_ENTRY.size)[1] if offsets else 0
+    builder.unindexed = noted.size - last
+    builder.max_timestamp, builder.max_timestamp_offset = noted.max_timestamp, noted.max_timestamp_offset
+    return Resume(noted.size, noted.next_offset, builder)
+
+
+def gaps(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Offset ranges `[start, end)` that no segment holds though later ones exist: damage, never served around."""
+    pairs = pairwise(segments)
+    return [(a.next_offset, b.base_offset) for a, b in pairs if a.next_offset < b.base_offset]
+
+
+def usable_snapshots(snapshots: Sequence[int], start: int, end: int) -> list[int]:
+    """Snapshots to try, newest first; those above `end` belong to a history that was cut."""
+    return [offset for offset in reversed(snapshots) if start <= offset <= end]

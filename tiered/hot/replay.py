@@ -1,0 +1,82 @@
+"""Producer state as of an offset: the newest snapshot that proves itself, and the headers of the log after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from tiered.errors import Corrupt
+from tiered.hot.index import position_below, position_for, sound_offsets
+from tiered.hot.producers import ProducerStates, decode_aborted
+from tiered.hot.recovery import usable_snapshots
+from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segments import Segment, holder
+from tiered.records.model import CONTROL, Walked
+
+log = logging.getLogger(__name__)
+
+RECALL_BYTES = 1 << 20
+"""Log before a snapshot that is walked to fill the windows, of which the snapshot holds only the last batch."""
+
+
+def load_producers(
+    files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int
+) -> tuple[ProducerStates, int]:
+    """(producers as of `end`, offset of the snapshot used, or where the log begins). Snapshots that do not prove
+    themselves are removed."""
+    start = segments[0].base_offset
+    for offset in usable_snapshots(snapshots, start, end):
+        path = files.path(offset, ".snapshot")
+        try:
+            states = ProducerStates.from_snapshot(files.read(path) or b"", offset, where=path)
+        except Corrupt as error:
+            log.warning("producer snapshot is dropped error=%s", error)
+            files.disk.remove(path)
+            continue
+        if len(states) and offset > start:
+            _recall(files, states, segments[holder(segments, offset - 1)], offset)
+        break
+    else:
+        states, offset = ProducerStates(start), start
+    for segment in segments[max(holder(segments, offset), 0) :]:
+        if segment.base_offset < end and segment.next_offset > offset:
+            _replay(files, states, segment, offset, end)
+    states.end_offset = end
+    return states, offset
+
+
+def index_of(files: SegmentFiles, segment: Segment) -> bytes:
+    """The offset index in a segment's file, as far as it can be one."""
+    data = files.read(files.path(segment.base_offset, ".index")) or b""
+    return data[: sound_offsets(data, segment.size)]
+
+
+def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int) -> None:
+    position = 0
+    if start > segment.base_offset:
+        position = position_for(index_of(files, segment), start - segment.base_offset)[1]
+    for batch in files.walked(segment.base_offset, position, check_crc=False):
+        if batch.at >= segment.size or batch.base_offset >= end:
+            return
+        if batch.base_offset < start:
+            continue
+        if batch.attributes & CONTROL:
+            _end_transaction(files, states, segment, batch)
+        else:
+            states.apply(batch)
+
+
+def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: Walked) -> None:
+    aborted = states.end_transaction(marker, files.log(segment.base_offset).pread(marker.at, marker.size))
+    if aborted is not None:
+        file = files.open(files.path(segment.base_offset, ".txnindex"), create=True)
+        if aborted not in decode_aborted(file.pread(0, file.size())):
+            file.append([aborted.encode()])
+
+
+def _recall(files: SegmentFiles, states: ProducerStates, segment: Segment, offset: int) -> None:
+    index = index_of(files, segment)
+    limit = position_for(index, offset - 1 - segment.base_offset)[1] - RECALL_BYTES
+    position = position_below(index, limit) if limit > 0 else 0
+    batches = files.walked(segment.base_offset, position, check_crc=False)
+    states.recall(batch for batch in batches if batch.last_offset < offset and batch.at < segment.size)

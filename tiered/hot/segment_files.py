@@ -1,0 +1,135 @@
+"""The files of one partition: names as Kafka's, opened when needed, at most so many at once.
+
+A file that falls out of the bound is closed by its last user letting go of it: a slice being sent stays readable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tiered.errors import Corrupt
+from tiered.ports import Disk, File
+from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, Walked
+from tiered.records.native import walk
+
+OPEN_FILES_MAX = 1024
+WINDOW_BYTES = 4096
+WALK_BATCHES = 4096
+
+_HEAD = struct.Struct(">qi11xi8xq")
+"""Base offset, batch length, last offset delta, max timestamp: the first 43 bytes of a header."""
+
+
+class Spot(NamedTuple):
+    """Where a batch stands in a log file."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class OpenFiles:
+    """Open files of a disk by path, least recently used first; one for all logs of a broker."""
+
+    def __init__(self, disk: Disk, limit: int = OPEN_FILES_MAX) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str, *, create: bool = False) -> File:
+        """The file at `path`; `Unavailable` when it is absent and not to be created."""
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            return file
+        file = self._disk.open(path, create=create)
+        self._files[path] = file
+        if len(self._files) > self._limit:
+            self._files.popitem(last=False)
+        return file
+
+    def forget(self, path: str) -> None:
+        """Whoever still holds the file may go on reading it."""
+        self._files.pop(path, None)
+
+
+class SegmentFiles:
+    """Names and bytes of one partition's directory."""
+
+    def __init__(self, disk: Disk, directory: str, files: OpenFiles) -> None:
+        self.disk = disk
+        self.directory = directory
+        self._files = files
+
+    def path(self, offset: int, suffix: str) -> str:
+        return f"{self.directory}/{offset:020d}{suffix}"
+
+    def log(self, base_offset: int) -> File:
+        return self._files.get(f"{self.directory}/{base_offset:020d}.log")
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return self._files.get(path, create=create)
+
+    def forget(self, path: str) -> None:
+        self._files.forget(path)
+
+    def read(self, path: str) -> bytes | None:
+        """All bytes of a file; None when it is absent."""
+        if not self.disk.exists(path):
+            return None
+        file = self.disk.open(path, write=False)
+        try:
+            return file.pread(0, file.size())
+        finally:
+            file.close()
+
+    def size(self, path: str) -> int:
+        file = self.disk.open(path, write=False)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def replace(self, path: str, data: bytes) -> None:
+        """The whole file at once for every reader; not durable before `sync` of it and of the directory."""
+        self.forget(path)
+        self.disk.remove(path + ".tmp")
+        file = self.disk.open(path + ".tmp", create=True)
+        try:
+            file.append([data])
+        finally:
+            file.close()
+        self.disk.rename(path + ".tmp", path)
+
+    def spots(self, base_offset: int, position: int, end: int) -> Iterator[Spot]:
+        """Headers of the batches from `position`, a batch's edge, up to `end`; `Corrupt` where there is none."""
+        file = self.log(base_offset)
+        window, window_at = b"", position
+        while position < end:
+            if position + _HEAD.size > window_at + len(window):
+                window, window_at = file.pread(position, WINDOW_BYTES), position
+                if len(window) < HEADER_BYTES:
+                    raise Corrupt("batch header is short", where=file.name, position=position)
+            first, length, delta, timestamp = _HEAD.unpack_from(window, position - window_at)
+            if length < MIN_LENGTH or delta < 0 or first < base_offset:
+                raise Corrupt("no batch header", where=file.name, position=position)
+            yield Spot(position, length + LENGTH_FROM, first, first + delta, timestamp)
+            position += length + LENGTH_FROM
+
+    def walked(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[Walked]:
+        """Batches of a log file from `position` on, up to the first that does not prove itself; in bounded memory."""
+        file = self.log(base_offset)
+        if file.size() <= position:
+            return
+        view = file.map()
+        while position < len(view):
+            step = walk(view, position, check_crc=check_crc, max_batches=WALK_BATCHES)
+            yield from step.batches
+            if step.why:
+                return
+            position = step.end

@@ -1,0 +1,124 @@
+"""Look-ups inside the segments of one log: positions by offset, by size and by time; indexes that prove themselves.
+
+An index of a closed segment is mapped read-only and believed only while its length and CRC are those of the segment's
+proof; else it is rebuilt from the headers of the log, which it is a function of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+from tiered.errors import Corrupt
+from tiered.hot.index import IndexBuilder, offset_before, position_below, position_for
+from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segments import Proof, Segment
+from tiered.metrics import Metrics
+from tiered.ports import Buffer
+from tiered.records.batch import first_at_or_after, records
+
+log = logging.getLogger(__name__)
+
+MAPPED_MAX = 4
+"""Closed segments of one log whose indexes stay mapped."""
+
+
+class SegmentIndex:
+    """Look-ups in all segments of one log. The active one has its indexes in memory (`set_active`)."""
+
+    def __init__(self, files: SegmentFiles, metrics: Metrics) -> None:
+        self._files = files
+        self._mapped: OrderedDict[int, tuple[Buffer, Buffer]] = OrderedDict()
+        self._active = -1
+        self._builder = IndexBuilder(0, 0)
+        self._rebuilt = metrics.counter("tiered_log_index_rebuilds_total", "Indexes that did not prove themselves.")
+
+    def set_active(self, base_offset: int, builder: IndexBuilder) -> None:
+        self._active, self._builder = base_offset, builder
+        self._mapped.pop(base_offset, None)
+
+    def forget(self, base_offset: int) -> None:
+        self._mapped.pop(base_offset, None)
+
+    def indexes(self, segment: Segment) -> tuple[Buffer, Buffer]:
+        """(offset index, time index) of a segment."""
+        base = segment.base_offset
+        if base == self._active:
+            return self._builder.offsets, self._builder.times
+        mapped = self._mapped.get(base)
+        if mapped is None:
+            mapped = self._mapped[base] = self._prove(segment)
+            if len(self._mapped) > MAPPED_MAX:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(base)
+        return mapped
+
+    def position(self, segment: Segment, offset: int) -> int:
+        """Where the batch that holds `offset` begins, or the first one after it; the segment's size behind the last."""
+        if offset >= segment.next_offset:
+            return segment.size
+        start = position_for(self.indexes(segment)[0], offset - segment.base_offset)[1]
+        for spot in self._files.spots(segment.base_offset, start, segment.size):
+            if spot.last_offset >= offset:
+                return spot.position
+        raise Corrupt(f"offset {offset} is not where the index says", where=self._files.path(segment.base_offset, ""))
+
+    def edge(self, segment: Segment, position: int, limit: int) -> tuple[int, int]:
+        """(end, next offset) of the last whole batch that ends at or below byte `limit`, of at least the one at
+        `position`."""
+        start = max(position, position_below(self.indexes(segment)[0], limit))
+        end, next_offset = start, segment.base_offset
+        for spot in self._files.spots(segment.base_offset, start, segment.size):
+            if spot.position + spot.size > limit and spot.position > position:
+                return spot.position, spot.base_offset
+            end, next_offset = spot.position + spot.size, spot.last_offset + 1
+        return end, next_offset
+
+    def first_since(self, segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the segment's first record at or above `start_offset` not earlier than `timestamp`;
+        opens the one batch that holds it."""
+        offsets, times = self.indexes(segment)
+        relative = max(offset_before(times, timestamp), start_offset - 1 - segment.base_offset)
+        start = position_for(offsets, relative)[1] if relative >= 0 else 0
+        for spot in self._files.spots(segment.base_offset, start, segment.size):
+            if spot.max_timestamp < timestamp or spot.last_offset < start_offset:
+                continue
+            batch = self._files.log(segment.base_offset).pread(spot.position, spot.size)
+            if spot.base_offset >= start_offset:
+                found = first_at_or_after(batch, 0, timestamp)
+            else:
+                rest = (r for r in records(batch) if r.offset >= start_offset and r.timestamp >= timestamp)
+                found = next(((r.offset, r.timestamp) for r in rest), None)
+            if found is not None:
+                return found
+        return None
+
+    def _prove(self, segment: Segment) -> tuple[Buffer, Buffer]:
+        if segment.proof is not None:
+            offsets, times = (self._map(segment.base_offset, suffix) for suffix in (".index", ".timeindex"))
+            if Proof.of(offsets, times) == segment.proof:
+                return offsets, times
+        self._rebuild(segment)
+        return self._map(segment.base_offset, ".index"), self._map(segment.base_offset, ".timeindex")
+
+    def _map(self, base_offset: int, suffix: str) -> Buffer:
+        path = self._files.path(base_offset, suffix)
+        if not self._files.disk.exists(path):
+            return b""
+        file = self._files.disk.open(path, write=False)
+        try:
+            return file.map() if file.size() else b""
+        finally:
+            file.close()
+
+    def _rebuild(self, segment: Segment) -> None:
+        log.warning("index is rebuilt directory=%s base=%d", self._files.directory, segment.base_offset)
+        self._rebuilt.inc()
+        builder = IndexBuilder(segment.base_offset, self._builder.interval)
+        for spot in self._files.spots(segment.base_offset, 0, segment.size):
+            builder.note(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
+        builder.finish()
+        self._files.replace(self._files.path(segment.base_offset, ".timeindex"), bytes(builder.times))
+        self._files.replace(self._files.path(segment.base_offset, ".index"), bytes(builder.offsets))
+        segment.proof = Proof.of(builder.offsets, builder.times)

@@ -1,0 +1,120 @@
+"""The segments of one log: what is known of each without opening it, who holds an offset, when to roll.
+
+Pure. What is known of a closed segment stands as one line of the partition's `segment-checkpoint`, so that a log of a
+thousand segments opens without reading them, and an index proves itself by the length and CRC in that line.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from tiered.config import TopicConfig
+from tiered.hot.index import RELATIVE_MAX
+from tiered.ports import Buffer
+from tiered.records.native import crc32c
+
+_BASE = attrgetter("base_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Length and CRC-32C of both indexes of a closed segment."""
+
+    offsets_bytes: int
+    offsets_crc: int
+    times_bytes: int
+    times_crc: int
+
+    @classmethod
+    def of(cls, offsets: Buffer, times: Buffer) -> Proof:
+        return cls(len(offsets), crc32c(offsets), len(times), crc32c(times))
+
+
+@dataclass(slots=True)
+class Segment:
+    """Offsets `[base_offset, next_offset)` in a log file of `size` bytes. Times in ms.
+
+    `created_ms` is when its first batch came, by the broker's clock. Without a proof, indexes are rebuilt on first use.
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    created_ms: int
+    max_timestamp: int = -1
+    max_timestamp_offset: int = -1
+    proof: Proof | None = None
+
+
+def holder(segments: Sequence[Segment], offset: int) -> int:
+    """Index of the segment with the greatest base offset <= `offset`; -1 below the first."""
+    return bisect_right(segments, offset, key=_BASE) - 1
+
+
+def roll_due(segment: Segment, config: TopicConfig, now_ms: int, jitter_seed: str, max_age_ms: int | None) -> bool:
+    """Whether age alone closes a segment. The broker's clock counts, not record timestamps: an old topic replayed today
+    must not roll at every batch, and a quiet one must roll without a next batch. `max_age_ms` lowers `segment.ms`."""
+    if segment.size == 0:
+        return False
+    due = config.segment_ms - jitter_ms(config.segment_jitter_ms, jitter_seed, segment.base_offset)
+    age = now_ms - segment.created_ms
+    return age >= due or (max_age_ms is not None and age >= max_age_ms)
+
+
+def jitter_ms(limit_ms: int, seed: str, base_offset: int) -> int:
+    """Spreads the rolls of many partitions over `limit_ms`; the same segment always gets the same share."""
+    return crc32c(f"{seed}:{base_offset}".encode()) % limit_ms if limit_ms > 0 else 0
+
+
+def must_roll(segment: Segment, more: int, last_offset: int, config: TopicConfig) -> bool:
+    """Whether `more` bytes that end with `last_offset` need a new segment."""
+    return segment.size > 0 and (
+        segment.size + more > config.segment_bytes or last_offset - segment.base_offset > RELATIVE_MAX
+    )
+
+
+# -- segment-checkpoint -----------------------------------------------------------------------------------------------
+
+
+def line(segment: Segment) -> bytes:
+    """One line: nine numbers, the proof's four (or -1), and a CRC over the text before it."""
+    proof = segment.proof or Proof(-1, -1, -1, -1)
+    numbers = (
+        segment.base_offset,
+        segment.next_offset,
+        segment.size,
+        segment.created_ms,
+        segment.max_timestamp,
+        segment.max_timestamp_offset,
+        proof.offsets_bytes,
+        proof.offsets_crc,
+        proof.times_bytes,
+        proof.times_crc,
+    )
+    text = " ".join(map(str, numbers))
+    return f"{text} {crc32c(text.encode())}\n".encode()
+
+
+def parse_lines(data: bytes) -> dict[int, Segment]:
+    """Segments by base offset; a later line replaces an earlier one, a line that does not prove itself is left out."""
+    found: dict[int, Segment] = {}
+    for row in data.split(b"\n"):
+        text, _, crc = row.rpartition(b" ")
+        if not text or crc != str(crc32c(text)).encode():
+            continue
+        base, following, size, created, newest, newest_offset, *proof = map(int, text.split(b" "))
+        proved = Proof(*proof) if proof[0] >= 0 else None
+        found[base] = Segment(base, following, size, created, newest, newest_offset, proved)
+    return found
+
+
+def lines(segments: Iterable[Segment]) -> bytes:
+    """The whole file."""
+    return b"".join(map(line, segments))
+
+
+def without_proof(segment: Segment) -> Segment:
+    return replace(segment, proof=None)
