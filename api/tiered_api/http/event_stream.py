@@ -1,0 +1,74 @@
+"""Server-sent events: a partition followed from an offset on. The id of an event is its offset, so a browser that
+reconnects (`Last-Event-ID`) goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import orjson
+from aiohttp import web
+
+from tiered_api.http import media
+from tiered_api.http.answers import cut_off
+from tiered_api.http.errors import NAMED, HttpError, from_named
+from tiered_api.http.reads import Ask, bytes_of, effort, fetch
+from tiered_api.http.render import events
+from tiered_api.http.request import Request
+
+ROUND_BYTES = 1 << 18
+SILENCE_MS = 15_000
+"""After this long without a record a comment is sent, so that proxies and clients see a living connection."""
+
+
+async def stream_events(request: Request, ask: Ask, form: str) -> web.StreamResponse:
+    """Events until the client goes, the stream is too old or the server closes."""
+    ask = replace(ask, offset=_resume(request, ask.offset), max_bytes=min(ask.max_bytes, ROUND_BYTES), wait_ms=0)
+    text, ask = await _round(request, ask, form)
+    response = web.StreamResponse(headers={"Content-Type": media.EVENTS, "Cache-Control": "no-store"})
+    await response.prepare(request)
+    await _send(request, response, text or b": open\n\n")
+    ask = replace(ask, wait_ms=SILENCE_MS)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + request.site.limits.stream_seconds
+    while loop.time() < until and not request.site.closing and request.transport is not None:
+        try:
+            text, ask = await _round(request, ask, form)
+        except NAMED as error:
+            await _send(request, response, _failed(from_named(error)))
+            break
+        await _send(request, response, text or b": silence\n\n")
+    response.force_close()
+    await response.write_eof()
+    return response
+
+
+def _resume(request: Request, offset: int) -> int:
+    last = request.headers.get("Last-Event-ID")
+    if last is None:
+        return offset
+    if not (last.isascii() and last.isdigit() and len(last) <= 18):
+        raise HttpError(400, "Last-Event-ID has to be the offset of an event")
+    return int(last) + 1
+
+
+async def _round(request: Request, ask: Ask, form: str) -> tuple[bytes, Ask]:
+    """The events of one read, and the read after it."""
+    site = request.site
+    data = bytes_of(await fetch(request, ask))
+    text, count, following = await site.work(effort(data), events, data, ask.offset, site.limits.json_bytes, form)
+    site.read.inc(count)
+    return text, replace(ask, offset=following)
+
+
+def _failed(error: HttpError) -> bytes:
+    body = orjson.dumps({"error_code": error.error_code, "message": error.message})
+    return b"event: error\ndata: %b\n\n" % body
+
+
+async def _send(request: Request, response: web.StreamResponse, text: bytes) -> None:
+    try:
+        async with asyncio.timeout(request.site.limits.write_seconds):
+            await response.write(text)
+    except TimeoutError:
+        cut_off(request)

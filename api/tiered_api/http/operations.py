@@ -1,0 +1,38 @@
+"""What operators ask: health, metrics, who this broker is, and where a partition's records are."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from tiered_api.http import media
+from tiered_api.http.answers import Answer, as_json
+from tiered_api.http.produce import topic_image
+from tiered_api.http.reads import partition_of_path
+from tiered_api.http.request import Request
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def healthz(request: Request) -> web.StreamResponse:
+    """200 when the broker serves, 503 and the reasons when it does not."""
+    health = request.site.node.health()
+    body = {"ok": health.ok, "problems": health.problems, "details": health.details}
+    return as_json(body, status=200 if health.ok else 503)
+
+
+async def metrics(request: Request) -> web.StreamResponse:
+    """Prometheus text."""
+    media.answer_type(request.headers.get("Accept"), (media.TEXT, "application/openmetrics-text"))
+    return Answer(request.site.node.metrics.render().encode(), kind=PROMETHEUS)
+
+
+async def get_node(request: Request) -> web.StreamResponse:
+    """Which broker answers here, and which life of it: what a second one with its id asks before it starts."""
+    node = request.site.node
+    return as_json({"cluster_id": node.cluster_id, "node_id": node.settings.node_id, "incarnation": node.incarnation})
+
+
+async def get_partition_state(request: Request) -> web.StreamResponse:
+    """Leader, offsets, bytes and segments of a partition, hot and cold."""
+    replica = partition_of_path(request)
+    return as_json(replica.explain(topic_image(request.site, replica.topic).partitions[replica.partition]))

@@ -1,0 +1,136 @@
+"""Records into partitions: which one, in which batch, and what became of each. HTTP produce always means acks=all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tiered.config import TopicConfig
+from tiered.errors import Code, Refused
+from tiered.metadata.image import TopicImage
+from tiered.records.batch import HEADER_BYTES, Codec, encode
+from tiered.records.partitioner import partition_of
+from tiered.replication.replica import Replica
+from tiered_api.http.errors import NAMED, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError, from_named
+from tiered_api.http.formats import Incoming
+from tiered_api.http.site import Site
+
+RECORD_OVERHEAD = 32
+"""Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""
+
+CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+_turn = itertools.count()
+"""Keyless records of one request stay together; the next request's go to the next partition."""
+
+ONE_AT_FAULT = (Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, Code.MESSAGE_TOO_LARGE)
+"""Refusals of a batch that one record may have caused: the others are tried again without it."""
+
+
+class Placed(NamedTuple):
+    """Where a record is now, and the timestamp that it has there."""
+
+    partition: int
+    offset: int
+    timestamp: int
+
+
+def topic_image(site: Site, name: str) -> TopicImage:
+    """The topic; HttpError 404 when there is none."""
+    topic = site.node.image.topics.get(name)
+    if topic is None:
+        raise HttpError(TOPIC_NOT_FOUND, f"topic {name[:249]!r} not found")
+    return topic
+
+
+def replica_of(site: Site, topic: TopicImage, partition: int) -> Replica:
+    """The partition's replica here; HttpError 404 when the topic has no such partition."""
+    if not 0 <= partition < len(topic.partitions):
+        raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition}")
+    return site.node.replica(topic.name, partition)
+
+
+def choose(record: Incoming, partitions: int, turn: int) -> int:
+    """The partition a record goes to: as asked, by its key as Kafka's default partitioner, or in turn."""
+    if record.partition is not None:
+        return record.partition
+    if record.key is not None:
+        return partition_of(record.key, partitions)
+    return turn % partitions
+
+
+async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
+    """One record, one batch. Raises what refuses it."""
+    partition = choose(record, len(topic.partitions), next(_turn))
+    return (await _append(site, replica_of(site, topic, partition), [record]))[0]
+
+
+async def append_many(site: Site, topic: TopicImage, records: Sequence[Incoming]) -> list[Placed | HttpError]:
+    """One batch per partition, more only where one would be too large; what became of each record, in order."""
+    outcomes: list[Placed | HttpError] = [_UNKNOWN] * len(records)
+    turn, count = next(_turn), len(topic.partitions)
+    groups: dict[int, list[int]] = {}
+    for n, record in enumerate(records):
+        groups.setdefault(choose(record, count, turn), []).append(n)
+    for partition, numbers in groups.items():
+        try:
+            replica = replica_of(site, topic, partition)
+        except NAMED as error:
+            for n in numbers:
+                outcomes[n] = from_named(error)
+            continue
+        for batch in batches(records, numbers, replica.config.max_message_bytes):
+            for n, outcome in zip(batch, await _outcomes(site, replica, [records[n] for n in batch]), strict=True):
+                outcomes[n] = outcome
+    return outcomes
+
+
+_UNKNOWN = HttpError(500, "internal error")
+
+
+def batches(records: Sequence[Incoming], numbers: Iterable[int], limit: int) -> Iterable[list[int]]:
+    """`numbers` in runs whose records make a batch of at most `limit` bytes; one too large for that is alone."""
+    run: list[int] = []
+    size = HEADER_BYTES
+    for n in numbers:
+        more = size_of(records[n])
+        if run and size + more > limit:
+            yield run
+            run, size = [], HEADER_BYTES
+        run.append(n)
+        size += more
+    if run:
+        yield run
+
+
+def size_of(record: Incoming) -> int:
+    """An upper bound of a record's bytes in a batch."""
+    size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 10 + 4 * len(name) + len(value or b"")
+    return size
+
+
+async def _outcomes(site: Site, replica: Replica, records: Sequence[Incoming]) -> list[Placed | HttpError]:
+    try:
+        return list(await _append(site, replica, records))
+    except NAMED as error:
+        if len(records) == 1 or not isinstance(error, Refused) or error.code not in ONE_AT_FAULT:
+            return [from_named(error)] * len(records)
+    return [outcome for record in records for outcome in await _outcomes(site, replica, [record])]
+
+
+async def _append(site: Site, replica: Replica, records: Sequence[Incoming]) -> list[Placed]:
+    batch = bytearray(encode([record[1:5] for record in records], codec=codec_of(replica.config)))
+    appended = await replica.append(batch, timeout_ms=site.limits.append_ms)
+    site.written.inc(len(records))
+    first, stamped, partition = appended.base_offset, appended.append_time_ms, replica.partition
+    if stamped >= 0:
+        return [Placed(partition, first + n, stamped) for n in range(len(records))]
+    return [Placed(partition, first + n, record.timestamp) for n, record in enumerate(records)]
+
+
+def codec_of(config: TopicConfig) -> Codec:
+    """How to compress what came uncompressed: as the topic says, "producer" leaves it alone."""
+    return CODECS.get(config.compression_type, Codec.NONE)

@@ -1,0 +1,127 @@
+"""What all reads of a partition share: where to begin, how much, how long to wait; and batches opened into records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.ports import FileSlice
+from tiered.records.batch import header, records
+from tiered.records.model import CODEC_MASK, Record
+from tiered.replication.replica import Fetched, Replica
+from tiered_api.http.errors import OFFSET_OUT_OF_RANGE, HttpError
+from tiered_api.http.produce import replica_of, topic_image
+from tiered_api.http.request import Request
+
+MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
+MAX_OFFSET = (1 << 63) - 1
+DEFAULT_BYTES = 1 << 20
+ATTRIBUTES_AT = 22
+"""The byte of a batch header that names its codec."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A read as asked for: offset, bytes of batches, milliseconds to wait for the first."""
+
+    replica: Replica
+    offset: int
+    max_bytes: int
+    wait_ms: int
+
+
+async def asked(request: Request, max_bytes: int) -> Ask:
+    """The read that path and query describe; HttpError 404 for the partition, 400 for the query."""
+    replica = partition_of_path(request)
+    limits = request.site.limits
+    return Ask(
+        replica,
+        await _start(request, replica),
+        request.integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
+        request.integer("timeout", 0, 0, limits.poll_ms),
+    )
+
+
+def partition_of_path(request: Request) -> Replica:
+    """The replica that `{topic}` and `{partition}` name."""
+    return replica_of(request.site, topic_image(request.site, request.args["topic"]), request.number("partition"))
+
+
+async def _start(request: Request, replica: Replica) -> int:
+    """`offset` (a number, "earliest" or "latest") or the first at or after `timestamp`; the log's start without."""
+    parameters = request.parameters()
+    if "offset" in parameters and "timestamp" in parameters:
+        raise HttpError(400, "offset and timestamp exclude each other")
+    if "timestamp" in parameters:
+        found = await replica.offset_for_timestamp(request.integer("timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP))
+        return replica.high_watermark if found is None else found[0]
+    match parameters.get("offset", "earliest"):
+        case "earliest":
+            return replica.log_start_offset
+        case "latest":
+            return replica.high_watermark
+    return request.integer("offset", 0, 0, MAX_OFFSET)
+
+
+async def fetch(request: Request, ask: Ask) -> Fetched:
+    """Whole batches from the one that holds the offset, after waiting for them as long as asked; HttpError 416 for an
+    offset outside of the log."""
+    try:
+        fetched = await ask.replica.read(ask.offset, ask.max_bytes)
+        if ask.wait_ms == 0 or fetched.size:
+            return fetched
+        try:
+            async with request.site.patience(ask.wait_ms / 1000 + 1):
+                return await ask.replica.read(ask.offset, ask.max_bytes, max_wait_ms=ask.wait_ms)
+        except TimeoutError:
+            return fetched
+    except Refused as refused:
+        if refused.code is not Code.OFFSET_OUT_OF_RANGE:
+            raise
+        bounds = f"{ask.replica.log_start_offset} to {ask.replica.high_watermark}"
+        raise HttpError(OFFSET_OUT_OF_RANGE, f"offset {ask.offset} is not in {bounds}") from None
+
+
+def bytes_of(fetched: Fetched) -> bytes:
+    """The batches of a read in memory."""
+    data = fetched.data
+    if not isinstance(data, FileSlice):
+        return bytes(data)
+    read = data.file.pread(data.start, data.length)
+    if len(read) != data.length:
+        raise Corrupt("segment file is shorter than its index says", where=data.file.name, position=data.start)
+    return read
+
+
+class Opened(NamedTuple):
+    """The data records of one batch from the asked offset on, and what the batch says for all of them."""
+
+    leader_epoch: int
+    next_offset: int
+    records: list[Record]
+
+
+def opened(data: bytes, offset: int, room: int) -> Iterator[Opened]:
+    """The batches of `data`, records below `offset` left out, control batches empty. Ends before the batch that would
+    exceed `room` decompressed bytes, but gives at least one."""
+    at = 0
+    while at < len(data):
+        head = header(data, at)
+        rows: list[Record] = []
+        if not head.is_control:
+            rows = records(data, at)
+            if rows and rows[0].offset < offset:
+                rows = [row for row in rows if row.offset >= offset]
+        size = head.size if not head.codec else sum(len(row.key or b"") + len(row.value or b"") + 32 for row in rows)
+        if at and size > room:
+            return
+        room -= size
+        yield Opened(head.leader_epoch, head.next_offset, rows)
+        at += head.size
+
+
+def effort(data: bytes | bytearray) -> int:
+    """How much work it is to open `data`, in bytes: what is compressed may become many times as much."""
+    return len(data) * 64 if len(data) > ATTRIBUTES_AT and data[ATTRIBUTES_AT] & CODEC_MASK else len(data)

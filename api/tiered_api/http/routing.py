@@ -1,0 +1,124 @@
+"""Which route a request belongs to. A route is data: the same table answers requests and prints `/openapi.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from tiered_api.http import media
+from tiered_api.http.errors import HttpError
+from tiered_api.http.request import Request, decode
+
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
+
+REMEMBERED = 4096
+"""Paths whose match is kept; when there are more, all are forgotten."""
+REMEMBERED_CHARACTERS = 512
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query parameter, as the documentation shows it."""
+
+    name: str
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """One operation. `path` holds `{argument}` segments; `takes` and `gives` are media types, `body` and `answer`
+    names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
+
+    method: str
+    path: str
+    handler: Handler
+    status: int = 200
+    query: tuple[Query, ...] = ()
+    takes: tuple[str, ...] = ()
+    body: str = ""
+    gives: tuple[str, ...] = (media.JSON,)
+    answer: str = ""
+
+    @property
+    def operation(self) -> str:
+        """The handler's name: unique, and what metrics call the route."""
+        module = self.handler.__module__.rpartition(".")[0].rpartition(".")[2]
+        prefix = f"{module}_" if module in ("v2", "v3") else ""
+        return prefix + self.handler.__name__
+
+
+@dataclass
+class _Place:
+    """One node of the tree of paths."""
+
+    below: dict[str, _Place] = field(default_factory=dict)
+    argument: str = ""
+    any: _Place | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+Match = tuple[dict[str, Route], dict[str, str]]
+
+
+class Table:
+    """All routes, found by walking the path's segments. A segment is decoded after the split: `%2F` never splits."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Place()
+        self._remembered: dict[str, Match] = {}
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        place = self._root
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                place.any = place.any or _Place(argument=segment[1:-1])
+                place = place.any
+                if place.argument != segment[1:-1]:
+                    raise ValueError(f"{route.path}: this argument is {place.argument} in another route")
+            else:
+                place = place.below.setdefault(segment, _Place())
+        if route.method in place.routes:
+            raise ValueError(f"two routes for {route.method} {route.path}")
+        place.routes[route.method] = route
+
+    def match(self, method: str, target: str) -> tuple[Route, dict[str, str]]:
+        """The route and its path arguments; HttpError 404 without one, 405 with `Allow` for another method."""
+        path = target.partition("?")[0]
+        found = self._remembered.get(path)
+        if found is None:
+            found = self._walk(path)
+            if len(self._remembered) >= REMEMBERED:
+                self._remembered.clear()
+            if len(path) <= REMEMBERED_CHARACTERS:
+                self._remembered[path] = found
+        routes, arguments = found
+        route = routes.get(method)
+        if route is None and method == "HEAD":
+            route = routes.get("GET")
+        if route is None:
+            allowed = sorted({*routes, "HEAD"} if "GET" in routes else routes)
+            raise HttpError(405, f"{method} is not possible here", (("Allow", ", ".join(allowed)),))
+        return route, arguments
+
+    def _walk(self, path: str) -> Match:
+        if not path.startswith("/"):
+            raise HttpError(400, "the request target has to be a path")
+        place, arguments = self._root, {}
+        for raw in path.split("/")[1:]:
+            segment = decode(raw)
+            below = place.below.get(segment)
+            if below is None and place.any is not None and segment:
+                below = place.any
+                arguments[below.argument] = segment
+            if below is None:
+                raise HttpError(404, "there is nothing at this address")
+            place = below
+        if not place.routes:
+            raise HttpError(404, "there is nothing at this address")
+        return place.routes, arguments

@@ -1,0 +1,67 @@
+"""REST v2 produce, to a topic or to one partition, in the embedded formats binary and json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tiered.metadata.image import TopicImage
+from tiered_api.http import media
+from tiered_api.http.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.formats import Incoming, record_v2
+from tiered_api.http.produce import Placed, append_many, topic_image
+from tiered_api.http.request import Request, malformed
+from tiered_api.http.v2.topics import shown
+
+FORMS = {media.V2_BINARY: "binary", media.V2_JSON: "json", media.V2: "binary", media.JSON: "binary"}
+NOT_RETRIABLE, RETRIABLE = 1, 2
+
+
+async def produce_to_topic(request: Request) -> web.StreamResponse:
+    """Records to the partitions that they name, or that their keys belong to."""
+    form = FORMS[media.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
+    topic = topic_image(request.site, request.args["topic"])
+    return await _produce(request, topic, form, None)
+
+
+async def produce_to_partition(request: Request) -> web.StreamResponse:
+    """Records to one partition."""
+    form = FORMS[media.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
+    topic, number = topic_image(request.site, request.args["topic"]), request.number("partition")
+    if number >= len(topic.partitions):
+        raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {number}")
+    return await _produce(request, topic, form, number)
+
+
+async def _produce(request: Request, topic: TopicImage, form: str, partition: int | None) -> web.StreamResponse:
+    body = await request.whole()
+    records = await request.site.work(len(body), read_body, body, form, request.site.clock.wall_ms(), partition)
+    outcomes = await append_many(request.site, topic, records)
+    offsets = [_offset(outcome) for outcome in outcomes]
+    return shown(request, {"offsets": offsets, "key_schema_id": None, "value_schema_id": None})
+
+
+def read_body(body: bytes, form: str, now_ms: int, partition: int | None) -> list[Incoming]:
+    """The records of a body; HttpError 4xx when one of them cannot be taken: then none is."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise malformed(error) from None
+    entries = value.get("records") if isinstance(value, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise HttpError(422, "records has to be an array that is not empty")
+    records = [record_v2(entry, form, now_ms) for entry in entries]
+    if partition is None:
+        return records
+    if any(record.partition not in (None, partition) for record in records):
+        raise HttpError(422, "a record names another partition than the address does")
+    return [record._replace(partition=partition) for record in records]
+
+
+def _offset(outcome: Placed | HttpError) -> dict[str, Any]:
+    if isinstance(outcome, Placed):
+        return {"partition": outcome.partition, "offset": outcome.offset, "error_code": None, "error": None}
+    code = RETRIABLE if outcome.status >= 500 else NOT_RETRIABLE
+    return {"partition": None, "offset": None, "error_code": code, "error": outcome.message}

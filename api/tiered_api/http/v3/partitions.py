@@ -1,0 +1,68 @@
+"""REST v3: partitions, their offsets and their replicas."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from tiered.metadata.image import TopicImage
+from tiered_api.http.answers import as_json
+from tiered_api.http.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.produce import replica_of, topic_image
+from tiered_api.http.request import Request
+from tiered_api.http.v3.shapes import cluster, listing, partition_shape, replica_shape
+
+
+def partition_of_path(request: Request) -> tuple[TopicImage, int]:
+    """Topic and number; HttpError 404 (40403, as v3 has it) when there is no such partition."""
+    cluster(request)
+    topic = topic_image(request.site, request.args["topic"])
+    number = request.number("partition")
+    if number >= len(topic.partitions):
+        raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} has no partition {number}")
+    return topic, number
+
+
+async def list_partitions(request: Request) -> web.StreamResponse:
+    """The partitions of a topic."""
+    cluster(request)
+    topic = topic_image(request.site, request.args["topic"])
+    shapes = [partition_shape(request, topic, number) for number in range(len(topic.partitions))]
+    return as_json(listing(request, "KafkaPartition", shapes))
+
+
+async def get_partition(request: Request) -> web.StreamResponse:
+    """One partition."""
+    topic, number = partition_of_path(request)
+    return as_json(partition_shape(request, topic, number))
+
+
+async def get_partition_offset(request: Request) -> web.StreamResponse:
+    """The first offset that can be read and the one after the last; `offset_type` asks for one of them."""
+    topic, number = partition_of_path(request)
+    replica = replica_of(request.site, topic, number)
+    offsets = {"earliest_offset": replica.log_start_offset, "latest_offset": replica.high_watermark}
+    wanted = request.parameters().get("offset_type")
+    if wanted is not None:
+        name = f"{wanted.lower()}_offset"
+        if name not in offsets:
+            raise HttpError(400, "offset_type has to be earliest or latest")
+        offsets = {name: offsets[name]}
+    shape = {"cluster_id": request.site.node.cluster_id, "topic_name": topic.name, "partition_id": number}
+    return as_json({**shape, **offsets})
+
+
+async def list_replicas(request: Request) -> web.StreamResponse:
+    """The replicas of a partition."""
+    topic, number = partition_of_path(request)
+    partition = topic.partitions[number]
+    shapes = [replica_shape(request, topic, number, partition, broker) for broker in partition.replicas]
+    return as_json(listing(request, "KafkaReplica", shapes))
+
+
+async def get_replica(request: Request) -> web.StreamResponse:
+    """One replica."""
+    topic, number = partition_of_path(request)
+    partition, broker = topic.partitions[number], request.number("broker")
+    if broker not in partition.replicas:
+        raise HttpError(404, f"partition {number} of topic {topic.name!r} has no replica on broker {broker}")
+    return as_json(replica_shape(request, topic, number, partition, broker))

@@ -1,0 +1,107 @@
+"""The objects of REST v3: kind, metadata with links, fields, related links."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
+from tiered_api.http.errors import HttpError
+from tiered_api.http.request import Request
+
+Shape = dict[str, Any]
+
+
+def cluster(request: Request) -> str:
+    """The cluster id of the path, which has to be ours; HttpError 404 otherwise."""
+    name = request.args["cluster"]
+    if name != request.site.node.cluster_id:
+        raise HttpError(404, f"cluster {name[:80]!r} cannot be found")
+    return name
+
+
+def link(request: Request, *segments: object) -> str:
+    """The address of something below this cluster."""
+    path = "/".join(quote(str(segment), safe=":") for segment in segments)
+    root = f"{request.origin()}/v3/clusters/{quote(request.site.node.cluster_id, safe='')}"
+    return f"{root}/{path}" if path else root
+
+
+def resource(cluster_id: str, *segments: object) -> str:
+    """Confluent's resource name: `crn:///kafka=.../topic=...`; segments are kinds and names in turn."""
+    pairs = zip(segments[::2], segments[1::2], strict=True)
+    return f"crn:///kafka={cluster_id}" + "".join(f"/{kind}={name}" for kind, name in pairs)
+
+
+def listing(request: Request, kind: str, data: list[Shape]) -> Shape:
+    """A list, whole: there are no further pages."""
+    here = request.origin() + request.target.partition("?")[0]
+    return {"kind": f"{kind}List", "metadata": {"self": here, "next": None}, "data": data}
+
+
+def related(url: str) -> Shape:
+    return {"related": url}
+
+
+def head(request: Request, kind: str, url: str, *names: object) -> Shape:
+    """What every object begins with."""
+    cluster_id = request.site.node.cluster_id
+    return {
+        "kind": kind,
+        "metadata": {"self": url, "resource_name": resource(cluster_id, *names)},
+        "cluster_id": cluster_id,
+    }
+
+
+def broker_shape(request: Request, broker: BrokerImage) -> Shape:
+    url = link(request, "brokers", broker.node_id)
+    host, _, port = broker.http.rpartition("//")[2].rpartition(":")
+    return head(request, "KafkaBroker", url, "broker", broker.node_id) | {
+        "broker_id": broker.node_id,
+        "host": host or None,
+        "port": int(port) if port.isdigit() else None,
+        "rack": broker.rack or None,
+        "configs": related(f"{url}/configs"),
+        "partition_replicas": related(f"{url}/partition-replicas"),
+    }
+
+
+def topic_shape(request: Request, topic: TopicImage) -> Shape:
+    url = link(request, "topics", topic.name)
+    return head(request, "KafkaTopic", url, "topic", topic.name) | {
+        "topic_name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name.startswith("__"),
+        "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
+        "partitions_count": len(topic.partitions),
+        "partitions": related(f"{url}/partitions"),
+        "configs": related(f"{url}/configs"),
+        "partition_reassignments": related(f"{url}/partitions/-/reassignment"),
+        "authorized_operations": [],
+    }
+
+
+def partition_shape(request: Request, topic: TopicImage, number: int) -> Shape:
+    url = link(request, "topics", topic.name, "partitions", number)
+    partition = topic.partitions[number]
+    leader = related(f"{url}/replicas/{partition.leader}") if partition.leader >= 0 else None
+    return head(request, "KafkaPartition", url, "topic", topic.name, "partition", number) | {
+        "topic_name": topic.name,
+        "partition_id": number,
+        "leader": leader,
+        "replicas": related(f"{url}/replicas"),
+        "reassignment": related(f"{url}/reassignment"),
+    }
+
+
+def replica_shape(request: Request, topic: TopicImage, number: int, partition: PartitionImage, broker: int) -> Shape:
+    url = link(request, "topics", topic.name, "partitions", number, "replicas", broker)
+    names = ("topic", topic.name, "partition", number, "replica", broker)
+    return head(request, "KafkaReplica", url, *names) | {
+        "topic_name": topic.name,
+        "partition_id": number,
+        "broker_id": broker,
+        "is_leader": broker == partition.leader,
+        "is_in_sync": broker in partition.isr,
+        "broker": related(link(request, "brokers", broker)),
+    }

@@ -1,0 +1,166 @@
+"""The produce stream: concatenated JSON in, one report per record out, in order.
+
+What one chunk brings goes into one batch per partition, so the price of a batch is shared by all records of a chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import orjson
+from aiohttp import web
+
+from tiered.metadata.image import TopicImage
+from tiered.records.native import json_spans
+from tiered_api.http import media
+from tiered_api.http.answers import cut_off
+from tiered_api.http.errors import HttpError
+from tiered_api.http.formats import Incoming, record_v3
+from tiered_api.http.inflate import inflater
+from tiered_api.http.produce import Placed, append_many
+from tiered_api.http.request import Request, malformed
+from tiered_api.http.site import Site
+
+if TYPE_CHECKING:
+    from tiered_api.http.v3.produce import Reports
+
+PIECE_BYTES = 1 << 16
+SMALL_PIECE = 1 << 14
+RESCAN_BYTES_PER_SECOND = 100_000_000
+"""A long record that trickles in is looked at again and again from its start: no faster than this."""
+
+
+async def stream(
+    request: Request, topic: TopicImage, reports: Reports, body: bytes | None = None
+) -> web.StreamResponse:
+    """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time."""
+    response = web.StreamResponse(headers={"Content-Type": media.JSON})
+    pieces = _of_whole(body) if body is not None else _of_request(request)
+    await response.prepare(request)
+    splitter = Splitter(request.site.limits.record_bytes)
+    try:
+        async for piece in pieces:
+            texts = splitter.feed(piece)
+            if texts:
+                await _send(request, response, await _append(request.site, topic, reports, texts))
+            elif splitter.waiting > PIECE_BYTES and len(piece) < SMALL_PIECE:
+                await asyncio.sleep(splitter.waiting / RESCAN_BYTES_PER_SECOND)
+            splitter.check()
+        texts = splitter.finish()
+        if texts:
+            await _send(request, response, await _append(request.site, topic, reports, texts))
+        splitter.check()
+    except HttpError as error:
+        response.force_close()
+        await _send(request, response, reports.failed(error) + b"\n")
+    await response.write_eof()
+    return response
+
+
+class Splitter:
+    """Cuts concatenated JSON into its values. What comes after a fault is not looked at; `check` raises the fault, once
+    the values before it are dealt with."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rest = b""
+        self._fault: HttpError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of a value whose end has not come."""
+        return len(self._rest)
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The values that are whole now."""
+        data = self._rest + piece if self._rest else piece
+        texts: list[bytes] = []
+        try:
+            spans, rest = json_spans(data)
+            while spans:
+                texts += [data[start:end] for start, end in spans]
+                data = data[rest:]
+                spans, rest = json_spans(data)
+        except ValueError as error:
+            self._fault = HttpError(400, f"malformed JSON: {error}")
+        if len(data) > self._limit:
+            self._fault = HttpError(413, f"a record on a stream has at most {self._limit} bytes of JSON")
+        self._rest = data
+        return texts
+
+    def finish(self) -> list[bytes]:
+        """The values that only the end of the stream makes whole: a bare number."""
+        texts = self.feed(b"\n") if self._rest else []
+        if self._rest.strip() and self._fault is None:
+            self._fault = HttpError(400, "malformed JSON: the stream ends inside a record")
+        return texts
+
+    def check(self) -> None:
+        """HttpError 400 for bytes that cannot become JSON, 413 for a value that is too long."""
+        if self._fault is not None:
+            raise self._fault
+
+
+async def _append(site: Site, topic: TopicImage, reports: Reports, texts: list[bytes]) -> bytes:
+    now = site.clock.wall_ms()
+    parsed = [_parse(text, now) for text in texts]
+    records = [record for record in parsed if isinstance(record, Incoming)]
+    outcomes = iter(await append_many(site, topic, records))
+    out: list[bytes] = []
+    for record in parsed:
+        if isinstance(record, HttpError):
+            out.append(reports.failed(record))
+            continue
+        outcome = next(outcomes)
+        out.append(reports.placed(record, outcome) if isinstance(outcome, Placed) else reports.failed(outcome))
+    out.append(b"")
+    return b"\n".join(out)
+
+
+def _parse(text: bytes, now_ms: int) -> Incoming | HttpError:
+    try:
+        return record_v3(orjson.loads(text), now_ms)
+    except orjson.JSONDecodeError as error:
+        return malformed(error)
+    except HttpError as error:
+        return error
+
+
+async def _send(request: Request, response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(request.site.limits.write_seconds):
+            await response.write(data)
+    except TimeoutError:
+        cut_off(request)
+
+
+async def _of_whole(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
+        await asyncio.sleep(0)
+
+
+async def _of_request(request: Request) -> AsyncIterator[bytes]:
+    """What the client sends, decompressed, until it ends, falls silent, grows too old or the server closes."""
+    limits = request.site.limits
+    opened = inflater(request.headers.get("Content-Encoding", ""))
+    request.expect()
+    until = asyncio.get_running_loop().time() + limits.stream_seconds
+    while asyncio.get_running_loop().time() < until:
+        try:
+            async with request.site.patience(limits.stream_idle_seconds):
+                piece = await request.content.readany()
+        except TimeoutError:
+            raise HttpError(408, "the stream has ended: it was silent for too long, or the broker stops") from None
+        if not piece:
+            if opened is not None:
+                opened.finish()
+            return
+        if opened is None:
+            yield piece
+            continue
+        async for part in _of_whole(opened.feed(piece, limits.body_bytes)):
+            yield part
+    raise HttpError(408, f"the stream has ended: it is {limits.stream_seconds:g} s old")

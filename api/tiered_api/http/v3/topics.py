@@ -1,0 +1,137 @@
+"""REST v3: topics are listed, created, described, given more partitions and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from tiered.metadata.requests import CreatePartitions, CreateTopic, DeleteTopic
+from tiered_api.http.answers import as_json, no_content
+from tiered_api.http.errors import BAD_REQUEST, HttpError
+from tiered_api.http.media import JSON, body_type
+from tiered_api.http.produce import topic_image
+from tiered_api.http.request import Request
+from tiered_api.http.v3.shapes import cluster, listing, topic_shape
+
+MAX_INT = (1 << 31) - 1
+
+
+async def list_topics(request: Request) -> web.StreamResponse:
+    """All topics."""
+    cluster(request)
+    topics = sorted(request.site.node.image.topics.items())
+    return as_json(listing(request, "KafkaTopic", [topic_shape(request, topic) for _, topic in topics]))
+
+
+async def get_topic(request: Request) -> web.StreamResponse:
+    """One topic."""
+    cluster(request)
+    return as_json(topic_shape(request, topic_image(request.site, request.args["topic"])))
+
+
+async def create_topic(request: Request) -> web.StreamResponse:
+    """A new topic: 201; with `validate_only` nothing but the checks: 200."""
+    cluster(request)
+    body_type(request.headers.get("Content-Type"), (JSON,))
+    wanted = creation(await request.json_object())
+    topic = await request.site.node.submit(wanted)
+    shape = topic_shape(request, topic)
+    if wanted.validate_only:
+        return as_json(shape)
+    return as_json(shape, status=201, headers=(("Location", shape["metadata"]["self"]),))
+
+
+def creation(body: dict[str, Any]) -> CreateTopic:
+    """What a body asks for; HttpError 400 or 422 names the field that is wrong."""
+    name = body.get("topic_name")
+    if not isinstance(name, str):
+        raise HttpError(422, "topic_name has to be a string")
+    assignments = body.get("replicas_assignments")
+    if assignments and ("partitions_count" in body or "replication_factor" in body):
+        raise HttpError(BAD_REQUEST, "replicas_assignments excludes partitions_count and replication_factor")
+    return CreateTopic(
+        name,
+        partitions=integer(body, "partitions_count"),
+        replication_factor=integer(body, "replication_factor"),
+        assignments=_assignments(assignments) if assignments else None,
+        configs=_configs(body.get("configs")),
+        validate_only=flag(body, "validate_only"),
+    )
+
+
+def integer(body: dict[str, Any], name: str) -> int:
+    """A positive integer, or -1 when it is not there."""
+    value = body.get(name)
+    if value is None:
+        return -1
+    if type(value) is not int or not 1 <= value <= MAX_INT:
+        raise HttpError(BAD_REQUEST, f"{name} has to be an integer of at least 1")
+    return value
+
+
+def flag(body: dict[str, Any], name: str) -> bool:
+    """A boolean, false when it is not there."""
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise HttpError(422, f"{name} has to be true or false")
+    return value
+
+
+def _assignments(value: Any) -> Sequence[Sequence[int]]:
+    """`{"0": [1, 2], "1": [2, 3]}` as a list in the order of the partitions."""
+    wrong = HttpError(BAD_REQUEST, 'replicas_assignments has to be {"0": [brokers...], "1": ...} without a gap')
+    if not isinstance(value, dict) or set(value) != {str(n) for n in range(len(value))}:
+        raise wrong
+    lists = [value[str(n)] for n in range(len(value))]
+    for brokers in lists:
+        if not isinstance(brokers, list) or any(type(broker) is not int for broker in brokers):
+            raise wrong
+    return lists
+
+
+def _configs(value: Any) -> dict[str, str]:
+    """`[{"name", "value"}]` as a dict; entries without a value keep the default."""
+    configs: dict[str, str] = {}
+    for entry in [] if value is None else value if isinstance(value, list) else [None]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise HttpError(422, "configs has to be an array of objects with name and value")
+        if entry["name"] in configs:
+            raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} is there twice")
+        if entry.get("value") is not None:
+            configs[entry["name"]] = text(entry["value"])
+    return configs
+
+
+def text(value: Any) -> str:
+    """A config value as Kafka writes it: clients send strings, people send numbers and booleans."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise HttpError(422, "a config value has to be a string, a number or a boolean")
+
+
+async def grow_topic(request: Request) -> web.StreamResponse:
+    """More partitions: `partitions_count` is the new total."""
+    cluster(request)
+    body_type(request.headers.get("Content-Type"), (JSON,))
+    topic = topic_image(request.site, request.args["topic"])
+    body = await request.json_object()
+    count = integer(body, "partitions_count")
+    if count < 0:
+        raise HttpError(422, "partitions_count is missing")
+    only = flag(body, "validate_only")
+    grown = await request.site.node.submit(CreatePartitions(topic.name, count, validate_only=only))
+    return as_json(topic_shape(request, grown))
+
+
+async def delete_topic(request: Request) -> web.StreamResponse:
+    """The topic is gone at once; its objects in the bucket go after a delay."""
+    cluster(request)
+    topic = topic_image(request.site, request.args["topic"])
+    await request.site.node.submit(DeleteTopic(topic.name))
+    return no_content()
