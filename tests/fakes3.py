@@ -67,6 +67,14 @@ class FakeS3(S3Server):
     log: list[tuple[str, str]] = field(default_factory=list)
     late: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
+    def mend(self) -> None:
+        """No more faults, and nothing remembered but the objects."""
+        self.faults.clear()
+        self.requests.clear()
+        self.log.clear()
+        self.rules.ignore_conditions = False
+        self.first_byte_seconds = self.bytes_per_second = 0.0
+
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def handle(self, request: web.Request) -> web.StreamResponse:

@@ -15,7 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 NS = 1_000_000_000
 T = TypeVar("T")
@@ -30,7 +30,14 @@ class Endless(AssertionError):
     """More virtual time or more steps than a run may take."""
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+if TYPE_CHECKING:
+    # The type stubs call the base abstract. Here what it does not define raises NotImplementedError: that is wanted.
+    Loop = asyncio.SelectorEventLoop
+else:
+    Loop = asyncio.AbstractEventLoop
+
+
+class SimLoop(Loop):
     """Runs coroutines on virtual time. `now_ns` is the time, `steps` and `digest` identify the run so far."""
 
     def __init__(self, seed: int, *, seconds_max: float = 1e6, steps_max: int = 50_000_000) -> None:

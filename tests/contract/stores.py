@@ -1,0 +1,66 @@
+"""The stores that the ObjectStore contract runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.s3_rules import BUCKET
+from tests.sim.clock import SimClock, SimRng
+from tests.sim.loop import SimLoop
+from tests.sim.store import SimBucket
+from tiered.cold.faulty import Faults, faulty
+from tiered.cold.memory import MemoryStore
+from tiered.cold.store_url import open_store
+from tiered.ports import ObjectStore
+from tiered.world import SystemClock, SystemRng
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoreCase:
+    """A kind of store, fresh and empty for each test. `rounds` is how many races it can run in a second or two."""
+
+    kind: str
+    make: Callable[[], ObjectStore]
+    rounds: int
+    on_loop: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
+
+    def run(self, body: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
+        """Runs `body` with the store on a loop of its own."""
+
+        async def main() -> T:
+            store = self.make()
+            try:
+                return await body(store)
+            finally:
+                await store.close()
+
+        result: T = self.on_loop(main())
+        return result
+
+
+KINDS = ["memory", "directory", "faulty", "simulated", "s3-fake", "s3-moto"]
+
+
+def store_case(kind: str, name: str, folder: Path) -> StoreCase:
+    """A fresh store of a kind for the test `name`, in `folder`, or below a prefix of its own on a server's bucket."""
+    clock, rng = SystemClock(), SystemRng()
+    if kind == "memory":
+        return StoreCase(kind, lambda: open_store("memory://", clock, rng), 200)
+    if kind == "directory":
+        return StoreCase(kind, lambda: open_store(f"file://{folder}/store", clock, rng), 200)
+    if kind == "faulty":
+        return StoreCase(kind, lambda: faulty(MemoryStore(clock), Faults(), clock), 200)
+    if kind == "simulated":
+        loop = SimLoop(1)
+        faults = Faults(random=random.Random(1), first_byte_seconds=0.01)
+        sim_clock = SimClock(loop)
+        return StoreCase(kind, lambda: SimBucket(loop).store(faults, sim_clock), 200, loop.run)
+    prefix = SimRng(name).stream("prefix").getrandbits(64)
+    return StoreCase(kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 12 if kind == "s3-fake" else 5)
