@@ -67,12 +67,19 @@ def header(buf: Buffer, at: int = 0) -> BatchHeader:
     the rest of the batch need not be there, and nothing else is checked."""
     if len(buf) - at < HEADER_BYTES or at < 0:
         raise Corrupt("batch header is short", position=at)
-    fields = HEADER.unpack_from(buf, at)
-    if fields[1] < MIN_LENGTH:
-        raise Corrupt(f"batch length {fields[1]} is below {MIN_LENGTH}", position=at)
-    if fields[3] != MAGIC:
-        raise Corrupt(f"magic {fields[3]} is not {MAGIC}", position=at)
-    return BatchHeader(fields[0], fields[1] + LENGTH_FROM, *fields[2:])
+    (
+        base_offset, length, leader_epoch, magic, crc, attributes, last_offset_delta,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    ) = HEADER.unpack_from(buf, at)  # fmt: skip
+    if length < MIN_LENGTH:
+        raise Corrupt(f"batch length {length} is below {MIN_LENGTH}", position=at)
+    if magic != MAGIC:
+        raise Corrupt(f"magic {magic} is not {MAGIC}", position=at)
+    # Past the constructor of the named tuple, which costs as much as all of the above.
+    return tuple.__new__(BatchHeader, (
+        base_offset, length + LENGTH_FROM, leader_epoch, magic, crc, attributes, last_offset_delta,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    ))  # fmt: skip
 
 
 def stamp(buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:

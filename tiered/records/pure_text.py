@@ -1,0 +1,96 @@
+"""What HTTP needs beside records, in plain Python: the hash that spreads keys, and where JSON values begin and end."""
+
+from __future__ import annotations
+
+import re
+
+from tiered.ports import Buffer
+
+DEPTH_MAX = 64
+
+
+def murmur2(data: Buffer) -> int:
+    """MurmurHash2 with Kafka's seed, as a signed 32-bit number."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    raw = bytes(data)
+    hashed = 0x9747B28C ^ (len(raw) & mask)
+    whole = len(raw) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(raw[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        hashed = (hashed * m & mask) ^ k
+    if whole != len(raw):
+        hashed = (hashed ^ int.from_bytes(raw[whole:], "little")) * m & mask
+    hashed = (hashed ^ hashed >> 13) * m & mask
+    hashed ^= hashed >> 15
+    return hashed - (hashed >> 31 << 32)
+
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_SCALAR = re.compile(rb"[0-9A-Za-z+.\-]*")
+_STRING_REST = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
+_MARK = re.compile(rb'["{}\[\]]')
+_CLOSERS = {ord("{"): ord("}"), ord("["): ord("]")}
+
+
+def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]:
+    """Top-level values of concatenated JSON as spans `[start, end)`, and where the incomplete rest begins.
+
+    Only strings and brackets are followed; a span is not yet known to be valid JSON. A number or word at the very end
+    is incomplete (the next byte may belong to it): end the last piece with a newline. Garbage or nesting deeper than
+    64 is a `ValueError` when it comes first, otherwise the spans before it are given and it is the rest."""
+    data = bytes(buf)
+    spans: list[tuple[int, int]] = []
+    at = _skip(_SPACE, data, 0)
+    while at < len(data):
+        try:
+            end = _json_value(data, at)
+        except ValueError:
+            if spans:
+                return spans, at
+            raise
+        if end < 0:
+            return spans, at
+        spans.append((at, end))
+        at = _skip(_SPACE, data, end)
+    return spans, len(data)
+
+
+def _skip(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
+    match = pattern.match(data, at)
+    return match.end() if match else at
+
+
+def _json_value(data: bytes, at: int) -> int:
+    """Where the value at `at` ends; -1 when it is incomplete."""
+    first = data[at : at + 1]
+    if first == b'"':
+        match = _STRING_REST.match(data, at + 1)
+        return match.end() if match else -1
+    if first in (b"{", b"["):
+        return _json_nested(data, at)
+    if first in b"-0123456789tfn":
+        end = _skip(_SCALAR, data, at)
+        return end if end < len(data) else -1
+    raise ValueError(f"unexpected byte 0x{first[0]:02x} at {at}")
+
+
+def _json_nested(data: bytes, at: int) -> int:
+    awaited: list[int] = []
+    while (mark := _MARK.search(data, at)) is not None:
+        byte = data[mark.start()]
+        at = mark.end()
+        if byte == ord('"'):
+            rest = _STRING_REST.match(data, at)
+            if rest is None:
+                return -1
+            at = rest.end()
+        elif byte in _CLOSERS:
+            if len(awaited) == DEPTH_MAX:
+                raise ValueError(f"nested deeper than {DEPTH_MAX} at {mark.start()}")
+            awaited.append(_CLOSERS[byte])
+        elif awaited.pop() != byte:
+            raise ValueError(f"unexpected byte 0x{byte:02x} at {mark.start()}")
+        if not awaited:
+            return at
+    return -1
