@@ -1,0 +1,43 @@
+"""The command `tiered`: parse, run, and turn every expected error into one clear line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered_api.cli.arguments import Command, parser
+from tiered_api.cli.exits import Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit code."""
+    args = parser().parse_args(arguments)
+    command: Command = args.command
+    try:
+        code = int(getattr(import_module(command.module), command.function)(args))
+        sys.stdout.flush()
+        return code
+    except Refused as refused:
+        return _fail(refused.why, Exit.USAGE)
+    except Unavailable as fault:
+        return _fail(str(fault), Exit.UNAVAILABLE)
+    except (Corrupt, Fenced) as fault:
+        return _fail(str(fault), Exit.FAILED)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left (`| head`): that is no error, and the interpreter must not flush into it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+
+
+def _fail(why: str, code: Exit) -> int:
+    print(f"tiered: {why}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""How commands print: a table for people, one JSON value a line for programs."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+Row = Mapping[str, Any]
+
+
+def print_rows(rows: Sequence[Row], form: str) -> None:
+    """Rows that share their keys: aligned columns under a heading, or one JSON object a line."""
+    if form == "json":
+        for row in rows:
+            print_json(row)
+        return
+    if not rows:
+        return
+    heading = [name.upper().replace("_", "-") for name in rows[0]]
+    cells = [[_cell(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
+    numeric = [isinstance(value, int) for value in rows[0].values()]
+    for line in (heading, *cells):
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        )
+        print("  ".join(padded).rstrip())
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line."""
+    sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
+
+
+def shown(data: bytes | None) -> str | None:
+    """Bytes as text, or with the prefix `base64:` when they are not UTF-8."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(data).decode()
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it: 12.3 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def say(lines: Iterable[str]) -> None:
+    """Lines for people, at once."""
+    for line in lines:
+        print(line, flush=True)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value)

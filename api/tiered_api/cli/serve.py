@@ -1,0 +1,102 @@
+"""`tiered serve`: settings, the lock on the data directory, a node and its HTTP interface, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from tiered.config import Settings, address
+from tiered.errors import Code, Refused
+from tiered.hot.local_disk import LocalDisk, LockFile
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered.world import real_world
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.sources import settings
+from tiered_api.http.server import serve_http
+
+log = logging.getLogger(__name__)
+
+LOCK = ".lock"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A broker that serves."""
+
+    node: Node
+    url: str
+
+
+def serve(args: Namespace) -> int:
+    """Runs a broker until it is told to stop."""
+    options = {
+        "data.dir": args.data_dir,
+        "store": args.store,
+        "http": args.http,
+        "kafka": args.kafka,
+        "node.id": args.node_id,
+    }
+    given = {name: text for name, text in options.items() if text is not None}
+    chosen, warnings = settings(args.config, os.environ, args.pairs, given)
+    log_to_stderr(chosen.log_level)
+    for warning in warnings:
+        log.warning("%s", warning)
+    if chosen.kafka:
+        log.warning("the Kafka protocol is not served yet: clients speak HTTP kafka=%s", chosen.kafka)
+    asyncio.run(_until_stopped(chosen))
+    return Exit.OK
+
+
+def log_to_stderr(level: str) -> None:
+    """One line per event; the libraries below us speak from warnings on."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=LOG_FORMAT)
+    for package in ("tiered", "tiered_api"):
+        logging.getLogger(package).setLevel(level.upper())
+
+
+@contextlib.asynccontextmanager
+async def broker(chosen: Settings) -> AsyncIterator[Running]:
+    """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
+    LocalDisk(chosen.data_dir).close()
+    with LockFile(os.path.join(chosen.data_dir, LOCK)):
+        world = real_world(chosen)
+        node = Node(chosen, world, Metrics())
+        try:
+            await node.start()
+            host, port = address(chosen.http, "http")
+            try:
+                server = await serve_http(node, host, port)
+            except OSError as error:
+                raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {error.strerror}") from None
+            try:
+                yield Running(node, server.url)
+            finally:
+                await server.close()
+        finally:
+            await node.stop()
+
+
+async def _until_stopped(chosen: Settings) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with broker(chosen) as running:
+        print(ready_line(running), flush=True)
+        await stopped.wait()
+        log.info("stopping")
+
+
+def ready_line(running: Running) -> str:
+    """What a person needs to go on, in one line."""
+    url, node = running.url, running.node
+    return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics) store={node.world.store.url}"

@@ -1,0 +1,52 @@
+"""A bucket without any broker: the cluster's memory, the manifests and a reader on them. For tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tiered.cold.cache import ChunkCache
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.cold.store_url import open_store
+from tiered.errors import Code, Refused
+from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.load import load_image
+from tiered.metrics import Metrics
+from tiered.ports import ObjectStore
+from tiered.world import SystemClock, SystemRng
+
+READ_AHEAD_BYTES = 64 << 20
+
+
+class Bucket:
+    """An open store as of one moment of the metadata log. Belongs to one event loop."""
+
+    def __init__(self, store: ObjectStore, image: Image) -> None:
+        clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
+        self.store = store
+        self.image = image
+        self.manifests = ManifestStore(store, clock, rng, metrics)
+        cache = ChunkCache(metrics, READ_AHEAD_BYTES)
+        self.reader = ColdReader(store, self.manifests, cache, metrics, clock, window_bytes=READ_AHEAD_BYTES)
+
+    def topic(self, name: str) -> TopicImage:
+        """A topic by its name; Refused(UNKNOWN_TOPIC_OR_PARTITION)."""
+        found = self.image.topics.get(name)
+        if found is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self.store.url}")
+        return found
+
+
+@asynccontextmanager
+async def open_bucket(url: str) -> AsyncIterator[Bucket]:
+    """The bucket behind a store URL, closed at the end. Refused when no cluster is in it; Unavailable, Corrupt."""
+    store = open_store(url, SystemClock(), SystemRng())
+    try:
+        bucket = Bucket(store, await load_image(store))
+        try:
+            yield bucket
+        finally:
+            bucket.reader.close()
+    finally:
+        await store.close()
