@@ -24,6 +24,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = ".boot"
 
 _VERSION = "0"
+TOPIC_ID_CHARACTERS = 22
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
@@ -70,7 +71,7 @@ def encode_metadata(topic_id: str) -> bytes:
 def parse_metadata(data: bytes, *, where: str = "") -> str:
     """The topic id in `partition.metadata`."""
     fields = dict(row.split(": ", 1) for row in data.decode(errors="replace").splitlines() if ": " in row)
-    if fields.get("version") != "0" or "topic_id" not in fields:
+    if fields.get("version") != "0" or len(fields.get("topic_id", "")) != TOPIC_ID_CHARACTERS:
         raise Corrupt("partition metadata is not version 0", where=where)
     return fields["topic_id"]
 

@@ -123,7 +123,9 @@ class DiskLog:
         self._syncing: asyncio.Future[None] | None = None
         self._ceiling = self.end_offset
         self._dir_dirty = True
-        self._epochs_dirty = True
+        self._above_dirty = True
+        self._dirty = {checkpoints.EPOCHS_FILE}
+        """Small files that may have been replaced since they were synced."""
         self._flush_seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _FLUSH_BUCKETS)
         self._rolls = metrics.counter("tiered_log_rolls_total", "Segments closed.")
 
@@ -190,11 +192,14 @@ class DiskLog:
 
     def _claim(self) -> None:
         path = f"{self._files.directory}/{checkpoints.METADATA_FILE}"
-        held = self._files.read(path)
-        if not held:
+        try:
+            owner = checkpoints.parse_metadata(self._files.read(path) or b"", where=path)
+        except Corrupt:
+            self._dirty.add(checkpoints.METADATA_FILE)
             self._files.replace(path, checkpoints.encode_metadata(self.topic_id))
-        elif (owner := checkpoints.parse_metadata(held, where=path)) != self.topic_id:
-            raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {self.topic_id}")
+        else:
+            if owner != self.topic_id:
+                raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {self.topic_id}")
 
     def _set_active(self, builder: IndexBuilder) -> None:
         self._active = self._segments[-1]
@@ -521,7 +526,8 @@ class DiskLog:
         return position_for(self._builder.offsets, snapshot_at - self._active.base_offset)[1] + SNAPSHOT_BYTES
 
     def _save_epochs(self) -> None:
-        self._epochs_dirty = True
+        self._dirty.add(checkpoints.EPOCHS_FILE)
+        self._dir_dirty = True
         self._files.replace(
             f"{self._files.directory}/{checkpoints.EPOCHS_FILE}", checkpoints.encode_lineage(self.epochs.lineage)
         )
@@ -724,12 +730,20 @@ class DiskLog:
         return [path for path in paths if path.endswith(".log") or self._files.disk.exists(path)]
 
     async def _sync_directory(self) -> None:
-        if self._epochs_dirty:
-            self._epochs_dirty = False
-            path = f"{self._files.directory}/{checkpoints.EPOCHS_FILE}"
-            if self._files.disk.exists(path):
-                await self._files.open(path).sync()
-                self._files.forget(path)
+        """Small files and names; once also the names of the folders above, which may be new themselves."""
+        directory, disk = self._files.directory, self._files.disk
+        dirty, self._dirty = sorted(self._dirty), set()
+        for name in dirty:
+            if disk.exists(f"{directory}/{name}"):
+                file = disk.open(f"{directory}/{name}")
+                try:
+                    await file.sync()
+                finally:
+                    file.close()
         if self._dir_dirty:
             self._dir_dirty = False
-            await self._files.disk.sync_dir(self._files.directory)
+            await disk.sync_dir(directory)
+        if self._above_dirty:
+            self._above_dirty = False
+            for depth in range(directory.count("/"), -1, -1):
+                await disk.sync_dir("/".join(directory.split("/")[:depth]) or ".")

@@ -53,7 +53,8 @@ class Opening:
         listing = self._tidy()
         noted = parse_lines(self._files.read(self._checkpoint(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
-        rebuild = epochs is None
+        # An empty file is what a power cut leaves of an unsynced one; a log that has no epochs at all is walked for none.
+        rebuild = epochs is None or not epochs.lineage
         epochs = epochs or Epochs()
         segments, builder = self._open_segments(listing, noted, epochs, start_offset)
         end = segments[-1].next_offset
@@ -211,7 +212,7 @@ class Opening:
     # -- leader epochs ------------------------------------------------------------------------------------------------
 
     def _load_epochs(self) -> Epochs | None:
-        """None when the file is there and does not prove itself."""
+        """None when the file does not prove itself."""
         path = self._checkpoint(checkpoints.EPOCHS_FILE)
         try:
             return Epochs(checkpoints.parse_lineage(self._files.read(path) or b"", where=path))

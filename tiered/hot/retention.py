@@ -1,0 +1,126 @@
+"""What may leave: which closed segments the local disk drops, and up to where records are gone for good.
+
+Pure. Two rules stand above all settings. Nothing local goes that is not in the bucket, unless the record itself is to go
+(total retention), and total size is judged only when the size in the bucket is known. The active segment never goes;
+when all of it is too old it is to be closed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiered.config import TopicConfig
+
+FOLLOW = -2
+"""Value of `local.retention.*`: as `retention.*`. Every other negative limit is infinite."""
+
+
+class Held(Protocol):
+    """A segment as retention sees it (`SegmentView` is one). Times in ms, sizes in bytes."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def created_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`log_start`: records below it are gone. `drop_below`: closed local segments that end at or below it go.
+    `close_active`: the active segment is due, and goes with the plan after the next roll."""
+
+    log_start: int
+    drop_below: int
+    close_active: bool
+
+
+def plan(
+    closed: Sequence[Held],
+    active: Held,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    log_start: int,
+    deletable_below: int,
+    cold_end: int | None,
+    cold_bytes_known: bool,
+) -> Plan:
+    """What may leave a partition now.
+
+    `closed` oldest first. `deletable_below` bounds everything (the high watermark, or what readers still need).
+    `cold_end`: the offset up to which the bucket has all, None for a log that is not tiered. `cold_bytes_known`: whether
+    this leader has read the manifest under its epoch.
+    """
+    size_known = cold_end is None or cold_bytes_known
+    start = _total(closed, active, config, now_ms, log_start, deletable_below, size_known)
+    drop_below = start
+    if cold_end is not None:
+        drop_below = max(start, _local(closed, active, config, now_ms, min(cold_end, deletable_below)))
+    emptied = all(segment.next_offset <= start for segment in closed)
+    close_active = (
+        emptied and active.size > 0 and active.next_offset <= deletable_below and _too_old(active, config, now_ms)
+    )
+    return Plan(max(start, log_start), max(drop_below, log_start), close_active)
+
+
+def stamp_ms(segment: Held, now_ms: int) -> int:
+    """The age of a segment's newest record counts from here: from its timestamp, or where producers named none or one
+    in the future, from when the broker began the segment."""
+    return segment.max_timestamp if 0 <= segment.max_timestamp <= now_ms else segment.created_ms
+
+
+def _too_old(segment: Held, config: TopicConfig, now_ms: int) -> bool:
+    return config.retention_ms >= 0 and now_ms - stamp_ms(segment, now_ms) > config.retention_ms
+
+
+def _total(
+    closed: Sequence[Held],
+    active: Held,
+    config: TopicConfig,
+    now_ms: int,
+    log_start: int,
+    deletable_below: int,
+    size_known: bool,
+) -> int:
+    """The new log start as far as local segments decide it.
+
+    What only the bucket holds is older and leaves first, by the cold tier's plan; so local segments go for size only
+    when they alone exceed the limit.
+    """
+    excess = 0
+    if config.retention_bytes >= 0 and size_known:
+        excess = sum(segment.size for segment in closed) + active.size - config.retention_bytes
+    start = log_start
+    for segment in closed:
+        gone = segment.next_offset <= log_start
+        if not gone:
+            too_much = excess >= segment.size
+            if segment.next_offset > deletable_below or not (too_much or _too_old(segment, config, now_ms)):
+                break
+            start = segment.next_offset
+        excess -= segment.size
+    return start
+
+
+def _local(closed: Sequence[Held], active: Held, config: TopicConfig, now_ms: int, cold_end: int) -> int:
+    """Where the local disk may begin: what is cold and beyond local retention goes."""
+    keep_ms = config.retention_ms if config.local_retention_ms == FOLLOW else config.local_retention_ms
+    keep_bytes = config.retention_bytes if config.local_retention_bytes == FOLLOW else config.local_retention_bytes
+    rest = sum(segment.size for segment in closed) + active.size
+    below = 0
+    for segment in closed:
+        rest -= segment.size
+        by_time = keep_ms >= 0 and now_ms - stamp_ms(segment, now_ms) > keep_ms
+        by_size = 0 <= keep_bytes <= rest
+        if segment.next_offset > cold_end or not (by_time or by_size):
+            break
+        below = segment.next_offset
+    return below
