@@ -73,11 +73,15 @@ def crafted(draw: st.DrawFn) -> bytes:
         varint.append(body, draw(st.sampled_from([number, 0, -1, 2**31 - 1])))
         for _ in range(2):
             content = draw(st.binary(max_size=3))
-            varint.append(body, draw(st.sampled_from([len(content), len(content), -1, -2, 100, 2**31 - 1])))
+            varint.append(
+                body, draw(st.sampled_from([len(content), len(content), len(content) + 1, -1, -2, 100, 2**31 - 1]))
+            )
             body += content
         varint.append(body, draw(st.sampled_from([0, 0, 1, -1, 2**31 - 1])))
         body += draw(st.binary(max_size=6))
-        varint.append(out, draw(st.sampled_from([len(body), len(body), len(body) - 1, -1, 2**31 - 1, 2**33])))
+        varint.append(
+            out, draw(st.sampled_from([len(body), len(body), len(body) - 1, len(body) + 1, -1, 2**31 - 1, 2**33]))
+        )
         out += body
     return bytes(out)
 
@@ -121,6 +125,29 @@ def test_hostile_sections(payload: bytes, count: int, base_offset: int, base_tim
     both("rows", payload, base_offset, base_timestamp, append_time, count)
     both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count)
     both("arrow", [(payload, base_offset, base_timestamp, append_time, count)], ALL_COLUMNS)
+
+
+def small_section() -> bytes:
+    """Two records with every kind of field: null and not, with and without headers, a varint of two bytes."""
+    return native.encode_records([(70, b"k", None, [("h", b"x"), ("n", None)]), (1, None, b"v" * 70, [])])
+
+
+def test_every_value_of_every_byte_of_a_section() -> None:
+    whole = small_section()
+    for at in range(len(whole)):
+        for value in range(256):
+            payload = whole[:at] + bytes([value]) + whole[at + 1 :]
+            both("check_records", payload, 2)
+            both("rows", payload, 0, 0, -1, 2)
+
+
+def test_every_cut_of_a_section_and_every_count() -> None:
+    whole = small_section() * 2
+    for cut in range(len(whole)):
+        for count in (-1, 0, 1, 2, 3, cut // 7, cut // 7 + 1):
+            both("check_records", whole[:cut], count)
+            both("rows", whole[:cut], 0, 0, -1, count)
+            both("arrow", [(whole[:cut], 0, 0, -1, count)], ALL_COLUMNS)
 
 
 @given(SECTIONS, INT64, INT64, INT64)
@@ -177,6 +204,16 @@ def test_walk(log: bytes, check_crc: bool, most: int | None, data: st.DataObject
     start = data.draw(st.sampled_from([0, 0, 1, len(log), len(log) + 1, -1]))
     end = data.draw(st.sampled_from([None, len(log), len(log) // 2, len(log) + 1]))
     both("walk", memoryview(log), start, end, check_crc=check_crc, max_batches=most)
+
+
+def test_walk_with_every_value_of_every_header_byte_and_every_cut() -> None:
+    batch = encode([(0, b"k", b"v", ())])
+    for at in range(61):
+        for value in range(256):
+            log = batch[:at] + bytes([value]) + batch[at + 1 :]
+            both("walk", log, check_crc=False)
+    for cut in range(len(batch) * 2):
+        both("walk", (batch * 2)[:cut])
 
 
 @given(st.integers(0, 60), st.binary(min_size=1, max_size=8))
