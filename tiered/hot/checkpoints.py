@@ -5,6 +5,7 @@ Parsers say `Corrupt` instead of guessing; whoever reads one knows how to do wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
@@ -24,7 +25,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = ".boot"
 
 _VERSION = "0"
-TOPIC_ID_CHARACTERS = 22
+_TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
@@ -71,7 +72,7 @@ def encode_metadata(topic_id: str) -> bytes:
 def parse_metadata(data: bytes, *, where: str = "") -> str:
     """The topic id in `partition.metadata`."""
     fields = dict(row.split(": ", 1) for row in data.decode(errors="replace").splitlines() if ": " in row)
-    if fields.get("version") != "0" or len(fields.get("topic_id", "")) != TOPIC_ID_CHARACTERS:
+    if fields.get("version") != "0" or not _TOPIC_ID.fullmatch(fields.get("topic_id", "")):
         raise Corrupt("partition metadata is not version 0", where=where)
     return fields["topic_id"]
 

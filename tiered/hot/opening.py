@@ -53,7 +53,7 @@ class Opening:
         listing = self._tidy()
         noted = parse_lines(self._files.read(self._checkpoint(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
-        # An empty file is what a power cut leaves of an unsynced one; a log that has no epochs at all is walked for none.
+        # An empty file is what a power cut leaves of an unsynced one; where it is right, the walk finds none.
         rebuild = epochs is None or not epochs.lineage
         epochs = epochs or Epochs()
         segments, builder = self._open_segments(listing, noted, epochs, start_offset)

@@ -1,8 +1,8 @@
 """What may leave: which closed segments the local disk drops, and up to where records are gone for good.
 
-Pure. Two rules stand above all settings. Nothing local goes that is not in the bucket, unless the record itself is to go
-(total retention), and total size is judged only when the size in the bucket is known. The active segment never goes;
-when all of it is too old it is to be closed first.
+Pure. Two rules stand above all settings. Nothing local goes that is not in the bucket, unless the record itself is to
+go (total retention), and total size is judged only when the size in the bucket is known. The active segment never
+goes; when all of it is too old it is to be closed first.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def plan(
     """What may leave a partition now.
 
     `closed` oldest first. `deletable_below` bounds everything (the high watermark, or what readers still need).
-    `cold_end`: the offset up to which the bucket has all, None for a log that is not tiered. `cold_bytes_known`: whether
-    this leader has read the manifest under its epoch.
+    `cold_end`: the offset up to which the bucket has all, None for a log that is not tiered. `cold_bytes_known`:
+    whether this leader has read the manifest under its epoch.
     """
     size_known = cold_end is None or cold_bytes_known
     start = _total(closed, active, config, now_ms, log_start, deletable_below, size_known)
