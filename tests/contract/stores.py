@@ -63,4 +63,6 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
         sim_clock = SimClock(loop)
         return StoreCase(kind, lambda: SimBucket(loop).store(faults, sim_clock), 200, loop.run)
     prefix = SimRng(name).stream("prefix").getrandbits(64)
-    return StoreCase(kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 12 if kind == "s3-fake" else 5)
+    return StoreCase(
+        kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 12 if kind == "s3-fake" else 5
+    )

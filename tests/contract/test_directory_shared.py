@@ -1,0 +1,144 @@
+"""The directory store as several processes share it, and what it does with leftovers and odd file systems."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tiered.cold.directory import TEMPORARY_MS, DirectoryStore
+from tiered.errors import Refused
+from tiered.ports import ConditionFailed, Got, Ok, Unknown
+from tiered.world import SystemClock, SystemRng
+
+PROCESSES = 6
+ROUNDS = 60
+STEPS = 25
+
+RACER = f"""
+import asyncio, sys
+from tiered.cold.store_url import open_store
+from tiered.ports import Got, Ok
+from tiered.world import SystemClock, SystemRng
+
+async def main(url, name):
+    store = open_store(url, SystemClock(), SystemRng())
+    for number in range({ROUNDS}):
+        if isinstance(await store.put(f"race/{{number}}", name.encode(), if_absent=True), Ok):
+            print(number)
+    done = 0
+    while done < {STEPS}:
+        got = await store.get("counter")
+        assert isinstance(got, Got)
+        count = b"%d" % (int(got.data) + 1)
+        done += isinstance(await store.put("counter", count, if_match=got.version), Ok)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2]))
+"""
+
+
+def new_store(folder: Path) -> DirectoryStore:
+    return DirectoryStore(str(folder), SystemClock(), SystemRng())
+
+
+def test_processes_race_and_each_object_has_one_creator_and_no_step_is_lost(tmp_path: Path) -> None:
+    async def begin() -> None:
+        await new_store(tmp_path).put("counter", b"0")
+
+    async def read(key: str) -> str:
+        got = await new_store(tmp_path).get(key)
+        assert isinstance(got, Got)
+        return got.data.decode()
+
+    asyncio.run(begin())
+    command = [sys.executable, "-c", RACER, f"file://{tmp_path}"]
+    racers = [
+        subprocess.Popen([*command, f"racer-{number}"], stdout=subprocess.PIPE, text=True)
+        for number in range(PROCESSES)
+    ]
+    won = {f"racer-{number}": racer.communicate(timeout=60)[0].split() for number, racer in enumerate(racers)}
+    assert [racer.returncode for racer in racers] == [0] * PROCESSES
+    wins = Counter(number for numbers in won.values() for number in numbers)
+    assert wins == {str(number): 1 for number in range(ROUNDS)}
+    for name, numbers in won.items():
+        for number in numbers:
+            assert asyncio.run(read(f"race/{number}")) == name
+    assert int(asyncio.run(read("counter"))) == PROCESSES * STEPS
+
+
+def test_an_object_is_a_plain_file_under_its_key(tmp_path: Path) -> None:
+    async def body() -> None:
+        await new_store(tmp_path).put("data/topic/0/1.seg", b"bytes")
+
+    asyncio.run(body())
+    assert (tmp_path / "data/topic/0/1.seg").read_bytes() == b"bytes"
+
+
+def test_a_deleted_object_takes_its_empty_folders_along(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = new_store(tmp_path)
+        await store.put("data/topic/0/1.seg", b"x")
+        await store.put("data/other", b"x")
+        await store.delete(["data/topic/0/1.seg"])
+
+    asyncio.run(body())
+    assert sorted(os.listdir(tmp_path / "data")) == ["other"]
+
+
+def test_versions_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
+    class BackwardClock(SystemClock):
+        now_ms = 1_700_000_000_000
+
+        def wall_ms(self) -> int:
+            self.now_ms -= 1000
+            return self.now_ms
+
+    async def body() -> None:
+        store = DirectoryStore(str(tmp_path), BackwardClock(), SystemRng())
+        versions = []
+        for _ in range(5):
+            result = await store.put("k", b"same")
+            assert isinstance(result, Ok)
+            versions.append(result.version)
+        assert versions == sorted(set(versions))
+        assert await store.put("k", b"same", if_match=versions[3]) == ConditionFailed()
+
+    asyncio.run(body())
+
+
+def test_what_a_dead_process_left_half_written_goes_after_a_day(tmp_path: Path) -> None:
+    new_store(tmp_path)
+    for name, age_ms in (("old", TEMPORARY_MS + 60_000), ("young", 60_000)):
+        (tmp_path / ".tmp" / name).write_bytes(b"half")
+        time_ns = (SystemClock().wall_ms() - age_ms) * 1_000_000
+        os.utime(tmp_path / ".tmp" / name, ns=(time_ns, time_ns))
+    store = new_store(tmp_path)
+    assert os.listdir(tmp_path / ".tmp") == ["young"]
+    assert asyncio.run(store.list("")) == []
+
+
+def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Refused, match="file/store"):
+        new_store(tmp_path / "file" / "store")
+
+
+def test_a_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = new_store(tmp_path)
+        await store.put("k", b"x")
+        assert isinstance(await store.put("k/below", b"x", if_absent=True), Unknown)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("key", ["", "/k", "a//b", "../k", "a/../../k", "a/.", ".tmp/k", ".lock/k", "k\0"])
+def test_a_key_never_leaves_the_directory(tmp_path: Path, key: str) -> None:
+    with pytest.raises(AssertionError, match="bad key"):
+        asyncio.run(new_store(tmp_path).put(key, b"x"))

@@ -1,0 +1,145 @@
+"""Each fault does what it says, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.clock import SimClock
+from tests.sim.loop import SimLoop
+from tests.sim.store import SimBucket, SimStore
+from tiered.cold.faulty import Fault, Faults, Kind
+from tiered.errors import Unavailable
+from tiered.ports import Conflict, Got, NotFound, Ok, Unknown
+
+
+def run(faults: Faults, body: Callable[[SimStore, SimClock], Awaitable[None]]) -> None:
+    loop = SimLoop(1)
+    clock = SimClock(loop)
+
+    async def main() -> None:
+        await body(SimBucket(loop).store(faults, clock), clock)
+
+    loop.run(main())
+
+
+def test_an_error_leaves_nothing() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        assert isinstance(await store.put("k", b"x"), Unknown)
+        assert clock.mono_ns() == 1_000_000_000
+        assert await store.get("k") == NotFound()
+
+    run(Faults([Fault(Kind.ERROR, times=1)]), body)
+
+
+def test_a_lost_reply_leaves_the_object() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        assert isinstance(await store.put("k", b"x"), Unknown)
+        assert isinstance(await store.get("k"), Got)
+
+    run(Faults([Fault(Kind.LOST_REPLY, times=1)]), body)
+
+
+def test_late_writes_land_when_they_fall_due_and_their_conditions_count_then() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        assert isinstance(await store.put("k", b"late", if_absent=True), Unknown)
+        assert isinstance(await store.put("free", b"late", if_absent=True), Unknown)
+        assert isinstance(await store.put("k", b"mine", if_absent=True), Ok)
+        assert await store.get("free") == NotFound()
+        await clock.sleep(30)
+        found = [await store.get("k"), await store.get("free")]
+        assert [got.data for got in found if isinstance(got, Got)] == [b"mine", b"late"]
+
+    run(Faults([Fault(Kind.LATE_APPLY, ("put",), seconds=20, times=2)]), body)
+
+
+def test_a_late_write_outlives_the_process_that_sent_it() -> None:
+    loop = SimLoop(1)
+    clock, bucket = SimClock(loop), SimBucket(loop)
+
+    async def main() -> None:
+        dead = bucket.store(Faults([Fault(Kind.LATE_APPLY, seconds=5)]), clock)
+        await dead.put("k", b"late")
+        dead.revoke()
+        await clock.sleep(5)
+        assert isinstance(await bucket.store(Faults(), clock).get("k"), Got)
+        assert isinstance(await dead.put("k2", b"x"), Unknown)
+        assert await bucket.store(Faults(), clock).get("k2") == NotFound()
+
+    loop.run(main())
+
+
+def test_a_conflict_leaves_nothing() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        assert await store.put("k", b"x", if_absent=True) == Conflict()
+        assert await store.get("k") == NotFound()
+
+    run(Faults([Fault(Kind.CONFLICT, ("put",))]), body)
+
+
+def test_reads_can_be_cut_short_or_rotten() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        await store.put("k", b"01234567")
+        cut, rotten, whole = [await store.get("k") for _ in range(3)]
+        assert isinstance(cut, Got) and cut.data == b"0123"
+        assert isinstance(rotten, Got) and isinstance(whole, Got)
+        wrong = [a ^ b for a, b in zip(rotten.data, whole.data, strict=True) if a != b]
+        assert len(wrong) == 1 and wrong[0].bit_count() == 1
+
+    run(Faults([Fault(Kind.TRUNCATED, ("get",), times=1), Fault(Kind.FLIPPED, ("get",), times=1)]), body)
+
+
+def test_a_stale_list_misses_what_is_young() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        await store.put("old", b"x")
+        await clock.sleep(60)
+        await store.put("young", b"x")
+        assert [entry.key for entry in await store.list("")] == ["old"]
+        await clock.sleep(60)
+        assert [entry.key for entry in await store.list("")] == ["old", "young"]
+
+    run(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)]), body)
+
+
+def test_rules_choose_by_verb_key_and_count() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        await store.put("meta/1", b"x")
+        answers = [type(await store.put("data/1", b"x")) for _ in range(4)]
+        assert answers == [Ok, Unknown, Unknown, Ok]
+        assert (store.calls["put"], store.hits[Kind.ERROR]) == (5, 2)
+
+    run(Faults([Fault(Kind.ERROR, ("put",), key="data/", skip=1, times=2)]), body)
+
+
+def test_an_outage_fails_everything_until_it_ends() -> None:
+    faults = Faults(outage=True)
+
+    async def body(store: SimStore, clock: SimClock) -> None:
+        assert isinstance(await store.put("k", b"x"), Unknown)
+        for call in (store.get("k"), store.list(""), store.delete(["k"])):
+            with pytest.raises(Unavailable):
+                await call
+        faults.outage = False
+        assert isinstance(await store.put("k", b"x"), Ok)
+
+    run(faults, body)
+
+
+def test_a_slow_link_takes_its_time() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        await store.put("k", bytes(8_500_000))
+        before = clock.mono_ns()
+        await store.get("k")
+        assert clock.mono_ns() - before == 130_000_000
+
+    run(Faults(first_byte_seconds=0.03, bytes_per_second=85_000_000), body)
+
+
+def test_chance_is_drawn_from_the_given_source() -> None:
+    def hits(seed: int) -> list[bool]:
+        faults = Faults([Fault(Kind.ERROR, chance=0.5)], random.Random(seed))
+        return [faults.draw("get", "k") is not None for _ in range(50)]
+
+    assert hits(1) == hits(1) != hits(2)

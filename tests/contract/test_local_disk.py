@@ -1,0 +1,97 @@
+"""What only the real disk can do wrong: full, failing, held by another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiered.errors import Refused, Unavailable
+from tiered.hot.local_disk import LocalDisk, LockFile
+
+LIMIT_BYTES = 1 << 20
+HOLDER = """
+import sys
+from tiered.hot.local_disk import LockFile
+lock = LockFile(sys.argv[1])
+lock.acquire()
+print("held", flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[LocalDisk]:
+    disk = LocalDisk(str(tmp_path / "data"))
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """Files of this process may not grow beyond a limit: a write across it is short, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_an_append_that_does_not_fit_is_taken_back_whole(disk: LocalDisk, small_files: None) -> None:
+    file = disk.open("f", create=True)
+    file.append([b"x" * (LIMIT_BYTES - 100)])
+    with pytest.raises(Unavailable, match="append failed path=f") as caught:
+        file.append([b"y" * 60, b"z" * 60])
+    assert not caught.value.final
+    assert (file.size(), os.stat(disk.root + "/f").st_size) == (LIMIT_BYTES - 100, LIMIT_BYTES - 100)
+    assert file.append([b"y" * 100]) == LIMIT_BYTES
+
+
+def test_a_failed_sync_ends_all_writing_and_leaves_reading(disk: LocalDisk) -> None:
+    async def body() -> None:
+        file = disk.open("f", create=True)
+        file.append([b"abc"])
+        pipe, other = os.pipe()  # a descriptor that cannot be synced stands for a dying drive
+        with pytest.raises(Unavailable, match="sync failed path=g") as caught:
+            await disk.sync_descriptor(pipe, "g", os.fsync)
+        os.close(other)
+        assert caught.value.final
+        for write in (lambda: file.append([b"x"]), lambda: file.truncate(0), lambda: disk.remove("f")):
+            with pytest.raises(Unavailable, match="sync failed path=g") as caught:
+                write()
+            assert caught.value.final
+        with pytest.raises(Unavailable):
+            await file.sync()
+        assert file.pread(0, 9) == b"abc"
+
+    asyncio.run(body())
+
+
+def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Refused, match="file/data"):
+        LocalDisk(str(tmp_path / "file" / "data"))
+
+
+def test_the_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    with LockFile(path), pytest.raises(Refused, match=f"{tmp_path} is in use by process {os.getpid()}"):
+        LockFile(path).acquire()
+    with LockFile(path):
+        assert Path(path).read_text() == f"{os.getpid()}\n"
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.communicate()
+    LockFile(path).acquire()

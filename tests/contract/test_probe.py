@@ -1,0 +1,84 @@
+"""The probe refuses stores that do not keep their word, and only these."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.fakes3 import FakeS3
+from tests.s3_rules import BUCKET
+from tests.sim.clock import SimClock, SimRng
+from tests.sim.loop import SimLoop
+from tests.sim.store import SimBucket
+from tiered.cold.faulty import Fault, Faults, Kind
+from tiered.cold.memory import MemoryStore
+from tiered.cold.probe import probe
+from tiered.cold.store_url import open_store
+from tiered.errors import Refused, Unavailable
+from tiered.ports import Buffer, Got, NotFound, ObjectStore, PutResult
+from tiered.world import SystemClock, SystemRng
+
+
+class IgnoresMatch(MemoryStore):
+    """Knows If-None-Match, ignores If-Match, as some small servers do."""
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        return await super().put(key, data, if_absent=if_absent)
+
+
+class LooksThenLeaps(MemoryStore):
+    """Checks the condition in one step and writes in another."""
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        found = await self.get(key)
+        await asyncio.sleep(0)
+        if isinstance(found, Got) and if_absent:
+            return await super().put(key, data, if_absent=True)
+        if if_match is not None and (isinstance(found, NotFound) or found.version != if_match):
+            return await super().put(key, data, if_match=if_match)
+        return await super().put(key, data)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(IgnoresMatch, "If-Match is ignored"), (LooksThenLeaps, "racers create")])
+def test_a_store_that_breaks_conditions_is_refused(kind: type[MemoryStore], reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        asyncio.run(probe(kind(SystemClock()), SystemRng()))
+
+
+def test_a_server_that_ignores_conditions_is_refused(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.rules.ignore_conditions = True
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def body() -> None:
+        store = open_store(f"s3://{BUCKET}/liar", SystemClock(), SystemRng())
+        with pytest.raises(Refused, match=r"s3://bucket/liar cannot be used: it overwrites.*If-None-Match is ignored"):
+            await probe(store, SystemRng())
+        await store.close()
+
+    asyncio.run(body())
+
+
+def simulated(faults: Faults, seed: int) -> None:
+    """One probe of an honest store with faults, in virtual time."""
+    loop = SimLoop(seed)
+    clock = SimClock(loop)
+    store: ObjectStore = SimBucket(loop).store(faults, clock)
+    loop.run(probe(store, SimRng(seed)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lost_replies_and_conflicts_alone_do_not_make_a_liar(seed: int) -> None:
+    kinds = (Kind.ERROR, Kind.LOST_REPLY, Kind.CONFLICT)
+    rules = [Fault(kind, ("put",), chance=0.05) for kind in kinds]
+    try:
+        simulated(Faults(rules, random.Random(seed)), seed)
+    except Unavailable as error:
+        assert "no clear answer" in str(error)
+
+
+def test_a_store_that_does_not_answer_is_unavailable_not_refused() -> None:
+    with pytest.raises(Unavailable):
+        simulated(Faults(outage=True), 1)

@@ -1,0 +1,218 @@
+"""What the S3 store says when the answer is lost, late, broken or no: against the fake, one fault at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.fakes3 import FakeS3, HttpFault
+from tests.s3_rules import BUCKET
+from tiered.cold.faulty import Kind
+from tiered.cold.s3 import S3Store
+from tiered.errors import Unavailable
+from tiered.ports import Conflict, Got, NotFound, Ok, Unknown
+from tiered.world import SystemClock, SystemRng
+
+T = TypeVar("T")
+PART_BYTES = 5 << 20
+Run = Callable[[Callable[[S3Store], Coroutine[Any, Any, None]]], None]
+
+
+@pytest.fixture
+def run(fake: FakeS3, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Run:
+    """Runs a body with a store of small parts on the fake, below a prefix of its own."""
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def run_body(body: Callable[[S3Store], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            store = S3Store(BUCKET, request.node.name, SystemClock(), SystemRng(), part_bytes=PART_BYTES)
+            try:
+                await body(store)
+            finally:
+                await store.close()
+
+        asyncio.run(main())
+
+    return run_body
+
+
+def test_a_conditional_put_is_sent_once_and_a_503_decides_nothing(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.ERROR, ("PUT",), times=1))
+        assert isinstance(await store.put("k", b"x", if_absent=True), Unknown)
+        assert fake.requests["PUT"] == 1
+        assert await store.get("k") == NotFound()
+
+    run(body)
+
+
+def test_a_lost_reply_is_unknown_and_the_object_is_there(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("PUT",), times=1))
+        assert isinstance(await store.put("k", b"mine", if_absent=True), Unknown)
+        assert fake.requests["PUT"] == 1
+        got = await store.get("k")
+        assert isinstance(got, Got) and got.data == b"mine"
+
+    run(body)
+
+
+def test_a_lost_reply_of_a_swap_is_unknown_and_the_object_is_the_new_one(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        first = await store.put("k", b"first")
+        assert isinstance(first, Ok)
+        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("PUT",), times=1))
+        assert isinstance(await store.put("k", b"second", if_match=first.version), Unknown)
+        got = await store.get("k")
+        assert isinstance(got, Got) and got.data == b"second"
+
+    run(body)
+
+
+def test_a_put_may_land_after_its_caller_gave_up(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.LATE_APPLY, ("PUT",), times=1, seconds=0.3))
+        assert isinstance(await store.put("k", b"late", if_absent=True), Unknown)
+        assert await store.get("k") == NotFound()
+        async with asyncio.timeout(10):
+            while isinstance(await store.get("k"), NotFound):
+                await asyncio.sleep(0.02)
+
+    run(body)
+
+
+def test_a_409_is_a_conflict_and_nothing_landed(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.CONFLICT, ("PUT",), times=1))
+        assert await store.put("k", b"x", if_absent=True) == Conflict()
+        assert await store.get("k") == NotFound()
+
+    run(body)
+
+
+def test_a_put_without_condition_is_tried_again(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("PUT",), times=1))
+        assert isinstance(await store.put("k", b"x"), Ok)
+        assert fake.requests["PUT"] == 2
+
+    run(body)
+
+
+@pytest.mark.parametrize(("status", "final"), [(403, False), (501, True)])
+def test_a_refusal_is_unavailable_and_final_only_when_the_store_cannot(
+    fake: FakeS3, run: Run, status: int, final: bool
+) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.ERROR, status=status))
+        for call in (store.put("k", b"x", if_absent=True), store.get("k"), store.list(""), store.delete(["k"])):
+            with pytest.raises(Unavailable, match=re.escape(store.url)) as caught:
+                await call
+            assert caught.value.final == final
+
+    run(body)
+
+
+def test_a_missing_bucket_is_unavailable(fake: FakeS3, run: Run) -> None:
+    async def body(_: S3Store) -> None:
+        store = S3Store("no-such-bucket", "", SystemClock(), SystemRng())
+        with pytest.raises(Unavailable, match="NoSuchBucket"):
+            await store.put("k", b"x", if_absent=True)
+        with pytest.raises(Unavailable, match="NoSuchBucket"):
+            await store.get("k")
+        await store.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("length", [None, 400_000])
+def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: int | None) -> None:
+    data = bytes(range(200)) * 2500
+
+    async def body(store: S3Store) -> None:
+        await store.put("k", data)
+        fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",), times=1))
+        got = await store.get("k", 0, length)
+        assert isinstance(got, Got) and got.data == data[:length]
+        assert fake.requests["GET"] == 2
+
+    run(body)
+
+
+def test_a_body_that_breaks_off_every_time_is_unavailable(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        await store.put("k", b"0123456789")
+        fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",)))
+        with pytest.raises(Unavailable, match="breaks off"):
+            await store.get("k", 2, 6)
+
+    run(body)
+
+
+def test_a_rotten_whole_object_is_read_again(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        await store.put("k", b"0123456789")
+        fake.faults.append(HttpFault(Kind.FLIPPED, ("GET",), times=1))
+        got = await store.get("k")
+        assert isinstance(got, Got) and got.data == b"0123456789"
+
+    run(body)
+
+
+def test_a_rotten_range_passes_so_its_reader_must_check_it(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        await store.put("k", b"0123456789")
+        fake.faults.append(HttpFault(Kind.FLIPPED, ("GET",), times=1))
+        got = await store.get("k", 2, 6)
+        assert isinstance(got, Got) and len(got.data) == 6 and got.data != b"234567"
+
+    run(body)
+
+
+def test_a_listing_may_be_stale(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        await store.put("k", b"x")
+        fake.faults.append(HttpFault(Kind.STALE_LIST, ("LIST",), times=1, seconds=60))
+        assert await store.list("") == []
+        assert [entry.key for entry in await store.list("")] == ["k"]
+
+    run(body)
+
+
+BIG = bytes(range(256)) * (9 * PART_BYTES // 256)
+
+
+def test_a_big_upload_goes_in_parts(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        assert isinstance(await store.upload("k", [BIG[:1000], BIG[1000:]]), Ok)
+        assert (fake.requests["PUT"], fake.rules.uploads) == (9, {})
+        got = await store.get("k")
+        assert isinstance(got, Got) and got.data == BIG
+
+    run(body)
+
+
+def test_a_lost_reply_to_the_last_step_of_an_upload_is_found_out(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("POST",), skip=1, times=1))
+        result = await store.upload("k", [BIG])
+        got = await store.get("k", 0, 10)
+        assert isinstance(got, Got) and result == Ok(got.version)
+
+    run(body)
+
+
+def test_an_upload_that_fails_is_taken_back(fake: FakeS3, run: Run) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.ERROR, ("PUT",), skip=3, status=403))
+        with pytest.raises(Unavailable):
+            await store.upload("k", [BIG])
+        assert fake.rules.uploads == {}
+        assert await store.get("k") == NotFound()
+
+    run(body)

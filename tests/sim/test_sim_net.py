@@ -1,0 +1,141 @@
+"""The simulated network: cuts hold bytes back, resets break connections, seeds repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
+from tiered.errors import Unavailable
+from tiered.ports import Stream
+
+
+class Talk:
+    """Hosts a and b with one connection; what arrives at b is noted with its time."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.loop = SimLoop(seed)
+        self.network = SimNetwork(self.loop, random.Random(seed))
+        self.heard: list[tuple[float, bytes]] = []
+        self.errors: list[str] = []
+
+    async def connect(self) -> Stream:
+        await self.network.host("b").listen("0.0.0.0", 9092, self._accepted)
+        return await self.network.host("a").connect("b", 9092, 5)
+
+    def _accepted(self, stream: Stream) -> None:
+        def on_readable() -> None:
+            buffer = memoryview(bytearray(100))
+            try:
+                got = stream.recv_into(buffer)
+            except Unavailable as error:
+                self.errors.append(str(error))
+                stream.on_readable(None)
+                return
+            if got == 0:
+                stream.on_readable(None)
+            self.heard.append((self.loop.time(), bytes(buffer[: got or 0])))
+
+        stream.on_readable(on_readable)
+
+    def text(self) -> bytes:
+        return b"".join(data for _, data in self.heard)
+
+
+def test_bytes_take_the_latency_of_the_way() -> None:
+    talk = Talk()
+    talk.network.latency_seconds = (0.25, 0.25)
+
+    async def main() -> None:
+        stream = await talk.connect()
+        assert talk.loop.time() == 0.5
+        stream.sendmsg([b"x"])
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.heard == [(0.75, b"x")]
+
+
+def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
+    talk = Talk()
+    talk.network.chunk_bytes_max = 1 << 20
+
+    async def main() -> None:
+        stream = await talk.connect()
+        stream.on_readable(lambda: None)
+        talk.network.cut("a", "b")
+        stream.sendmsg([b"held "])
+        stream.sendmsg([b"back"])
+        await asyncio.sleep(60)
+        assert talk.heard == []
+        talk.network.heal()
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.text() == b"held back"
+    assert talk.heard[0][0] > 60
+
+
+def test_connecting_across_a_cut_times_out() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        talk.network.cut("b", "a")
+        with pytest.raises(Unavailable, match="timeout"):
+            await talk.connect()
+        assert talk.loop.time() == 5
+
+    talk.loop.run(main())
+
+
+def test_the_death_of_a_process_resets_its_connections_and_frees_its_ports() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        talk.network.reset("b")
+        with pytest.raises(Unavailable, match="reset"):
+            stream.sendmsg([b"x"])
+        with pytest.raises(Unavailable, match="refused"):
+            await talk.network.host("a").connect("b", 9092, 5)
+        await talk.connect()
+
+    talk.loop.run(main())
+    assert talk.errors == ["connection lost peer=a:20001 error=Connection reset by peer"]
+
+
+def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
+    talk = Talk()
+    talk.network.chunk_bytes_max = 3
+
+    async def main() -> None:
+        stream = await talk.connect()
+        rest = b"0123456789" * 5
+        while rest:
+            rest = rest[stream.sendmsg([rest]) or 0 :]
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.text() == b"0123456789" * 5
+    assert {len(data) for _, data in talk.heard} == {1, 2, 3}
+
+
+def test_one_seed_gives_one_conversation() -> None:
+    def conversation(seed: int) -> list[tuple[float, bytes]]:
+        talk = Talk(seed)
+
+        async def main() -> None:
+            stream = await talk.connect()
+            for number in range(20):
+                stream.sendmsg([b"message %d" % number])
+                await asyncio.sleep(0.001)
+            stream.close()
+            await asyncio.sleep(1)
+
+        talk.loop.run(main())
+        return talk.heard
+
+    assert conversation(3) == conversation(3) != conversation(4)
