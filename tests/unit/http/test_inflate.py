@@ -1,0 +1,55 @@
+import gzip
+import zlib
+
+import pytest
+import zstandard
+
+from tiered_api.http.errors import HttpError
+from tiered_api.http.inflate import inflate, inflater
+
+MIB = 1 << 20
+BODY = b"".join(b"record %d\n" % n for n in range(5000))
+COMPRESSED = {"gzip": gzip.compress(BODY), "zstd": zstandard.compress(BODY)}
+
+
+def refused(encoding: str, data: bytes, limit: int = MIB) -> int:
+    with pytest.raises(HttpError) as error:
+        inflate(encoding, data, limit)
+    return error.value.status
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_comes_back_whole_or_piece_by_piece(encoding: str) -> None:
+    data = COMPRESSED[encoding]
+    assert inflate(encoding, data, MIB) == BODY
+    body = inflater(encoding)
+    assert body is not None
+    assert b"".join(body.feed(data[at : at + 7], MIB) for at in range(0, len(data), 7)) == BODY
+    body.finish()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_members_one_after_the_other_are_one_body(encoding: str) -> None:
+    assert inflate(encoding, COMPRESSED[encoding] * 3, MIB) == BODY * 3
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_torn_or_garbled_body_is_400(encoding: str) -> None:
+    data = COMPRESSED[encoding]
+    assert refused(encoding, data[:-1]) == 400
+    assert refused(encoding, b"\0" * 100) == 400
+    assert refused(encoding, data + b"rest") == 400
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_bomb_is_413_at_its_limit(encoding: str) -> None:
+    zeros = b"\0" * (64 * MIB)
+    bomb = zlib.compress(zeros, wbits=31) if encoding == "gzip" else zstandard.compress(zeros)
+    assert refused(encoding, bomb) == 413
+    assert inflate(encoding, COMPRESSED[encoding], len(BODY)) == BODY
+    assert refused(encoding, COMPRESSED[encoding], len(BODY) - 1) == 413
+
+
+def test_no_encoding_is_no_work_and_an_unknown_one_is_415() -> None:
+    assert inflate("identity", BODY, 1) is BODY
+    assert refused("br", BODY) == 415

@@ -1,0 +1,60 @@
+import re
+
+import pytest
+
+from tiered_api.http.errors import HttpError
+from tiered_api.http.openapi import SCHEMAS, document
+from tiered_api.http.request import parse_query
+from tiered_api.http.routes import table
+
+
+def refused(method: str, target: str) -> HttpError:
+    with pytest.raises(HttpError) as error:
+        table().match(method, target)
+    return error.value
+
+
+def test_every_route_is_found_by_its_own_path() -> None:
+    for route in table().routes:
+        names = re.findall(r"{(\w+)}", route.path)
+        target = re.sub(r"{(\w+)}", r"the-\1", route.path)
+        assert table().match(route.method, target) == (route, {name: f"the-{name}" for name in names})
+
+
+def test_a_segment_is_decoded_after_the_path_is_split() -> None:
+    route, arguments = table().match("GET", "/topics/a%2Fb%20c?x=%2F")
+    assert (route.path, arguments) == ("/topics/{topic}", {"topic": "a/b c"})
+    assert table().match("GET", "/topics/..%2f..%2fetc%2fpasswd")[1] == {"topic": "../../etc/passwd"}
+
+
+@pytest.mark.parametrize("target", ["/nothing", "/topics/", "//topics", "/topics//partitions", "/topics/a/b", "/v3"])
+def test_what_is_not_there_is_404(target: str) -> None:
+    assert refused("GET", target).status == 404
+
+
+@pytest.mark.parametrize("target", ["*", "http://other/topics", "/topics/%ff", "/topics/a%00b", ""])
+def test_a_target_that_is_no_path_is_400(target: str) -> None:
+    assert refused("GET", target).status == 400
+
+
+def test_another_method_is_405_with_those_that_are_allowed() -> None:
+    error = refused("PUT", "/v3/clusters/c/topics/t")
+    assert (error.status, error.headers) == (405, (("Allow", "DELETE, GET, HEAD, PATCH"),))
+    assert table().match("HEAD", "/topics")[0].method == "GET"
+
+
+def test_query_names_are_given_once() -> None:
+    assert parse_query("offset=5&a=b%20c+d&&flag") == {"offset": "5", "a": "b c d", "flag": ""}
+    for wrong in ("a=1&a=2", "a=%ff", "a=%00", "&".join(f"a{n}=1" for n in range(40))):
+        with pytest.raises(HttpError) as error:
+            parse_query(wrong)
+        assert error.value.status == 400
+
+
+def test_the_document_names_every_operation_once_and_only_schemas_that_exist() -> None:
+    made = document(table().routes)
+    operations = [operation for path in made["paths"].values() for operation in path.values()]
+    assert len(operations) == len(table().routes) == len({each["operationId"] for each in operations})
+    assert all(each["summary"] for each in operations)
+    used = set(re.findall(r"#/components/schemas/(\w+)", repr(made)))
+    assert used <= SCHEMAS.keys()
