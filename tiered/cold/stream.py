@@ -142,12 +142,12 @@ class Stream:
     async def _joined(self, entry: SegmentEntry) -> Piece | None:
         """The batch that begins in this chunk and ends in a later one, copied together."""
         at, joined = self._at, bytearray(self._view)
+        self._take(len(joined))
         while (missing := _size(joined) - len(joined)) > 0:
             if at + len(joined) + missing > entry.log_bytes:
                 self._once_more(entry, at, "batch reaches beyond the end of the log")
                 return None
-            self._take(len(self._view))
-            if not await self._advance() or self.entry is not entry:
+            if not self._view and not (await self._advance() and self.entry is entry):
                 self._once_more(entry, at, "log ends inside a batch")
                 return None
             part = self._view[:missing]

@@ -1,0 +1,204 @@
+"""A partition's cold tier in virtual time: a bucket, brokers that share it, and a local log of real segment files."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tests.sim.clock import SimClock, SimRng
+from tests.sim.disk import SimDisk
+from tests.sim.loop import SimLoop
+from tests.sim.store import SimBucket
+from tiered.cold.cache import ChunkCache
+from tiered.cold.collector import Collector
+from tiered.cold.faulty import Fault, Faults
+from tiered.cold.layout import SectionRef, segment_key
+from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.cold.uploader import Uploader
+from tiered.ids import PartitionId, TopicId
+from tiered.metrics import Metrics
+from tiered.ports import FileSlice
+from tiered.records.batch import encode
+from tiered.records.model import Walked
+from tiered.records.native import walk
+
+T = TypeVar("T")
+
+TOPIC = "flights"
+PID = PartitionId(TopicId("AAAAAAAAQACAAAAAAAAAAQ"), 3)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A closed local segment."""
+
+    base_offset: int
+    next_offset: int
+    log: FileSlice
+
+
+@dataclass(frozen=True)
+class Files:
+    """The small files beside it."""
+
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+    producer_snapshot: bytes | None
+    lineage: Sequence[tuple[int, int]]
+
+
+@dataclass
+class LocalLog:
+    """Closed segments on a simulated disk, with an index entry for every second batch."""
+
+    disk: SimDisk
+    lineage: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
+    segments: list[Segment] = field(default_factory=list)
+
+    def write(self, batches: Sequence[bytes], next_offset: int) -> Segment:
+        """One more closed segment out of encoded batches."""
+        base = walk(batches[0]).batches[0].base_offset
+        self.disk.make_dirs("log")
+        file = self.disk.open(f"log/{base:020d}.log", create=True)
+        size = file.append(batches)
+        segment = Segment(base, next_offset, FileSlice(file, 0, size))
+        self.segments.append(segment)
+        return segment
+
+    def fill(self, base: int, batches: int, *, records: int = 10, size: int = 100, epoch: int = 1) -> Segment:
+        """One more closed segment of `batches` batches; record at offset o has timestamp 1000 * o."""
+        data = [batch(base + i * records, records, size, epoch) for i in range(batches)]
+        return self.write(data, base + batches * records)
+
+    def closed_segments(self) -> list[Segment]:
+        return list(self.segments)
+
+    def sections(self, base_offset: int, from_offset: int | None = None) -> Files:
+        segment = next(s for s in self.segments if s.base_offset == base_offset)
+        start = base_offset if from_offset is None else from_offset
+        found = [b for b in walk(self.content(segment)).batches if b.last_offset >= start]
+        indexed = found[1::2]
+        cut = found[0].at
+        return Files(
+            b"".join(struct.pack(">ii", b.last_offset - start, b.at - cut) for b in indexed),
+            _time_index(found, start),
+            b"",
+            b"producers of " + str(segment.next_offset).encode(),
+            [row for row in self.lineage if row[1] < segment.next_offset],
+        )
+
+    def content(self, segment: Segment) -> bytes:
+        return segment.log.file.pread(segment.log.start, segment.log.length)
+
+    @property
+    def all_bytes(self) -> bytes:
+        return b"".join(self.content(segment) for segment in self.segments)
+
+
+def batch(base: int, records: int = 10, size: int = 100, epoch: int = 1) -> bytes:
+    """A batch of distinct records; the one at offset o has timestamp 1000 * o."""
+    rows = [(1000 * (base + i), b"k%d" % i, (b"%d." % (base + i)) * (size // 4), ()) for i in range(records)]
+    return encode(rows, base_offset=base, leader_epoch=epoch)
+
+
+def _time_index(found: Sequence[Walked], start: int) -> bytes:
+    """For every second batch the highest timestamp so far and where it stands, when it has grown."""
+    rows: list[tuple[int, int]] = []
+    highest, at = -1, start
+    for i, one in enumerate(found):
+        if one.max_timestamp > highest:
+            highest, at = one.max_timestamp, one.last_offset
+        if i % 2 and (not rows or highest > rows[-1][0]):
+            rows.append((highest, at - start))
+    return b"".join(struct.pack(">qi", *row) for row in rows)
+
+
+class Broker:
+    """One process's cold tier, with a way of its own to the shared bucket."""
+
+    def __init__(self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = 64 << 20) -> None:
+        self.faults = Faults(reply_seconds=0.5)
+        self.clock = rig.clock
+        rng = SimRng(f"{rig.loop.seed}/{name}")
+        self.store = rig.bucket.store(self.faults, rig.clock)
+        self.metrics = Metrics()
+        self.manifests = ManifestStore(self.store, rig.clock, rng, self.metrics, fan=fan)
+        self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics)
+        self.collector = Collector(
+            self.store, self.manifests, self.uploader.busy, rig.clock, self.metrics, grace_ms=1000
+        )
+        self.cache = ChunkCache(self.metrics)
+        self.reader = ColdReader(
+            self.store, self.manifests, self.cache, self.metrics, rig.clock, window_bytes=window_bytes
+        )
+
+    def fail(self, *faults: Fault) -> None:
+        """From now on these faults, and no others."""
+        self.faults.rules[:] = faults
+
+    async def take_over(self, epoch: int) -> Manifest:
+        return await self.manifests.take_over(PID, TOPIC, epoch)
+
+    async def upload_all(self, source: LocalLog, epoch: int, *, stable: int = 1 << 60) -> Manifest:
+        """Everything closed below `stable` is cold when this returns."""
+        manifest = await self.take_over(epoch)
+        while (written := await self.uploader.upload_next(source, manifest, epoch, stable)) is not None:
+            manifest = written
+        return manifest
+
+    async def read_all(self, start: int = 0) -> bytes:
+        """All that is cold from `start` on."""
+        return b"".join([bytes(piece.data) async for piece in self.reader.iterate(PID, start)])
+
+
+class Rig:
+    """The world of one test."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.loop = SimLoop(seed)
+        self.clock = SimClock(self.loop)
+        self.bucket = SimBucket(self.loop)
+        self.log = LocalLog(SimDisk(SimRng(seed).stream("disk")))
+
+    def broker(self, name: str = "a", *, fan: int = 64, window_bytes: int = 64 << 20) -> Broker:
+        return Broker(self, name, fan=fan, window_bytes=window_bytes)
+
+    def run(self, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Plays the story in virtual time."""
+        return self.loop.run(story())
+
+    async def keys(self, suffix: str = "") -> list[str]:
+        """What lies in the bucket."""
+        return [item.key for item in await self.bucket.memory.list("data/") if item.key.endswith(suffix)]
+
+
+def entry(base: int, next_offset: int, *, epoch: int = 1, size: int = 100, newest: int | None = None) -> SegmentEntry:
+    """A segment of `size` bytes as a manifest names it; its newest record is of `newest` (default: its last offset)."""
+    return SegmentEntry(
+        key=segment_key(PID, base, epoch, f"{base:032x}"),
+        base_offset=base,
+        next_offset=next_offset,
+        leader_epoch=epoch,
+        lineage=((epoch, base),),
+        base_timestamp=base,
+        max_timestamp=next_offset - 1 if newest is None else newest,
+        record_count=next_offset - base,
+        log_bytes=size,
+        log_crc=7,
+        object_bytes=size + 60,
+        sections=(SectionRef(1, size, 8, 9),),
+        uploaded_ms=5000,
+    )
+
+
+def manifest(*entries: SegmentEntry, epoch: int = 1) -> Manifest:
+    """A manifest under `epoch` that names these."""
+    made = Manifest(TOPIC, PID.topic_id, PID.partition, epoch)
+    for one in entries:
+        made = made.add(one)
+    return made

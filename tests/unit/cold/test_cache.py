@@ -1,0 +1,147 @@
+"""The chunk cache: one get for many readers, a bound, and nothing kept that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.sim.loop import SimLoop
+from tiered.cold.cache import ChunkCache
+from tiered.cold.chunks import Chunk
+from tiered.errors import Unavailable
+from tiered.metrics import Metrics
+
+A, B, C = (Chunk(name, 0, 10) for name in "abc")
+
+
+class Source:
+    """Answers after a second; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.broken = False
+
+    async def get(self, chunk: Chunk) -> bytes:
+        self.asked.append(chunk.key)
+        await asyncio.sleep(1)
+        if self.broken:
+            raise Unavailable("broken")
+        return chunk.key.encode() * chunk.length
+
+
+def play(story: Callable[[ChunkCache, Source], object], bytes_max: int = 20) -> None:
+    async def main() -> None:
+        await story(ChunkCache(Metrics(), bytes_max), Source())  # type: ignore[misc]
+
+    SimLoop(1).run(main())
+
+
+async def use(cache: ChunkCache, source: Source, chunk: Chunk) -> bytes:
+    with cache.lease(chunk, source.get) as lease:
+        return await lease.data()
+
+
+def test_a_hundred_readers_one_get() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        found = await asyncio.gather(*(use(cache, source, A) for _ in range(100)))
+        assert set(found) == {b"a" * 10}
+        assert await use(cache, source, A) == b"a" * 10
+        assert source.asked == ["a"]
+
+    play(story)
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        for chunk in (A, B, A, C, A, B):
+            await use(cache, source, chunk)
+            assert cache.bytes_held <= 20
+        assert source.asked == ["a", "b", "c", "b"]
+
+    play(story)
+
+
+def test_leased_chunks_stay_beyond_the_bound_and_leave_no_room_to_read_ahead() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        leases = [cache.lease(chunk, source.get) for chunk in (A, B, C)]
+        assert not cache.has_room(1)
+        for lease in leases:
+            await lease.data()
+        assert cache.bytes_held == 30
+        leases[0].release()
+        leases[0].release()
+        assert cache.bytes_held == 20 and not cache.has_room(1)
+        leases[1].release()
+        assert cache.bytes_held == 20 and cache.has_room(10)
+
+    play(story)
+
+
+def test_a_get_that_nobody_waits_for_any_more_is_cancelled() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        first, second = cache.lease(A, source.get), cache.lease(A, source.get)
+        await asyncio.sleep(0.5)
+        first.release()
+        assert await second.data() == b"a" * 10
+        third = cache.lease(B, source.get)
+        await asyncio.sleep(0.5)
+        third.release()
+        assert cache.bytes_held == 10
+        assert await use(cache, source, B) == b"b" * 10
+        assert source.asked == ["a", "b", "b"]
+
+    play(story)
+
+
+def test_a_reader_that_is_cancelled_does_not_take_the_get_from_the_others() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        first = asyncio.ensure_future(use(cache, source, A))
+        second = asyncio.ensure_future(use(cache, source, A))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        assert await second == b"a" * 10
+        assert source.asked == ["a"]
+
+    play(story)
+
+
+def test_a_failed_get_fails_all_who_wait_and_is_not_kept() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        source.broken = True
+        found = await asyncio.gather(*(use(cache, source, A) for _ in range(3)), return_exceptions=True)
+        assert [type(fault) for fault in found] == [Unavailable] * 3
+        assert cache.bytes_held == 0
+        source.broken = False
+        assert await use(cache, source, A) == b"a" * 10
+
+    play(story)
+
+
+def test_a_failed_read_ahead_that_nobody_awaits_is_tried_again_by_the_next_lease() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        source.broken = True
+        ahead = cache.lease(A, source.get)
+        await asyncio.sleep(2)
+        assert ahead.is_ready
+        source.broken = False
+        assert await use(cache, source, A) == b"a" * 10
+        ahead.release()
+        with pytest.raises(AssertionError):
+            await ahead.data()
+
+    play(story)
+
+
+def test_a_dropped_chunk_is_fetched_anew_while_its_readers_keep_theirs() -> None:
+    async def story(cache: ChunkCache, source: Source) -> None:
+        lease = cache.lease(A, source.get)
+        await lease.data()
+        cache.drop(A)
+        assert await use(cache, source, A) == b"a" * 10
+        assert await lease.data() == b"a" * 10
+        lease.release()
+        assert source.asked == ["a", "a"] and cache.bytes_held == 10
+
+    play(story)

@@ -1,0 +1,172 @@
+"""Expiry, DeleteRecords, sweeps and deleted topics: the manifest first, objects after a grace time, nobody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.unit.cold.rig import PID, TOPIC, Rig
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.layout import manifest_key, segment_key
+from tiered.errors import Fenced, Unavailable
+
+
+@dataclass(frozen=True)
+class Limits:
+    retention_ms: int = -1
+    retention_bytes: int = -1
+
+
+def fill(rig: Rig, segments: int = 10) -> None:
+    """Segments of ten records, one batch each."""
+    for i in range(segments):
+        rig.log.fill(10 * i, 1)
+
+
+@pytest.mark.parametrize("fan", [64, 2])
+def test_expired_segments_leave_the_manifest_at_once_and_the_bucket_after_the_grace_time(fan: int) -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker(fan=fan)
+        manifest = await broker.upload_all(rig.log, 1)
+        before = await rig.keys(".seg")
+        limits = Limits(retention_ms=10_000)
+        cut = await broker.collector.expire(manifest, 1, limits, local_bytes_above_cold=0, now_ms=59_001)
+        assert cut is not None and cut.log_start_offset == 50
+        assert await broker.manifests.load(PID) == cut
+        assert await broker.collector.delete_due() == 0
+        assert await rig.keys(".seg") == before
+        await rig.clock.sleep(2)
+        await broker.collector.delete_due()
+        assert await rig.keys(".seg") == before[5:]
+        assert await broker.read_all(50) == b"".join(rig.log.content(segment) for segment in rig.log.segments[5:])
+        assert cut.segment_count == 5
+        again = await broker.collector.expire(cut, 1, limits, local_bytes_above_cold=0, now_ms=59_001)
+        assert again is None
+
+    rig.run(story)
+
+
+def test_a_fresh_leader_expires_nothing_before_it_knows_the_remote_size() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        manifest = await rig.broker("old").upload_all(rig.log, 1)
+        fresh = rig.broker("fresh")
+        nothing = Limits(retention_ms=0, retention_bytes=0)
+        for known in (None, manifest):
+            assert await fresh.collector.expire(known, 2, nothing, local_bytes_above_cold=10**9, now_ms=10**12) is None
+        assert await fresh.manifests.load(PID) == manifest
+
+    rig.run(story)
+
+
+def test_deletes_that_fail_are_tried_again() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker()
+        manifest = await broker.upload_all(rig.log, 1)
+        await broker.collector.advance_start(manifest, 1, 35)
+        await rig.clock.sleep(2)
+        broker.fail(Fault(Kind.ERROR, ("delete",), times=1))
+        with pytest.raises(Unavailable):
+            await broker.collector.delete_due()
+        assert await broker.collector.delete_due() == 3
+        assert len(await rig.keys(".seg")) == 7
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("fan", [64, 2])
+def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        old = rig.broker("old", fan=fan)
+        manifest = await old.upload_all(rig.log, 1)
+        await old.collector.advance_start(manifest, 1, 42)
+        new = rig.broker("new", fan=fan)
+        await rig.clock.sleep(10)
+        swept = await new.collector.sweep(PID, TOPIC, 2)
+        assert [key for key in swept if key.endswith(".seg")] == [segment for segment in swept if "seg" in segment]
+        assert len(await rig.keys(".seg")) == 6
+        assert await new.read_all(42) == await old.read_all(42)
+        assert await new.collector.sweep(PID, TOPIC, 2) == []
+
+    rig.run(story)
+
+
+def test_the_sweep_spares_what_is_young_what_is_newer_and_what_it_does_not_know() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker()
+        await broker.upload_all(rig.log, 5)
+        newer, foreign = segment_key(PID, 500, 6, "a" * 32), f"data/{PID.topic_id}/3/notes.txt"
+        orphan, young = segment_key(PID, 500, 5, "b" * 32), segment_key(PID, 500, 4, "c" * 32)
+        for key in (newer, foreign, orphan):
+            await rig.bucket.memory.put(key, b"x")
+        await rig.clock.sleep(10)
+        await rig.bucket.memory.put(young, b"x")
+        assert await broker.collector.sweep(PID, TOPIC, 5) == [orphan]
+        left = await rig.keys()
+        assert {newer, foreign, young, manifest_key(PID)} <= set(left) and len(await rig.keys(".seg")) == 12
+
+    rig.run(story)
+
+
+def test_a_deposed_leader_sweeps_nothing() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        old, new = rig.broker("old"), rig.broker("new")
+        await old.upload_all(rig.log, 1)
+        await new.take_over(2)
+        orphan = segment_key(PID, 500, 1, "b" * 32)
+        await rig.bucket.memory.put(orphan, b"x")
+        await rig.clock.sleep(10)
+        with pytest.raises(Fenced):
+            await old.collector.sweep(PID, TOPIC, 1)
+        assert orphan in await rig.keys()
+
+    rig.run(story)
+
+
+def test_a_deleted_topic_goes_manifests_first_and_leaves_its_neighbours() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker(fan=2)
+        await broker.upload_all(rig.log, 1)
+        await rig.bucket.memory.put("data/BBBBBBBBQACAAAAAAAAAAQ/0/manifest", b"x")
+        there = len(await rig.keys())
+        assert await broker.collector.delete_topic(PID.topic_id) == there - 1
+        assert await rig.keys() == ["data/BBBBBBBBQACAAAAAAAAAAQ/0/manifest"]
+        assert await broker.collector.delete_topic(PID.topic_id) == 0
+
+    rig.run(story)
+
+
+def test_deleted_records_are_not_read_and_not_counted() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker()
+        manifest = await broker.upload_all(rig.log, 1)
+        cut = await broker.collector.advance_start(manifest, 1, 25)
+        assert (cut.log_start_offset, cut.segment_count) == (25, 8)
+        beyond = await broker.collector.advance_start(cut, 1, 1000)
+        assert (beyond.log_start_offset, beyond.cold_end_offset, beyond.cold_bytes) == (1000, 1000, 0)
+
+    rig.run(story)

@@ -1,0 +1,144 @@
+"""The manifest as a value: finding, adding, trimming, spilling, and the rules that no change may break."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.cold.rig import entry, manifest
+from tiered.cold.manifest import (
+    Manifest,
+    NeedsOpen,
+    Node,
+    SegmentEntry,
+    Spill,
+    check_change,
+    find_node,
+    wrote,
+)
+
+FOUR = manifest(entry(0, 10), entry(10, 20), entry(20, 35), entry(35, 40))
+
+
+def packed_fully(made: Manifest, fan: int) -> tuple[Manifest, dict[str, tuple[Node, ...]]]:
+    """With everything spilled that a fan of `fan` spills, and the sub-manifests by key."""
+    opened: dict[str, tuple[Node, ...]] = {}
+    while (run := made.to_pack(fan)) is not None:
+        key = f"sub-{run.level}-{run.nodes[0].base_offset}"
+        opened[key] = run.nodes
+        made = made.pack(run, key)
+    return made, opened
+
+
+def leaves(nodes: tuple[Node, ...], opened: dict[str, tuple[Node, ...]]) -> list[SegmentEntry]:
+    found: list[SegmentEntry] = []
+    for node in nodes:
+        found += leaves(opened[node.key], opened) if isinstance(node, Spill) else [node]
+    return found
+
+
+@pytest.mark.parametrize(("offset", "base"), [(0, 0), (9, 0), (10, 10), (34, 20), (39, 35)])
+def test_every_cold_offset_is_found_in_one_segment(offset: int, base: int) -> None:
+    found = FOUR.find(offset)
+    assert found is not None and found.base_offset == base
+
+
+def test_nothing_is_found_outside_the_cold_range() -> None:
+    assert FOUR.find(-1) is None
+    assert FOUR.find(40) is None
+    assert FOUR.advance_start(15, {}).find(14) is None
+    assert FOUR.advance_start(15, {}).find(15) == FOUR.nodes[1]
+
+
+def test_the_epoch_that_wrote_an_offset_comes_from_the_lineage() -> None:
+    one = replace(entry(10, 20, epoch=5), lineage=((3, 8), (5, 15)))
+    assert [wrote(one, offset) for offset in (10, 14, 15, 19)] == [3, 3, 5, 5]
+
+
+def test_time_finds_the_first_segment_with_a_record_that_young_even_out_of_order() -> None:
+    made = manifest(entry(0, 10, newest=500), entry(10, 20, newest=300), entry(20, 30, newest=900))
+    assert [made.find_time(t) for t in (0, 300, 500)] == [made.nodes[0]] * 3
+    assert made.find_time(501) == made.nodes[2]
+    assert made.find_time(901) is None
+
+
+def test_adding_moves_the_cold_end_and_adding_again_changes_nothing() -> None:
+    more = FOUR.add(entry(40, 50))
+    assert (more.cold_end_offset, more.cold_bytes, more.segment_count) == (50, 500, 5)
+    assert more.add(entry(40, 50)) is more
+    check_change(FOUR, more)
+
+
+def test_the_start_takes_whole_segments_and_keeps_the_one_that_holds_it() -> None:
+    cut = FOUR.advance_start(25, {})
+    assert [node.base_offset for node in cut.nodes] == [20, 35]
+    assert (cut.log_start_offset, cut.cold_bytes, cut.cold_end_offset) == (25, 200, 40)
+    assert cut.advance_start(25, {}) is cut and cut.advance_start(3, {}) is cut
+    check_change(FOUR, cut)
+
+
+def test_a_start_beyond_the_cold_end_leaves_nothing_and_moves_the_end() -> None:
+    cut = FOUR.advance_start(77, {})
+    assert (cut.nodes, cut.log_start_offset, cut.cold_end_offset) == ((), 77, 77)
+    check_change(FOUR, cut)
+
+
+def test_a_million_segments_leave_a_small_manifest_that_still_finds_each() -> None:
+    made, opened = manifest(), {}
+    for i in range(1000):
+        made = made.add(entry(10 * i, 10 * i + 10))
+        while (run := made.to_pack(4)) is not None:
+            key = f"sub-{run.level}-{run.nodes[0].base_offset}"
+            opened[key] = run.nodes
+            made = made.pack(run, key)
+        assert made.fault() == ""
+    assert len(made.nodes) < 2 * 4 * 5
+    assert (made.segment_count, made.cold_bytes) == (1000, 100_000)
+    assert [one.base_offset for one in leaves(made.nodes, opened)] == list(range(0, 10_000, 10))
+    for offset in (0, 17, 4999, 9999):
+        node = made.find(offset)
+        while isinstance(node, Spill):
+            node = find_node(opened[node.key], offset)
+        assert node is not None and node.base_offset <= offset < node.next_offset
+
+
+@pytest.mark.parametrize("start", [1, 10, 11, 155, 160, 200, 333, 400])
+def test_trimming_a_spilled_manifest_equals_trimming_a_flat_one(start: int) -> None:
+    flat = manifest(*(entry(10 * i, 10 * i + 10, size=i) for i in range(40)))
+    made, opened = packed_fully(flat, 2)
+    cut, wanted = made.advance_start(start, opened), flat.advance_start(start, {})
+    check_change(made, cut)
+    assert cut.cold_bytes == wanted.cold_bytes
+    assert cut.segment_count == wanted.segment_count
+    alive = [one for one in leaves(cut.nodes, opened) if one.next_offset > start]
+    assert alive == list(wanted.nodes)
+    assert cut.advance_start(start, opened) is cut
+
+
+def test_a_start_inside_a_spill_asks_for_its_contents_and_for_no_others() -> None:
+    made, _ = packed_fully(manifest(*(entry(10 * i, 10 * i + 10) for i in range(8))), 2)
+    first = made.nodes[0]
+    assert isinstance(first, Spill)
+    with pytest.raises(NeedsOpen) as wanted:
+        made.advance_start(15, {})
+    assert wanted.value.spill == first
+    assert made.advance_start(first.next_offset, {}).nodes == made.nodes[1:]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(FOUR, cold_end_offset=35, nodes=FOUR.nodes[:3]),
+        replace(FOUR, leader_epoch=0),
+        replace(FOUR.advance_start(10, {}), log_start_offset=0),
+        replace(FOUR, nodes=(FOUR.nodes[0], *FOUR.nodes[2:])),
+        replace(FOUR, nodes=(*FOUR.nodes, entry(38, 45)), cold_end_offset=45),
+        replace(FOUR, nodes=(*FOUR.nodes[:3], entry(35, 40, epoch=2))),
+        replace(FOUR, partition=9),
+    ],
+    ids=["end back", "epoch back", "start back", "hole", "overlap", "other bytes", "other partition"],
+)
+def test_no_change_breaks_the_rules(broken: Manifest) -> None:
+    with pytest.raises(AssertionError):
+        check_change(FOUR, broken)

@@ -1,0 +1,82 @@
+"""Manifests as bytes: they read back, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.cold.rig import PID, entry, manifest
+from tiered.cold.manifest import Manifest, Spill
+from tiered.cold.manifest_codec import decode, decode_sub, encode, encode_sub, seal
+from tiered.errors import Corrupt, Refused
+
+SPILL = Spill("data/x.sub", 1, 0, 100, 99, 1000, 10)
+MADE = replace(
+    manifest(entry(100, 110), entry(110, 120)).adopt_epoch(4),
+    nodes=(SPILL, entry(100, 110), entry(110, 120)),
+    sequence=12,
+    nonce="n",
+)
+
+
+def test_manifests_read_back_and_are_plain_json() -> None:
+    data = encode(MADE)
+    assert decode(data, "key") == MADE
+    body = json.loads(data)["body"]
+    assert (body["cold_bytes"], body["segment_count"], body["cold_end_offset"]) == (1200, 12, 120)
+    assert body["entries"][0]["key"] == entry(100, 110).key
+
+
+def test_sub_manifests_read_back() -> None:
+    nodes = (SPILL, entry(100, 110))
+    assert decode_sub(encode_sub(PID, 1, nodes), "key") == nodes
+
+
+def test_any_flipped_bit_is_corrupt() -> None:
+    data = encode(MADE)
+    for at in range(len(data)):
+        spoiled = bytearray(data)
+        spoiled[at] ^= 1 << at % 8
+        with pytest.raises(Corrupt, match="where=key"):
+            decode(bytes(spoiled), "key")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, 100])
+def test_a_cut_off_manifest_is_corrupt(cut: int) -> None:
+    with pytest.raises(Corrupt):
+        decode(encode(MADE)[:cut], "key")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"format": "x"},
+        {"format": 1},
+        {"format": 1, "entries": [], "spilled": []},
+        {**json.loads(encode(MADE))["body"], "entries": [[]]},
+        {**json.loads(encode(MADE))["body"], "spilled": []},
+        {**json.loads(encode(MADE))["body"], "cold_end_offset": 7},
+    ],
+)
+def test_a_document_that_proves_itself_but_is_no_manifest_is_corrupt(body: dict[str, object]) -> None:
+    with pytest.raises(Corrupt):
+        decode(seal(body), "key")
+
+
+def test_a_newer_format_is_refused() -> None:
+    with pytest.raises(Refused, match="format 2"):
+        decode(seal({**json.loads(encode(MADE))["body"], "format": 2}), "key")
+
+
+def test_sub_manifests_with_a_gap_or_nothing_are_corrupt() -> None:
+    for nodes in ((), (entry(0, 10), entry(20, 30))):
+        with pytest.raises(Corrupt):
+            decode_sub(encode_sub(PID, 1, nodes), "key")
+
+
+def test_an_empty_manifest_is_one_too() -> None:
+    empty = Manifest("t", PID.topic_id, PID.partition, 3)
+    assert decode(encode(empty), "key") == empty

@@ -1,0 +1,306 @@
+"""Changing a manifest by compare-and-swap: races, lost replies, late puts, fencing, spills."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, entry
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.layout import manifest_key
+from tiered.cold.manifest import Manifest, Opened
+from tiered.cold.manifest_codec import decode
+from tiered.cold.manifest_store import Change
+from tiered.errors import Corrupt, Fenced, Unavailable
+
+
+def adding(base: int, epoch: int = 1) -> Change:
+    """A change that adds the segment [base, base + 10) behind whatever is there."""
+
+    def change(current: Manifest, _: Opened) -> Manifest:
+        return current.add(entry(base, base + 10, epoch=epoch))
+
+    return change
+
+
+def appending(current: Manifest, _: Opened) -> Manifest:
+    """Adds ten offsets at the cold end."""
+    end = current.cold_end_offset
+    return current.add(entry(end, end + 10))
+
+
+async def add(broker: Broker, base: int, epoch: int = 1) -> Manifest:
+    return await broker.manifests.change(PID, TOPIC, epoch, adding(base, epoch))
+
+
+def test_a_change_is_in_the_bucket_when_it_returns() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        assert await broker.manifests.load(PID) is None
+        written = await add(broker, 0)
+        assert (written.leader_epoch, written.sequence, written.cold_end_offset) == (1, 1, 10)
+        assert await rig.broker("b").manifests.load(PID) == written
+
+    rig.run(story)
+
+
+def test_a_change_that_changes_nothing_writes_nothing() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        puts = broker.store.calls["put"]
+        await add(broker, 0)
+        await broker.take_over(1)
+        assert broker.store.calls["put"] == puts
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("kind", [Kind.LOST_REPLY, Kind.ERROR, Kind.CONFLICT])
+@pytest.mark.parametrize("times", [1, 3])
+def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: Kind, times: int) -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        broker.fail(Fault(kind, ("put",), times=times))
+        written = await add(broker, 10)
+        assert (written.sequence, written.cold_end_offset, written.segment_count) == (2, 20, 2)
+        bodies = [decode(data, "x") for key, data in rig.bucket.written if key == manifest_key(PID)]
+        assert [(m.sequence, m.nonce) for m in bodies if m.sequence == 2] == [(2, written.nonce)]
+
+    rig.run(story)
+
+
+def test_a_put_that_lands_after_its_retry_did_changes_nothing() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        broker.fail(Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=5.0))
+        await add(broker, 10)
+        after = await add(broker, 20)
+        await rig.clock.sleep(10)
+        assert await broker.manifests.load(PID) == after
+
+    rig.run(story)
+
+
+def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> None:
+    for seed in range(20):
+        rig = Rig(seed)
+
+        async def story(rig: Rig = rig) -> None:
+            brokers = [rig.broker(str(i)) for i in range(4)]
+            for broker in brokers:
+                broker.faults.first_byte_seconds = 0.01
+                broker.fail(
+                    Fault(Kind.LOST_REPLY, ("put",), chance=0.2),
+                    Fault(Kind.LATE_APPLY, ("put",), chance=0.1, seconds=1.0),
+                    Fault(Kind.ERROR, ("get", "put"), chance=0.1),
+                )
+
+            async def work(broker: Broker) -> int:
+                done = 0
+                for _ in range(5):
+                    try:
+                        await broker.manifests.change(PID, TOPIC, 1, appending)
+                        done += 1
+                    except Unavailable:
+                        pass
+                return done
+
+            done = await asyncio.gather(*(work(broker) for broker in brokers))
+            await rig.clock.sleep(60)
+            for broker in brokers:
+                broker.fail()
+            final = await brokers[0].take_over(2)
+            assert final.segment_count >= sum(done)
+            assert final.fault() == ""
+            sequences = [decode(data, "x").sequence for key, data in rig.bucket.written if key == manifest_key(PID)]
+            assert sequences == list(range(1, len(sequences) + 1))
+
+        rig.run(story)
+
+
+def test_a_higher_epoch_fences_the_lower_one_for_good() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        old, new = rig.broker("old"), rig.broker("new")
+        await add(old, 0)
+        await new.take_over(2)
+        with pytest.raises(Fenced):
+            await add(old, 10)
+        with pytest.raises(Fenced):
+            await old.take_over(1)
+        assert (await add(new, 10, epoch=2)).cold_end_offset == 20
+
+    rig.run(story)
+
+
+def test_a_fenced_writers_late_put_never_lands() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        old, new = rig.broker("old"), rig.broker("new")
+        await add(old, 0)
+        old.fail(Fault(Kind.LATE_APPLY, ("put",), seconds=3.0))
+        undecided = asyncio.ensure_future(add(old, 10))
+        await rig.clock.sleep(1)
+        taken = await new.take_over(2)
+        with pytest.raises(Fenced):
+            await undecided
+        await rig.clock.sleep(10)
+        assert await new.manifests.load(PID) == taken
+
+    rig.run(story)
+
+
+def test_an_outage_ends_in_unavailable_and_the_next_change_settles_what_was_undecided() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        broker.fail(Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=100.0), Fault(Kind.ERROR, ("get",), skip=1))
+        with pytest.raises(Unavailable):
+            await add(broker, 10)
+        broker.fail()
+        settled = await broker.take_over(1)
+        assert settled.sequence == 2, "a change of nothing must write: the late put may not win any more"
+        await rig.clock.sleep(200)
+        assert await broker.manifests.load(PID) == settled
+
+    rig.run(story)
+
+
+def test_a_cancelled_change_is_settled_like_an_undecided_one() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        broker.fail(Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=2.0))
+        change = asyncio.ensure_future(add(broker, 10))
+        await rig.clock.sleep(0.1)
+        change.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await change
+        settled = await broker.take_over(1)
+        await rig.clock.sleep(10)
+        assert await broker.manifests.load(PID) == settled
+
+    rig.run(story)
+
+
+def test_changes_of_one_partition_queue_up() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        broker.faults.first_byte_seconds = 0.1
+        await asyncio.gather(*(broker.manifests.change(PID, TOPIC, 1, appending) for _ in range(5)))
+        manifest = await broker.manifests.load(PID)
+        assert manifest is not None and (manifest.sequence, manifest.segment_count) == (5, 5)
+
+    rig.run(story)
+
+
+def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker(fan=3)
+        for i in range(50):
+            await add(broker, 10 * i)
+        bodies = [len(data) for key, data in rig.bucket.written if key == manifest_key(PID)]
+        assert max(bodies[25:]) <= max(bodies[:25]) * 1.25
+        other = rig.broker("reader", fan=3)
+        manifest = await other.manifests.load(PID)
+        assert manifest is not None and manifest.segment_count == 50
+        bases = [one.base_offset async for one in other.manifests.entries(manifest)]
+        assert bases == list(range(0, 500, 10))
+        assert [one.base_offset async for one in other.manifests.entries(manifest, 485)] == [480, 490]
+        for offset in (0, 123, 499):
+            found = await other.manifests.find(manifest, offset)
+            assert found is not None and found.base_offset == offset // 10 * 10
+        assert await other.manifests.find(manifest, 123, epoch=1) is not None
+        assert await other.manifests.find(manifest, 123, epoch=2) is None
+        by_time = await other.manifests.find_time(manifest, 250)
+        assert by_time is not None and by_time.base_offset == 250
+        names = {key async for key in other.manifests.named(manifest)}
+        assert names >= set(await rig.keys(".sub"))
+
+    rig.run(story)
+
+
+def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker(fan=2)
+        for i in range(8):
+            await add(broker, 10 * i)
+        cut = await broker.manifests.change(PID, TOPIC, 1, lambda now, opened: now.advance_start(15, opened))
+        found = await broker.manifests.find_time(cut, 0)
+        assert found is not None and found.base_offset == 10
+        assert await broker.manifests.find(cut, 14) is None
+
+    rig.run(story)
+
+
+def test_rotten_manifests_are_read_once_more_then_corrupt() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        written = await add(broker, 0)
+        for kind in (Kind.FLIPPED, Kind.TRUNCATED):
+            broker.fail(Fault(kind, ("get",), times=1))
+            assert await broker.manifests.load(PID) == written
+            broker.fail(Fault(kind, ("get",), times=2))
+            with pytest.raises(Corrupt, match="manifest"):
+                await broker.manifests.load(PID)
+
+    rig.run(story)
+
+
+def test_a_missing_sub_manifest_names_its_key() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker(fan=2)
+        for i in range(6):
+            await add(broker, 10 * i)
+        lost = (await rig.keys(".sub"))[0]
+        await rig.bucket.memory.delete([lost])
+        manifest = await broker.manifests.load(PID)
+        assert manifest is not None
+        with pytest.raises(Corrupt, match=lost):
+            await rig.broker("b").manifests.find(manifest, 0)
+
+    rig.run(story)
+
+
+def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        broker.fail(Fault(Kind.ERROR, ("put",), times=1))
+        change = asyncio.ensure_future(add(broker, 10))
+        await rig.clock.sleep(0.1)
+        await rig.bucket.memory.delete([manifest_key(PID)])
+        with pytest.raises(Fenced, match="deleted"):
+            await change
+
+    rig.run(story)

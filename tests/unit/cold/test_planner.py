@@ -1,0 +1,141 @@
+"""What to copy, what may expire, what is garbage: the traps of tiered retention, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.unit.cold.rig import PID, entry, manifest
+from tiered.cold.layout import manifest_key, segment_key
+from tiered.cold.manifest import Manifest, NeedsOpen
+from tiered.cold.planner import Copy, Expiry, dropped, expire, garbage, next_copy
+from tiered.errors import Corrupt
+from tiered.ports import Listed
+
+
+@dataclass(frozen=True)
+class Local:
+    base_offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    retention_ms: int = -1
+    retention_bytes: int = -1
+
+
+LOCAL = [Local(0, 10), Local(10, 20), Local(20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("cold_end", "stable", "plan"),
+    [
+        (0, 100, Copy(0, 0)),
+        (10, 100, Copy(10, 10)),
+        (15, 100, Copy(10, 15)),
+        (30, 100, None),
+        (99, 100, None),
+        (10, 19, None),
+        (10, 20, Copy(10, 10)),
+    ],
+)
+def test_the_oldest_closed_segment_above_the_cold_end_and_below_the_stable_offset(
+    cold_end: int, stable: int, plan: Copy | None
+) -> None:
+    assert next_copy(LOCAL, replace(manifest(), cold_end_offset=cold_end), stable) == plan
+
+
+def test_a_hole_between_cold_and_local_is_never_copied_over() -> None:
+    with pytest.raises(Corrupt, match="hole"):
+        next_copy(LOCAL[1:], manifest(), 100)
+
+
+def plan_expiry(
+    made: Manifest | None, limits: Limits, *, epoch: int = 1, local: int = 0, now: int = 100_000
+) -> Expiry | None:
+    return expire(made, epoch, limits, local_bytes_above_cold=local, now_ms=now, opened={})
+
+
+THREE = manifest(entry(0, 10, newest=1000), entry(10, 20, newest=2000), entry(20, 30, newest=3000))
+
+
+@pytest.mark.parametrize(("now", "start"), [(1500, None), (1501, 10), (2501, 20), (3501, 30), (10**15, 30), (0, None)])
+def test_segments_expire_by_their_newest_record(now: int, start: int | None) -> None:
+    found = plan_expiry(THREE, Limits(retention_ms=500), now=now)
+    assert (None if found is None else found.start_offset) == start
+
+
+@pytest.mark.parametrize(
+    ("limit", "local", "start"),
+    [(300, 0, None), (299, 0, None), (200, 0, 10), (200, 99, 10), (200, 100, 20), (0, 0, 30), (100, 10**9, 30)],
+)
+def test_segments_expire_by_size_of_cold_and_local_together(limit: int, local: int, start: int | None) -> None:
+    found = plan_expiry(THREE, Limits(retention_bytes=limit), local=local)
+    assert (None if found is None else found.start_offset) == start
+
+
+def test_a_fresh_leader_that_does_not_know_the_remote_size_expires_nothing() -> None:
+    limits = Limits(retention_ms=0, retention_bytes=0)
+    assert plan_expiry(None, limits, local=10**12) is None
+    assert plan_expiry(THREE, limits, epoch=2) is None
+    assert plan_expiry(THREE.adopt_epoch(2), limits, epoch=2) is not None
+
+
+@pytest.mark.parametrize("infinite", [-1, -2, -(2**63)])
+def test_infinite_retention_keeps_everything_whatever_negative_number_says_so(infinite: int) -> None:
+    assert plan_expiry(THREE, Limits(infinite, infinite), local=10**15, now=10**15) is None
+
+
+def test_a_topic_without_local_copies_expires_by_policy_only() -> None:
+    assert plan_expiry(THREE, Limits(retention_bytes=1000), local=0) is None
+    assert plan_expiry(THREE, Limits(retention_ms=500), local=0, now=1501) == Expiry(10, "retention.ms")
+
+
+def test_records_from_the_future_do_not_expire_and_shield_what_follows() -> None:
+    future = manifest(entry(0, 10, newest=10**14), entry(10, 20, newest=1))
+    assert plan_expiry(future, Limits(retention_ms=500)) is None
+
+
+def test_records_without_timestamps_age_from_their_upload() -> None:
+    bare = manifest(entry(0, 10, newest=-1))
+    assert plan_expiry(bare, Limits(retention_ms=500), now=5500) is None
+    assert plan_expiry(bare, Limits(retention_ms=500), now=5501) == Expiry(10, "retention.ms")
+
+
+def test_infinite_retention_opens_no_sub_manifest_and_finite_asks_for_the_oldest() -> None:
+    run = THREE.to_pack(1)
+    assert run is not None
+    spilled = THREE.pack(run, "sub")
+    assert plan_expiry(spilled, Limits()) is None
+    with pytest.raises(NeedsOpen):
+        plan_expiry(spilled, Limits(retention_ms=500))
+    found = expire(
+        spilled, 1, Limits(retention_ms=500), local_bytes_above_cold=0, now_ms=1501, opened={"sub": run.nodes}
+    )
+    assert found == Expiry(10, "retention.ms")
+
+
+def test_what_a_new_start_drops_is_named_once_children_before_their_sub_manifest() -> None:
+    run = THREE.to_pack(1)
+    assert run is not None
+    spilled, opened = THREE.pack(run, "sub"), {"sub": run.nodes}
+    keys = [node.key for node in THREE.nodes]
+    assert dropped(spilled.nodes, 0, 9, opened) == []
+    assert dropped(spilled.nodes, 0, 10, opened) == [keys[0], "sub"]
+    assert dropped(spilled.nodes, 0, 25, opened) == [keys[0], "sub", keys[1]]
+    assert dropped(spilled.nodes, 10, 30, {}) == keys[1:]
+
+
+def listed(key: str, modified_ms: int = 0) -> Listed:
+    return Listed(key, 1, modified_ms)
+
+
+def test_garbage_is_what_nobody_can_name_any_more() -> None:
+    named, orphan, own = (segment_key(PID, 0, epoch, f"{epoch:032x}") for epoch in (1, 2, 5))
+    uploading, newer = segment_key(PID, 10, 5, "f" * 32), segment_key(PID, 10, 6, "e" * 32)
+    young = segment_key(PID, 20, 2, "d" * 32)
+    there = [listed(key) for key in (named, orphan, own, uploading, newer, manifest_key(PID), "data/readme.txt")]
+    found = garbage([*there, listed(young, 1001)], {named}, {uploading}, 5, 1000)
+    assert found == [orphan, own]

@@ -1,0 +1,282 @@
+"""Uploads: the object, then the manifest; what is proved before it leaves; what is left behind when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.cold.rig import PID, TOPIC, Rig, batch
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.layout import FOOTER_BYTES_MAX, parse_footer
+from tiered.errors import Corrupt, Fenced, Unavailable
+from tiered.ports import FileSlice, NotFound
+
+
+def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        first, second = rig.log.fill(0, 30), rig.log.fill(300, 5)
+        manifest = await broker.upload_all(rig.log, 4)
+        assert (manifest.cold_end_offset, manifest.leader_epoch) == (350, 4)
+        assert manifest.cold_bytes == first.log.length + second.log.length
+        for segment, entry in zip((first, second), manifest.entries, strict=True):
+            got = await rig.bucket.memory.get(entry.key)
+            assert not isinstance(got, NotFound)
+            assert got.data[: entry.log_bytes] == rig.log.content(segment)
+            assert got.size == entry.object_bytes
+            footer = parse_footer(PID, got.data[-FOOTER_BYTES_MAX:], got.size, where=entry.key)
+            assert (footer.leader_epoch, footer.sections, footer.facts.crc) == (4, entry.sections, entry.log_crc)
+            assert (entry.record_count, entry.max_timestamp) == (
+                entry.next_offset - entry.base_offset,
+                1000 * (entry.next_offset - 1),
+            )
+            assert entry.lineage == ((1, 0),)
+
+    rig.run(story)
+
+
+def test_only_what_is_below_the_stable_offset_goes_up() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 3)
+        rig.log.fill(30, 3)
+        assert (await broker.upload_all(rig.log, 1, stable=59)).cold_end_offset == 30
+        assert (await broker.upload_all(rig.log, 1, stable=60)).cold_end_offset == 60
+
+    rig.run(story)
+
+
+def test_the_first_upload_of_a_new_leader_begins_exactly_at_the_cold_end() -> None:
+    rig, other = Rig(), Rig(2)
+
+    async def story() -> None:
+        rig.log.fill(0, 4)
+        await rig.broker("old").upload_all(rig.log, 1)
+        other.log.fill(0, 10)
+        new = rig.broker("new")
+        manifest = await new.upload_all(other.log, 2)
+        cut = manifest.entries[-1]
+        assert (cut.base_offset, cut.next_offset, manifest.entries[0].next_offset) == (40, 100, 40)
+        assert await new.read_all() == other.log.all_bytes
+        for offset, base in ((40, 40), (67, 60), (99, 90)):
+            data = await new.reader.read(PID, manifest, offset, 1)
+            assert int.from_bytes(data[:8], "big") == base
+
+    rig.run(story)
+
+
+def test_a_cold_end_inside_a_batch_is_corrupt_unless_nothing_below_is_cold() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 4)
+        manifest = await broker.take_over(1)
+        started = await broker.collector.advance_start(manifest, 1, 15)
+        assert started.cold_end_offset == 15
+        written = await broker.uploader.upload_next(rig.log, started, 1, 1000)
+        assert written is not None
+        assert (written.entries[0].base_offset, written.log_start_offset, written.cold_end_offset) == (10, 15, 40)
+        rig.log.fill(40, 4)
+        misaligned = replace(written, cold_end_offset=45)
+        with pytest.raises(Corrupt, match="inside a batch"):
+            await broker.uploader.upload_next(rig.log, misaligned, 1, 1000)
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("bit", [8 * 3, 8 * 9, 8 * 16, 8 * 30, 8 * 200, -8])
+def test_a_local_segment_that_rotted_never_leaves(bit: int) -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        segment = rig.log.fill(0, 5)
+        rig.log.disk.flip(segment.log.file.name, bit % (8 * segment.log.length))
+        manifest = await broker.take_over(1)
+        with pytest.raises(Corrupt, match=segment.log.file.name):
+            await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert await rig.keys(".seg") == []
+
+    rig.run(story)
+
+
+def test_a_local_segment_that_ends_inside_a_batch_never_leaves() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        segment = rig.log.fill(0, 5)
+        rig.log.segments[0] = replace(segment, log=FileSlice(segment.log.file, 0, segment.log.length - 1))
+        with pytest.raises(Corrupt, match="ends"):
+            await broker.uploader.upload_next(rig.log, await broker.take_over(1), 1, 1000)
+
+    rig.run(story)
+
+
+def test_batches_larger_than_a_piece_and_across_pieces_are_proved_too() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.write([batch(0), batch(10, 1, 20 << 20), batch(11, 1, 3 << 20), batch(12, 1, 3 << 20)], 13)
+        manifest = await broker.upload_all(rig.log, 1)
+        assert manifest.cold_end_offset == 13
+        assert await broker.read_all() == rig.log.all_bytes
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.LOST_REPLY, Kind.LATE_APPLY])
+def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: Kind) -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        manifest = await broker.take_over(1)
+        broker.fail(Fault(kind, ("upload",), times=1, seconds=1.0))
+        with pytest.raises(Unavailable):
+            await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert broker.uploader.busy(PID) == frozenset()
+        assert await broker.manifests.load(PID) == manifest
+        written = await broker.upload_all(rig.log, 1)
+        await rig.clock.sleep(10)
+        assert await broker.read_all() == rig.log.all_bytes
+        await rig.clock.sleep(10)
+        await broker.collector.sweep(PID, TOPIC, 1)
+        assert await rig.keys(".seg") == [written.entries[0].key]
+
+    rig.run(story)
+
+
+def test_an_object_that_does_not_read_back_is_not_named() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        manifest = await broker.take_over(1)
+        broker.fail(Fault(Kind.FLIPPED, ("get",), key=".seg"))
+        with pytest.raises(Unavailable, match="read back"):
+            await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert await broker.manifests.load(PID) == manifest
+
+    rig.run(story)
+
+
+def test_killed_between_object_and_manifest_leaves_an_orphan_that_the_next_leader_sweeps() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        old = rig.broker("old")
+        rig.log.fill(0, 5)
+        manifest = await old.take_over(1)
+        old.fail(Fault(Kind.DELAY, ("put",), seconds=1000.0))
+        upload = asyncio.ensure_future(old.uploader.upload_next(rig.log, manifest, 1, 1000))
+        await rig.clock.sleep(5)
+        old.store.revoke()
+        upload.cancel()
+        orphans = await rig.keys(".seg")
+        assert len(orphans) == 1
+        new = rig.broker("new")
+        written = await new.upload_all(rig.log, 2)
+        await rig.clock.sleep(10)
+        assert await new.collector.sweep(PID, TOPIC, 2) == orphans
+        assert await rig.keys(".seg") == [entry.key for entry in written.entries]
+        assert await new.read_all() == rig.log.all_bytes
+
+    rig.run(story)
+
+
+def test_a_fenced_leader_uploads_in_vain() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        old, new = rig.broker("old"), rig.broker("new")
+        rig.log.fill(0, 5)
+        manifest = await old.take_over(1)
+        taken = await new.take_over(2)
+        with pytest.raises(Fenced):
+            await old.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert await new.manifests.load(PID) == taken
+        with pytest.raises(Fenced):
+            await old.uploader.upload_next(rig.log, taken, 1, 1000)
+        await rig.clock.sleep(10)
+        await new.collector.sweep(PID, TOPIC, 2)
+        assert await rig.keys(".seg") == []
+
+    rig.run(story)
+
+
+def test_two_leaders_upload_one_range_and_one_copy_is_chosen() -> None:
+    for seed in range(30):
+        rig = Rig(seed)
+
+        async def story(rig: Rig = rig) -> None:
+            brokers = [rig.broker(str(i)) for i in range(2)]
+            for i in range(6):
+                rig.log.fill(50 * i, 5)
+            for broker in brokers:
+                broker.faults.random.seed(rig.loop.seed)
+                broker.faults.first_byte_seconds = 0.01
+                broker.fail(
+                    Fault(Kind.LOST_REPLY, ("put", "upload"), chance=0.2),
+                    Fault(Kind.LATE_APPLY, ("put", "upload"), chance=0.2, seconds=2.0),
+                    Fault(Kind.DELAY, chance=0.2, seconds=0.3),
+                )
+
+            async def lead(number: int) -> None:
+                await rig.clock.sleep(0.5 * number)
+                while True:
+                    try:
+                        await brokers[number].upload_all(rig.log, 1 + number)
+                    except Unavailable:
+                        continue
+                    except Fenced:
+                        assert number == 0
+                    return
+
+            await asyncio.gather(lead(0), lead(1))
+            await rig.clock.sleep(100)
+            brokers[1].fail()
+            assert await brokers[1].read_all() == rig.log.all_bytes
+            await rig.clock.sleep(10)
+            await brokers[1].collector.sweep(PID, TOPIC, 2)
+            manifest = await brokers[1].manifests.load(PID)
+            assert manifest is not None
+            assert await rig.keys(".seg") == sorted(entry.key for entry in manifest.entries)
+            assert await brokers[1].read_all() == rig.log.all_bytes
+
+        rig.run(story)
+
+
+def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        manifest = await broker.take_over(1)
+        broker.fail(
+            Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=50.0), Fault(Kind.ERROR, ("get",), key="manifest", skip=1)
+        )
+        with pytest.raises(Unavailable):
+            await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert list(broker.uploader.busy(PID)) == await rig.keys(".seg")
+        broker.fail()
+        assert await broker.collector.sweep(PID, TOPIC, 1) == []
+        written = await broker.upload_all(rig.log, 1)
+        assert broker.uploader.busy(PID) == frozenset()
+        await rig.clock.sleep(100)
+        await broker.collector.sweep(PID, TOPIC, 1)
+        assert await rig.keys(".seg") == [entry.key for entry in written.entries]
+        assert await broker.read_all() == rig.log.all_bytes
+
+    rig.run(story)
