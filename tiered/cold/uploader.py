@@ -60,7 +60,7 @@ class TieredLog(Protocol):
     def closed_segments(self) -> Sequence[ClosedSegment]:
         """Oldest first."""
 
-    def sections(self, base_offset: int, from_offset: int | None = None) -> LogSections:
+    def sections(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
         """Of the segment `base_offset`; with `from_offset`, as if the segment began there: offsets relative to it,
         positions relative to the first batch that reaches it."""
 
@@ -103,7 +103,7 @@ class Uploader:
         cut, facts = await prove(segment, plan.from_offset, may_begin_before=not manifest.nodes)
         log_part = FileSlice(segment.log.file, segment.log.start + cut, facts.log_bytes)
         rebase = facts.base_offset != segment.base_offset
-        sections = source.sections(segment.base_offset, facts.base_offset if rebase else None)
+        sections = source.sections(segment.base_offset, from_offset=facts.base_offset if rebase else None)
         return await self._copy(manifest, epoch, log_part, facts, sections)
 
     async def _copy(

@@ -1,0 +1,116 @@
+"""Any ObjectStore, watched: requests and bytes by verb, and since when it does not answer.
+
+"Does not answer" is a state of the last request, not a rate: it begins with a failure and ends with the next success.
+Who retries asks often enough for that; a broker that has nothing to ask sends `ping` now and then while it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tiered.errors import Unavailable
+from tiered.metrics import Metrics
+from tiered.ports import Buffer, Clock, FileSlice, Got, Listed, NotFound, ObjectStore, Ok, PutResult, Unknown
+
+
+class Outage(NamedTuple):
+    """The store has not answered since `since_ms` (wall clock); `why` is the newest failure."""
+
+    since_ms: int
+    why: str
+
+
+class ObservedStore:
+    """`inner`, counted. `outage` is None while it answers."""
+
+    def __init__(self, inner: ObjectStore, clock: Clock, metrics: Metrics) -> None:
+        self.url = inner.url
+        self.outage: Outage | None = None
+        self._inner = inner
+        self._clock = clock
+        labels = ("verb", "outcome")
+        self._requests = metrics.counter("tiered_store_requests_total", "Requests to the bucket.", labels)
+        self._bytes = metrics.counter("tiered_store_bytes_total", "Bytes to and from the bucket.", ("verb",))
+        metrics.gauge("tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does.").read(
+            self._seconds_away
+        )
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        try:
+            got = await self._inner.get(key, start, length)
+        except Unavailable as error:
+            raise self._failed("get", error) from None
+        if isinstance(got, NotFound):
+            self._answered("get", "not_found", 0)
+        else:
+            self._answered("get", "ok", len(got.data))
+        return got
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        try:
+            result = await self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
+        except Unavailable as error:
+            raise self._failed("put", error) from None
+        self._judge("put", result, memoryview(data).nbytes)
+        return result
+
+    async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        try:
+            result = await self._inner.upload(key, parts)
+        except Unavailable as error:
+            raise self._failed("upload", error) from None
+        sizes = (part.length if isinstance(part, FileSlice) else memoryview(part).nbytes for part in parts)
+        self._judge("upload", result, sum(sizes))
+        return result
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        try:
+            found = await self._inner.list(prefix, after, limit)
+        except Unavailable as error:
+            raise self._failed("list", error) from None
+        self._answered("list", "ok", 0)
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        try:
+            await self._inner.delete(keys)
+        except Unavailable as error:
+            raise self._failed("delete", error) from None
+        self._answered("delete", "ok", 0)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def ping(self, key: str) -> None:
+        """Asks for one byte while there is an outage, so that its end is noticed."""
+        if self.outage is not None:
+            try:
+                await self.get(key, 0, 1)
+            except Unavailable:
+                return
+
+    def requests(self) -> int:
+        """Requests so far."""
+        return int(self._requests.total())
+
+    def _judge(self, verb: str, result: PutResult, size: int) -> None:
+        if isinstance(result, Unknown):
+            self._failed(verb, Unavailable(result.why))
+        else:
+            refused = not isinstance(result, Ok)
+            self._answered(verb, "refused" if refused else "ok", 0 if refused else size)
+
+    def _answered(self, verb: str, outcome: str, size: int) -> None:
+        self.outage = None
+        self._requests.inc(1, verb, outcome)
+        self._bytes.inc(size, verb)
+
+    def _failed(self, verb: str, error: Unavailable) -> Unavailable:
+        since = self.outage.since_ms if self.outage else self._clock.wall_ms()
+        self.outage = Outage(since, str(error))
+        self._requests.inc(1, verb, "failed")
+        return error
+
+    def _seconds_away(self) -> float:
+        return max(0.0, (self._clock.wall_ms() - self.outage.since_ms) / 1000) if self.outage else 0.0

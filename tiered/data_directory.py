@@ -1,0 +1,157 @@
+"""The broker's own files in its data directory: whose it is, how it was left, and how far its logs are safe.
+
+`log/meta.properties` names cluster, node and directory, as Kafka's does. The boot mark says that everything written
+since is in the page cache unless the machine died; it is written only after a recovery whose result is fsynced, and
+taken away for good when an I/O error makes the directory untrusted. The clean mark says that all logs are durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.hot import checkpoints
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import TopicPartition
+from tiered.ports import Disk
+
+log = logging.getLogger(__name__)
+
+ROOT = "log"
+META_FILE = "meta.properties"
+CONDEMNED = "-delete"
+
+
+class Found(NamedTuple):
+    """How the directory was left. `whole`: every log in it is as its process wrote it."""
+
+    directory_id: str
+    same_boot: bool
+    clean: bool
+    recovery_points: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+
+    @property
+    def whole(self) -> bool:
+        return self.same_boot or self.clean
+
+
+class DataDirectory:
+    """The files under `log/` that belong to no partition."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._condemned: list[tuple[int, str]] = []
+
+    async def open(self, cluster_id: str, node_id: int, fresh_id: str) -> Found:
+        """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's.
+
+        The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
+        """
+        self._disk.make_dirs(ROOT)
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        directory_id = self._owner(held.decode(errors="replace"), cluster_id, node_id) if held else fresh_id
+        clean = self._disk.exists(f"{ROOT}/{checkpoints.CLEAN_MARK}")
+        mark = checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK)
+        found = Found(
+            directory_id,
+            mark is not None and mark.decode(errors="replace") == self._disk.boot_mark(),
+            clean,
+            self._offsets(checkpoints.RECOVERY_POINTS),
+            self._offsets(checkpoints.LOG_STARTS),
+        )
+        if not held:
+            text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
+            await checkpoints.save(self._disk, ROOT, META_FILE, text.encode())
+        self._disk.remove(f"{ROOT}/{checkpoints.CLEAN_MARK}")
+        await self._disk.sync_dir(ROOT)
+        return found
+
+    async def trust(self) -> None:
+        """Recovery is finished and fsynced: after a mere death of the process the page cache is whole."""
+        await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())
+
+    def distrust(self) -> None:
+        """After an I/O error: the next start believes only what was fsynced."""
+        self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
+
+    async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
+        """How far each log is durable, and where it starts."""
+        for name, offsets in (
+            (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
+            (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),
+            (checkpoints.HIGH_WATERMARKS, {at: each.end_offset for at, each in logs.items()}),
+        ):
+            await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
+
+    async def mark_clean(self) -> None:
+        """All logs are closed and durable."""
+        await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
+
+    # -- partitions that are not any more -----------------------------------------------------------------------------
+
+    def path(self, at: TopicPartition) -> str:
+        """Where the log of a partition lies."""
+        return f"{ROOT}/{at}"
+
+    def tidy(self, known: Mapping[TopicPartition, str]) -> None:
+        """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition."""
+        for name in self._disk.list(ROOT):
+            if name.endswith(CONDEMNED):
+                self._disk.remove(f"{ROOT}/{name}")
+                continue
+            topic, dash, number = name.rpartition("-")
+            owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE) if dash else None
+            if owner is None or not number.isdecimal():
+                continue
+            try:
+                topic_id = checkpoints.parse_metadata(owner, where=name)
+            except Corrupt as error:
+                log.warning("log directory keeps its place unread name=%s why=%s", name, error)
+                continue
+            if known.get(TopicPartition(topic, int(number))) != topic_id:
+                log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
+                self._disk.remove(f"{ROOT}/{name}")
+
+    def condemn(self, at: TopicPartition, topic_id: str, due_ms: int) -> None:
+        """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
+        aside = f"{ROOT}/{at}.{topic_id}{CONDEMNED}"
+        if self._disk.exists(self.path(at)):
+            self._disk.rename(self.path(at), aside)
+            self._condemned.append((due_ms, aside))
+
+    def sweep(self, now_ms: int) -> None:
+        """Deletes condemned directories whose time has come."""
+        for due in [each for each in self._condemned if each[0] <= now_ms]:
+            self._disk.remove(due[1])
+            self._condemned.remove(due)
+
+    def _owner(self, text: str, cluster_id: str, node_id: int) -> str:
+        rows = dict(_pairs(text.splitlines()))
+        if rows.get("cluster.id") != cluster_id:
+            raise Refused(
+                Code.INCONSISTENT_CLUSTER_ID,
+                f"the data directory belongs to cluster {rows.get('cluster.id')}, the store to {cluster_id}",
+            )
+        if rows.get("node.id") != str(node_id):
+            raise Refused(
+                Code.INVALID_CONFIG, f"node.id={node_id}: the data directory belongs to node {rows.get('node.id')}"
+            )
+        return rows.get("directory.id", "")
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint; nothing when it does not prove itself: then more is checked than need be."""
+        try:
+            return checkpoints.parse_offsets(checkpoints.load(self._disk, ROOT, name) or b"", where=name)
+        except Corrupt as error:
+            log.warning("checkpoint is not used name=%s why=%s", name, error)
+            return {}
+
+
+def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            yield key.strip(), value.strip()

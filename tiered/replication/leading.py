@@ -1,0 +1,56 @@
+"""How a replica begins to lead (rule R5): the manifest is read first, and where it disagrees the bucket wins."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import PartitionId
+from tiered.replication.partition import Cold, Lineage, Restart, reconcile
+from tiered.replication.storage import ColdTier
+
+log = logging.getLogger(__name__)
+
+
+class Begun(NamedTuple):
+    """Where leading begins, and what made the local log start over, if anything did."""
+
+    manifest: Manifest | None
+    restart: Restart | None
+
+
+async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, leader_epoch: int, *, fresh: bool) -> Begun:
+    """Makes the local log agree with what is cold and opens `leader_epoch` at its end. `fresh`: the topic was created
+    just now, so nothing of it can be cold. `Unavailable` when the bucket does not say; nothing is served then."""
+    manifest = None if fresh else await cold.manifests.load(pid)
+    restart = await _agree(hot, cold, manifest) if manifest is not None else None
+    if manifest is not None:
+        hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
+    hot.assign_epoch(leader_epoch, hot.end_offset)
+    return Begun(manifest, restart)
+
+
+async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | None:
+    known = Cold(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
+    found = reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
+    if not isinstance(found, Restart):
+        return None
+    log.warning("the bucket wins over the local log pid=%s offset=%d why=%s", manifest.pid, found.offset, found.why)
+    if manifest.entries:
+        sections = await cold.reader.sections(manifest.entries[-1])
+        hot.restart_at(found.offset, sections.lineage, sections.producers or None)
+    else:
+        hot.restart_at(found.offset, (), None)
+    return found
+
+
+def cold_lineage(entries: tuple[SegmentEntry, ...]) -> Lineage:
+    """Who wrote the offsets of these segments, as one lineage."""
+    lineage: list[tuple[int, int]] = []
+    for entry in entries:
+        for epoch, start in entry.lineage:
+            if not lineage or lineage[-1][0] != epoch:
+                lineage.append((epoch, start))
+    return lineage

@@ -1,0 +1,67 @@
+"""What all partitions of a broker share below them: the state of the disk, and the cold tier."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tiered.cold.collector import Collector
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.cold.uploader import Uploader
+from tiered.metrics import Metrics
+from tiered.ports import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ColdTier:
+    """The parts of the cold tier, one of each per broker."""
+
+    manifests: ManifestStore
+    reader: ColdReader
+    uploader: Uploader
+    collector: Collector
+
+
+class Trouble(NamedTuple):
+    """What is wrong with the data directory, and since when (wall clock)."""
+
+    since_ms: int
+    why: str
+
+
+class DiskState:
+    """Whether the data directory takes writes. Full: appends are refused until one succeeds. Dead (EIO, a failed
+    fsync): nothing is tried again, the broker must stop and its log is not trusted by the next start."""
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self.full: Trouble | None = None
+        self.dead: Trouble | None = None
+        metrics.gauge("tiered_disk_full", "1 while appends fail for lack of space.").read(
+            lambda: float(bool(self.full))
+        )
+        metrics.gauge("tiered_disk_dead", "1 after an I/O error or a failed fsync.").read(
+            lambda: float(bool(self.dead))
+        )
+
+    def refused(self, why: str) -> None:
+        """An append did not fit."""
+        if self.full is None:
+            self.full = Trouble(self._clock.wall_ms(), why)
+            log.error("disk full, appends are refused why=%s", why)
+
+    def worked(self) -> None:
+        """An append did."""
+        if self.full is not None:
+            log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
+            self.full = None
+
+    def died(self, why: str) -> None:
+        """The directory may not be used any more."""
+        if self.dead is None:
+            self.dead = Trouble(self._clock.wall_ms(), why)
+            log.critical("data directory is dead why=%s", why)

@@ -1,0 +1,211 @@
+"""The one loop that moves records down: uploads, local drops, expiry, and the sweep of what was left behind.
+
+A pass over a partition asks the plans in their order (object before manifest, manifest before local delete, manifest
+before object delete) and performs what they say. A partition whose pass fails is tried again after a growing pause;
+the others go on. A partition with nothing to do costs no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from tiered.cold.manifest import Manifest, NeedsOpen
+from tiered.cold.planner import expire
+from tiered.config import Settings
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.hot import retention
+from tiered.metrics import Metrics
+from tiered.ports import Clock, Rng
+from tiered.replication.replica import Replica
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = (0.5, 60.0)
+
+
+class Tiering:
+    """Passes over all replicas of a broker, a bounded number at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replicas: Callable[[], Iterable[Replica]],
+        fenced: Callable[[Replica, Fenced], None],
+        clock: Clock,
+        rng: Rng,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._fenced = fenced
+        self._clock = clock
+        self._chance = rng.stream("tiering")
+        self._due: dict[Replica, None] = {}
+        self._busy: set[Replica] = set()
+        self._failures: dict[Replica, int] = {}
+        self._swept: dict[Replica, int] = {}
+        self._wake = asyncio.Event()
+        self._places = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
+        self._failed = metrics.counter(
+            "tiered_tiering_failures_total", "Passes over a partition that failed.", ("why",)
+        )
+        waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
+        waiting.read(lambda: float(self.waiting_segments()))
+
+    def wake(self, replica: Replica) -> None:
+        """A segment closed, or the time for another try has come."""
+        self._due[replica] = None
+        self._wake.set()
+
+    def waiting_segments(self) -> int:
+        """Closed segments of all partitions that are not in the bucket yet."""
+        return sum(replica.waiting_segments for replica in self._replicas())
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tick())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for replica in [each for each in self._due if each not in self._busy]:
+                    await self._places.acquire()
+                    del self._due[replica]
+                    self._busy.add(replica)
+                    group.create_task(self._run_pass(replica, group))
+
+    async def _tick(self) -> None:
+        """Everything is due once an interval: retention follows the clock, not the traffic."""
+        while True:
+            for replica in self._replicas():
+                self.wake(replica)
+            await self._clock.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
+
+    async def _run_pass(self, replica: Replica, group: asyncio.TaskGroup) -> None:
+        try:
+            await self.tier(replica)
+            replica.upload_problem = ""
+            self._failures.pop(replica, None)
+        except Fenced as error:
+            self._failed.inc(1, "fenced")
+            self._fenced(replica, error)
+        except (Unavailable, Corrupt, Refused) as error:
+            self._failed.inc(1, type(error).__name__.lower())
+            replica.upload_problem = str(error)
+            pause = self._pause(replica)
+            log.warning("tiering failed partition=%s again_in=%.1f why=%s", replica.at, pause, error)
+            group.create_task(self._again(replica, pause))
+        finally:
+            self._busy.discard(replica)
+            self._places.release()
+            if replica in self._due:
+                self._wake.set()
+
+    def _pause(self, replica: Replica) -> float:
+        shortest, longest = _PAUSE_SECONDS
+        failures = self._failures[replica] = min(self._failures.get(replica, 0) + 1, 16)
+        pause: float = min(longest, shortest * 2**failures)
+        return pause * (0.5 + self._chance.random() / 2)
+
+    async def _again(self, replica: Replica, pause: float) -> None:
+        await self._clock.sleep(pause)
+        if replica in self._failures:
+            self.wake(replica)
+
+    def forget(self, replica: Replica) -> None:
+        """It is led here no more."""
+        self._due.pop(replica, None)
+        self._failures.pop(replica, None)
+        self._swept.pop(replica, None)
+
+    async def tier(self, replica: Replica) -> None:
+        """One pass: copy all that is closed, expire, drop what need not be here, sweep. `Fenced`, `Unavailable`,
+        `Corrupt`, `Refused` (the disk)."""
+        if not replica.gone:
+            await self._copy(replica)
+            await self._expire(replica)
+            await self._retain(replica)
+            await self._sweep(replica)
+
+    async def _copy(self, replica: Replica) -> None:
+        """Every closed segment below the last stable offset, oldest first; local room is made after each."""
+        if not replica.waiting_segments:
+            return
+        epoch = replica.leader_epoch
+        manifest = await self._taken_over(replica)
+        first = replica.log.local_start_offset
+        if not manifest.nodes and first > manifest.cold_end_offset:
+            # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
+            replica.manifest = await replica.cold.collector.advance_start(manifest, epoch, first)
+        while not replica.gone and replica.manifest is not None:
+            stable = replica.last_stable_offset
+            written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
+            if written is None:
+                return
+            replica.manifest = written
+            await self._retain(replica)
+
+    async def _taken_over(self, replica: Replica) -> Manifest:
+        """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
+        manifest = replica.manifest
+        if manifest is None or manifest.leader_epoch != replica.leader_epoch:
+            manifest = await replica.cold.manifests.take_over(replica.pid, replica.topic, replica.leader_epoch)
+            replica.manifest = manifest
+        return manifest
+
+    async def _expire(self, replica: Replica) -> None:
+        """Total retention of what is cold. The manifest is taken over first, but only when something will expire."""
+        manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._clock.wall_ms()
+        if manifest is None or not manifest.nodes:
+            return
+        above = replica.bytes_above_cold
+        try:
+            plan = expire(
+                manifest.adopt_epoch(epoch), epoch, replica.config,
+                local_bytes_above_cold=above, now_ms=now_ms, opened={},
+            )  # fmt: skip
+        except NeedsOpen:
+            plan = None
+        else:
+            if plan is None:
+                return
+        manifest = await self._taken_over(replica)
+        written = await replica.cold.collector.expire(
+            manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
+        )
+        replica.manifest = written or manifest
+        replica.log.advance_start(replica.manifest.log_start_offset)
+
+    async def _retain(self, replica: Replica) -> None:
+        """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then
+        the manifest says so before a file does."""
+        tiered = replica.config.remote_storage_enable
+        plan = retention.plan(
+            replica.log.closed_segments(),
+            replica.log.active_view,
+            replica.config,
+            self._clock.wall_ms(),
+            log_start=replica.log_start_offset,
+            deletable_below=replica.last_stable_offset,
+            cold_end=replica.cold_end_offset if tiered else None,
+            cold_bytes_known=replica.manifest is not None,
+        )
+        if plan.log_start > replica.log_start_offset:
+            if replica.manifest is not None:
+                manifest = await self._taken_over(replica)
+                replica.manifest = await replica.cold.collector.advance_start(
+                    manifest, replica.leader_epoch, plan.log_start
+                )
+            replica.log.advance_start(plan.log_start)
+        replica.log.drop_local_below(plan.drop_below)
+        if plan.close_active:
+            replica.roll()
+
+    async def _sweep(self, replica: Replica) -> None:
+        """Once per epoch, after this leader has written something under it: idle partitions are not listed."""
+        manifest, epoch = replica.manifest, replica.leader_epoch
+        if manifest is not None and manifest.leader_epoch == epoch and self._swept.get(replica) != epoch:
+            await replica.cold.collector.sweep(replica.pid, replica.topic, epoch)
+            self._swept[replica] = epoch
