@@ -23,7 +23,7 @@ TOTAL = 1 << 30
 
 def batch_of(size: int, value_bytes: int) -> bytes:
     """One batch of about `size` bytes, of records with values of `value_bytes`."""
-    count = max(1, (size - 61) // (value_bytes + 8))
+    count = max(1, (size - 61) // (value_bytes + 12))
     value = os.urandom(value_bytes)
     now = int(time.time() * 1000)
     return encode([(now, None, value, ()) for _ in range(count)])

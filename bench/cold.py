@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import resource
 import tempfile
 import time
 from dataclasses import replace
@@ -70,9 +69,15 @@ async def replay(root: Path, manifest: Manifest) -> tuple[float, float]:
     return total / seconds, store.calls["get"] / (total / (1 << 30))
 
 
+def peak_rss() -> int:
+    """Bytes. Not ru_maxrss, which a process inherits from the one that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
 def _upload_peak(root: str, segment_bytes: int, report: multiprocessing.SimpleQueue[int]) -> None:
     asyncio.run(make_cold(Path(root), segment_bytes, segment_bytes * 2))
-    report.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    report.put(peak_rss())
 
 
 def upload_peak(root: Path, segment_bytes: int) -> int:
