@@ -42,6 +42,11 @@ class Partition:
         """The in-sync set that the metadata log has committed."""
         return self._isr
 
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else counts, so that what the leader has is committed."""
+        return len(self._isr | self._proposed) == 1
+
     def may_ack(self, min_isr: int) -> bool:
         """Whether enough copies are in sync; fewer replicas than `min_isr` ask for all of them."""
         return len(self._isr) >= min(min_isr, self.copies)
