@@ -1,0 +1,37 @@
+"""What commands print."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tiered_api.cli.output import print_rows, shown, size
+
+ROWS = [{"topic": "a", "cold_bytes": 5, "key": None}, {"topic": "long", "cold_bytes": 1234, "key": "k"}]
+
+
+def test_a_table_aligns_words_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, "text")
+    assert capsys.readouterr().out == "TOPIC  COLD-BYTES  KEY\na               5  -\nlong         1234  k\n"
+
+
+def test_json_is_one_object_a_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    print_rows(ROWS, "json")
+    assert [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()] == ROWS
+
+
+def test_no_rows_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([], "text")
+    assert capsys.readouterr().out == ""
+
+
+def test_bytes_are_shown_as_text_where_they_are_text() -> None:
+    assert (shown(None), shown(b"h\xc3\xa9"), shown(b"\xff\x00")) == (None, "hé", "base64:/wA=")
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (98_765_432, "98.8 MB"), (5e12, "5.0 TB")]
+)
+def test_sizes_are_said_as_people_say_them(count: float, words: str) -> None:
+    assert size(count) == words

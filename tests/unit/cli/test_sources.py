@@ -1,0 +1,126 @@
+"""Where settings come from, which place wins, and how a Kafka broker's own file is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiered.config import WITHOUT_EFFECT, broker_rows
+from tiered.errors import Refused
+from tiered_api.cli.sources import properties, settings, variable
+
+KAFKAS_FILE = """\
+# Kafka's own server.properties, without its comments
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+#log.flush.interval.messages=10000
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+def test_a_file_of_kafkas_loads_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(KAFKAS_FILE)
+    made, warnings = settings(str(file), {}, [], {})
+    assert (made.data_dir, made.node_id, made.log_retention_ms) == ("/tmp/kraft-combined-logs", 1, 604_800_000)
+    assert len(warnings) == len(WITHOUT_EFFECT.keys() & dict(properties(KAFKAS_FILE)).keys())
+    assert f"num.io.threads=8 has no effect: network and requests share one loop ({file})" in warnings
+
+
+def test_the_later_place_wins(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("num.partitions = 1\n[node]\nid = 2\n[log.retention]\nms = 3\nbytes = 4\n")
+    made, _ = settings(
+        str(file),
+        {"TIERED_NODE_ID": "20", "TIERED_NUM_PARTITIONS": "10", "PATH": "/bin"},
+        ["num.partitions=100", "log.retention.bytes=400"],
+        {"node.id": "2000"},
+    )
+    assert (made.node_id, made.num_partitions, made.log_retention_bytes, made.log_retention_ms) == (2000, 100, 400, 3)
+
+
+def test_toml_keeps_booleans_and_lists(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('auto.create.topics.enable = true\nlog.cleanup.policy = ["delete"]\n')
+    made, _ = settings(str(file), {}, [], {})
+    assert made.auto_create_topics_enable and made.log_cleanup_policy == ("delete",)
+
+
+@pytest.mark.parametrize(
+    ("environment", "pairs", "options", "words"),
+    [
+        (
+            {"TIERED_NODE_IDD": "1"},
+            [],
+            {},
+            "TIERED_NODE_IDD: unknown environment setting; did you mean TIERED_NODE_ID?",
+        ),
+        ({"TIERED_NODE_ID": "x"}, [], {}, "node.id=x: it must be an integer from 0 to 2147483647 (TIERED_NODE_ID)"),
+        ({}, ["node.id"], {}, "-c node.id: it must be name=value"),
+        ({}, ["nodeid=1"], {}, "nodeid: unknown broker setting; did you mean node.id? (-c)"),
+        ({}, [], {"http": "x"}, "http=x: it must be HOST:PORT with a port from 0 to 65535 (--http)"),
+    ],
+)
+def test_a_refusal_names_the_place(
+    environment: dict[str, str], pairs: list[str], options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        settings(None, environment, pairs, options)
+    assert refused.value.why == words
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="No such file"):
+        settings(str(tmp_path / "none.properties"), {}, [], {})
+    bad = tmp_path / "bad.toml"
+    bad.write_text("node.id = = 1")
+    with pytest.raises(Refused, match=r"bad\.toml"):
+        settings(str(bad), {}, [], {})
+    bytes_ = tmp_path / "bytes.properties"
+    bytes_.write_bytes(b"\xff\xfe")
+    with pytest.raises(Refused, match="not UTF-8"):
+        settings(str(bytes_), {}, [], {})
+
+
+def test_each_setting_has_a_variable_of_its_own() -> None:
+    assert len({variable(name) for name in broker_rows()}) == len(broker_rows())
+    assert variable("tiered.upload.max.lag.ms") == "TIERED_UPLOAD_MAX_LAG_MS"
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1\nb = 2\nc:3\nd 4\n  e\t=\t5", [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("e", "5")]),
+        ("# no\n! no\n\n   \na=# yes", [("a", "# yes")]),
+        ("a=1,\\\n   2,\\\n 3", [("a", "1,2,3")]),
+        ("path=C:\\\\dir\\\\", [("path", "C:\\dir\\")]),
+        ("a\\=b\\ c=d=e", [("a=b c", "d=e")]),
+        ("u=\\u00e9\\t|", [("u", "é\t|")]),
+        ("empty=\nbare", [("empty", ""), ("bare", "")]),
+        ("last=1\\", [("last", "1")]),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, pairs: list[tuple[str, str]]) -> None:
+    assert list(properties(text)) == pairs

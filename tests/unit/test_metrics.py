@@ -1,0 +1,71 @@
+"""Metrics: what is counted and the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.metrics import Metrics
+
+
+def test_counters_grow_per_label_values() -> None:
+    requests = Metrics().counter("requests_total", "Requests.", ("verb",))
+    requests.inc(1, "get")
+    requests.inc(2, "put")
+    requests.inc(1, "get")
+    assert (requests.value("get"), requests.value("put"), requests.value("list")) == (2, 2, 0)
+    assert requests.total() == 4
+
+
+def test_a_counter_never_falls_and_takes_exactly_its_labels() -> None:
+    requests = Metrics().counter("requests_total", "Requests.", ("verb",))
+    with pytest.raises(AssertionError):
+        requests.inc(-1, "get")
+    with pytest.raises(AssertionError):
+        requests.inc(1)
+
+
+def test_a_name_given_again_is_the_same_object() -> None:
+    metrics = Metrics()
+    first = metrics.counter("a_total", "A.")
+    assert metrics.counter("a_total", "A.") is first
+    with pytest.raises(ValueError, match="a_total exists as counter"):
+        metrics.gauge("a_total", "A.")
+    with pytest.raises(ValueError, match="labels"):
+        metrics.counter("a_total", "A.", ("verb",))
+
+
+def test_gauges_are_set_read_and_removed() -> None:
+    metrics = Metrics()
+    size = metrics.gauge("size_bytes", "Size.", ("topic",))
+    size.set(5, "a")
+    size.set(6, "b")
+    size.remove("a")
+    assert (size.value("a"), size.value("b")) == (0, 6)
+    level = metrics.gauge("level", "Level.")
+    level.read(lambda: 0.25)
+    assert level.value() == 0.25
+    size.read(lambda: {("c",): 1})
+    assert (size.value("b"), size.value("c")) == (0, 1)
+
+
+def test_text_is_what_prometheus_reads() -> None:
+    metrics = Metrics()
+    metrics.counter("b_total", "Bees.", ("kind",)).inc(3, 'a"b\\c\n')
+    metrics.counter("a_total", "Ays.")
+    metrics.gauge("g", "Gee.").set(1.5)
+    seconds = metrics.histogram("s_seconds", "Seconds.", (0.1, 1))
+    for value in (0.1, 0.5, 7):
+        seconds.observe(value)
+    assert metrics.render() == (
+        "# HELP a_total Ays.\n# TYPE a_total counter\na_total 0\n"
+        '# HELP b_total Bees.\n# TYPE b_total counter\nb_total{kind="a\\"b\\\\c\\n"} 3\n'
+        "# HELP g Gee.\n# TYPE g gauge\ng 1.5\n"
+        "# HELP s_seconds Seconds.\n# TYPE s_seconds histogram\n"
+        's_seconds_bucket{le="0.1"} 1\ns_seconds_bucket{le="1"} 2\ns_seconds_bucket{le="+Inf"} 3\n'
+        "s_seconds_sum 7.6\ns_seconds_count 3\n"
+    )
+    assert seconds.count() == 3
+
+
+def test_no_metrics_are_no_text() -> None:
+    assert Metrics().render() == ""
