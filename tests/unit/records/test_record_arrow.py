@@ -61,7 +61,7 @@ def test_only_asked_columns_in_their_order() -> None:
     assert table.to_pydict() == {"value": [b"v"], "timestampType": [1]}
 
 
-def test_timestamps_beyond_microseconds_are_held_at_the_end() -> None:
-    log = encode([(2**62, None, None, ())])
+def test_timestamps_beyond_microseconds_are_held_at_the_ends() -> None:
+    log = encode([(2**62, None, None, ())]) + encode([(-(2**62), None, None, ())])
     column = record_batch(sections(log, native.walk(log).batches), ["timestamp"]).column(0)
-    assert column.cast(pa.int64()).to_pylist() == [2**63 - 1]
+    assert column.cast(pa.int64()).to_pylist() == [2**63 - 1, -(2**63)]
