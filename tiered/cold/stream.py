@@ -52,8 +52,8 @@ class _Ahead(NamedTuple):
 class Stream:
     """Reads on from the batch that holds `offset`. `position` is a byte in the first entry at or before that batch.
 
-    `depth` is the number of chunks ahead to begin with, `window_bytes` bounds what is ahead. After an error only
-    `close` is left; close it in any case.
+    `depth` is the number of chunks ahead to begin with (0: none until `expect_sequence`), `window_bytes` bounds what is
+    ahead. After an error only `close` is left; close it in any case.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Stream:
         self._step = 0
         self._pulled = 0
         self._suspect = -1
+        self._last_offset = -1
 
     def expect_sequence(self) -> None:
         """The reader came back for what follows: from now on read ahead."""
@@ -131,13 +132,28 @@ class Stream:
         if not found.batches and found.why == "short" and limit is not None and limit < len(view):
             found = walk(view, max_batches=1)
         if found.batches:
-            self._take(found.end)
-            self._suspect = -1
-            return Piece(view[: found.end], found.batches, entry)
+            piece = self._ordered(entry, view, found.batches, self._at)
+            if piece is not None:
+                self._take(len(piece.data))
+            return piece
         if found.why == "short":
             return await self._joined(entry)
         self._once_more(entry, self._at, found.why)
         return None
+
+    def _ordered(self, entry: SegmentEntry, view: memoryview, batches: list[Walked], at: int) -> Piece | None:
+        """The batches up to the first whose offsets cannot be: no CRC covers the base offset of a batch."""
+        last, good = max(self._last_offset, entry.base_offset - 1), 0
+        for batch in batches:
+            if not last < batch.base_offset <= batch.last_offset < entry.next_offset:
+                break
+            last, good = batch.last_offset, good + 1
+        if not good:
+            self._once_more(entry, at, f"batch of offset {batches[0].base_offset} is out of place")
+            return None
+        end = batches[good - 1].at + batches[good - 1].size
+        self._suspect, self._last_offset = -1, last
+        return Piece(view[:end], batches[:good], entry)
 
     async def _joined(self, entry: SegmentEntry) -> Piece | None:
         """The batch that begins in this chunk and ends in a later one, copied together."""
@@ -157,8 +173,7 @@ class Stream:
         if not found.batches:
             self._once_more(entry, at, found.why)
             return None
-        self._suspect = -1
-        return Piece(memoryview(joined).toreadonly(), found.batches, entry)
+        return self._ordered(entry, memoryview(joined).toreadonly(), found.batches, at)
 
     def _take(self, length: int) -> None:
         self._view = self._view[length:]
@@ -190,7 +205,7 @@ class Stream:
         self._ahead_bytes -= ahead.lease.chunk.length
         self.entry, self._lease, self._at = ahead.entry, ahead.lease, ahead.at
         if self._pulled and not ahead.lease.is_ready:
-            self._depth = min(max(2 * self._depth, 1), DEPTH_MAX)
+            self._depth = min(2 * self._depth, DEPTH_MAX)
         self._pulled += 1
         await self._fill(self._depth)
         self._view = memoryview(await ahead.lease.data())[ahead.at - ahead.lease.chunk.start :]

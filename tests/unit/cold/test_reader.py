@@ -211,15 +211,16 @@ def test_read_ahead_crosses_small_segments() -> None:
 
 def test_one_fetch_at_a_random_offset_reads_the_index_and_one_small_range() -> None:
     rig = Rig()
-    large(rig)
+    rig.log.fill(0, 500, size=2000)
 
     async def story() -> None:
         reader, manifest = await cold(rig)
-        await reader.reader.read(PID, manifest, 33, 100)
+        await reader.reader.read(PID, manifest, 3333, 100)
         await rig.clock.sleep(1)
-        assert reader.store.calls["get"] <= 3
-        await reader.reader.read(PID, manifest, 33, 100)
-        assert reader.store.calls["get"] <= 3, "the same again comes from the cache"
+        assert reader.store.calls["get"] == 2
+        assert reader.cache.bytes_held < MIB + 10_000
+        await reader.reader.read(PID, manifest, 3333, 100)
+        assert reader.store.calls["get"] == 2, "the same again comes from the cache"
 
     rig.run(story)
 
@@ -299,35 +300,33 @@ def test_a_bad_range_is_read_once_more(kind: Kind) -> None:
         async def story(rig: Rig = rig) -> None:
             reader, _ = await cold(rig)
             reader.faults.random.seed(rig.loop.seed)
-            reader.fail(Fault(kind, ("get",), key=".seg", skip=rig.loop.seed % 5, times=1))
+            reader.fail(Fault(kind, ("get",), key=".seg", skip=rig.loop.seed % 4, times=1))
             assert await reader.read_all() == rig.log.all_bytes
             assert reader.store.hits[kind] == 1
 
         rig.run(story)
 
 
-def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_before_it() -> None:
-    for at in (0, 5, 9, 16, 30, 61, 70, MIB - 1):
-        rig = Rig()
-        large(rig, segments=2, batches=10)
+@pytest.mark.parametrize("at", [0, 9, 10, 11, 16, 17, 30, 61, 70, MIB // 2])
+def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_before_it(at: int) -> None:
+    rig = Rig()
+    large(rig, segments=2, batches=10)
 
-        async def story(rig: Rig = rig, at: int = at) -> None:
-            reader, manifest = await cold(rig)
-            bad, size = manifest.entries[1], len(batch(10, 1, MIB - 100))
-            body = bytearray((await rig.bucket.memory.get(bad.key)).data)  # type: ignore[union-attr]
-            body[4 * size + at] ^= 0x40
-            await rig.bucket.memory.put(bad.key, body)
-            got = b""
-            with pytest.raises(Corrupt) as corrupt:
-                async for piece in reader.reader.iterate(PID, 0):
-                    got += bytes(piece.data)
-            assert got == rig.log.all_bytes[: 14 * size] or at < 12
-            assert rig.log.all_bytes.startswith(got)
-            assert corrupt.value.where == bad.key
-            assert corrupt.value.position in (4 * size, 5 * size)
+    async def story() -> None:
+        reader, manifest = await cold(rig)
+        key = manifest.entries[1].key
+        body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
+        place = walk(rig.log.content(rig.log.segments[1])).batches[4].at
+        body[place + at] ^= 0x40
+        await rig.bucket.memory.put(key, body)
+        got = b""
+        with pytest.raises(Corrupt) as corrupt:
+            async for piece in reader.reader.iterate(PID, 0):
+                got += bytes(piece.data)
+        assert got == rig.log.all_bytes[: rig.log.segments[0].log.length + place]
+        assert (corrupt.value.where, corrupt.value.position) == (key, place)
 
-        if at >= 12 or at in (9,):
-            rig.run(story)
+    rig.run(story)
 
 
 def test_a_missing_object_is_corrupt_while_the_manifest_names_it_and_out_of_range_after() -> None:
