@@ -1,9 +1,4 @@
-"""Simulated Disk port: what is seen, what is durable, and the changes between the two.
-
-A file keeps its durable bytes and the ordered changes since the last sync; the names of all folders keep theirs in one
-journal. Losing power draws an image: of each file's changes a prefix survives, the next one may be torn, blocks of what
-survived may be missing, the size may run ahead of the data; of each folder's changes a prefix survives. A name is
-durable only when its folder was synced, however often the file was: POSIX promises no more.
+"""Simulated Disk port: a platter that can lose power, and the faults that a test may set.
 
 Every change is numbered and can be observed, so that a test takes an image at each of them.
 """
@@ -14,14 +9,13 @@ import asyncio
 import copy
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.sim.platter import Folder, Inode, Platter, Write, bytes_in
 from tiered.errors import Unavailable
 from tiered.ports import Buffer, Space
 
-SECTOR = 512
-BLOCK = 4096
 TOTAL_BYTES = 1 << 40
 
 
@@ -56,109 +50,6 @@ class DiskFault:
         return True
 
 
-class Write(NamedTuple):
-    """Bytes put at an offset; `None` data cuts or extends the file to that offset."""
-
-    sequence: int
-    offset: int
-    data: bytes | None
-
-    def apply(self, target: bytearray) -> None:
-        if self.data is None:
-            del target[self.offset :]
-        target.extend(bytes(max(0, self.offset - len(target))))
-        if self.data is not None:
-            target[self.offset : self.offset + len(self.data)] = self.data
-
-
-@dataclass
-class Inode:
-    """The content of one file, under whatever names it has."""
-
-    data: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending: list[Write] = field(default_factory=list)
-
-    def change(self, write: Write) -> None:
-        write.apply(self.data)
-        self.pending.append(write)
-
-    def settle(self, sequence: int) -> None:
-        """Makes durable what was written up to `sequence`."""
-        while self.pending and self.pending[0].sequence <= sequence:
-            self.pending.pop(0).apply(self.durable)
-
-    def after_power_cut(self, rng: random.Random) -> Inode:
-        image = bytearray(self.durable)
-        keep = rng.choice((0, len(self.pending), rng.randint(0, len(self.pending))))
-        for write in self.pending[:keep]:
-            write.apply(image)
-        if keep < len(self.pending):
-            _tear(image, self.pending[keep], rng)
-        if keep and rng.random() < 0.3:
-            _lose_block(image, self.durable, rng)
-        if self.pending and len(image) < len(self.data) and rng.random() < 0.3:
-            image.extend(bytes(rng.randint(0, len(self.data) - len(image))))
-        return Inode(bytearray(image), image)
-
-
-def _tear(image: bytearray, write: Write, rng: random.Random) -> None:
-    """A part of the write that power cut short: whole sectors, or any byte."""
-    if not write.data or rng.random() < 0.3:
-        return
-    length = rng.randint(0, len(write.data))
-    if rng.random() < 0.5:
-        length -= (write.offset + length) % SECTOR
-    if length > 0:
-        Write(0, write.offset, write.data[:length]).apply(image)
-
-
-def _lose_block(image: bytearray, durable: bytearray, rng: random.Random) -> None:
-    """A block that had not reached the disk although a later one had: it holds what was there before, or zeros."""
-    first = min(len(durable), len(image)) // BLOCK
-    start = rng.randint(first, len(image) // BLOCK) * BLOCK
-    lost = range(start, min(start + BLOCK, len(image)))
-    for at in lost:
-        image[at] = durable[at] if at < len(durable) else 0
-
-
-@dataclass(eq=False)
-class Folder:
-    """Names as seen and as durable."""
-
-    names: dict[str, Inode | Folder] = field(default_factory=dict)
-    durable: dict[str, Inode | Folder] = field(default_factory=dict)
-
-
-class Naming(NamedTuple):
-    """One atomic change of names: (folder, name, node or None for gone), one or two of them."""
-
-    edits: tuple[tuple[Folder, str, Inode | Folder | None], ...]
-
-    def touches(self, folders: Sequence[Folder]) -> bool:
-        return any(folder is mine for folder, _, _ in self.edits for mine in folders)
-
-    def settle(self) -> None:
-        for folder, name, node in self.edits:
-            _edit(folder.durable, name, node)
-
-
-def _edit(names: dict[str, Inode | Folder], name: str, node: Inode | Folder | None) -> None:
-    names.pop(name, None)
-    if node is not None:
-        names[name] = node
-
-
-@dataclass
-class Platter:
-    """What outlives a process: the tree, its journal of names, and how many changes there were."""
-
-    root: Folder = field(default_factory=Folder)
-    journal: list[Naming] = field(default_factory=list)
-    sequence: int = 0
-    boot: int = 1
-
-
 class SimDisk:
     """One data directory. Faults, fullness and slowness are attributes that a test may set at any time."""
 
@@ -180,7 +71,7 @@ class SimDisk:
         node = folder.names.get(name)
         if node is None and create:
             node = Inode()
-            self._rename_in(((folder, name, node),))
+            self._platter.rename(((folder, name, node),))
             self.happened("create", path)
         if not isinstance(node, Inode):
             raise self._no("open", path, "Is a directory" if node else "No such file or directory")
@@ -202,7 +93,7 @@ class SimDisk:
             node = folder.names.get(name)
             if node is None:
                 node = Folder()
-                self._rename_in(((folder, name, node),))
+                self._platter.rename(((folder, name, node),))
                 self.happened("make_dir", path)
             if isinstance(node, Inode):
                 raise self._no("make_dirs", path, "File exists")
@@ -218,7 +109,7 @@ class SimDisk:
         replaced = target.names.get(new_name)
         if isinstance(replaced, Folder) and (replaced.names or isinstance(node, Inode)):
             raise self._no("rename", old, "Directory not empty" if replaced.names else "Is a directory")
-        self._rename_in(((source, old_name, None), (target, new_name, node)))
+        self._platter.rename(((source, old_name, None), (target, new_name, node)))
         self.happened("rename", new)
 
     def remove(self, path: str) -> None:
@@ -230,12 +121,12 @@ class SimDisk:
             for name in sorted(node.names):
                 self.remove(f"{path}/{name}")
         folder, name = self._parent(path, "remove")
-        self._rename_in(((folder, name, None),))
+        self._platter.rename(((folder, name, None),))
         self.happened("remove", path)
 
     def space(self) -> Space:
         total = TOTAL_BYTES if self.capacity is None else self.capacity
-        return Space(total, max(0, total - _bytes_in(self._platter.root)))
+        return Space(total, max(0, total - bytes_in(self._platter.root)))
 
     def boot_mark(self) -> str:
         return f"boot={self._platter.boot} device=1 mount=1"
@@ -246,7 +137,7 @@ class SimDisk:
         if not isinstance(folder, Folder):
             raise self._no("sync_dir", path, "Not a directory")
         await self.sync_delay("sync_dir", path)
-        self._settle_names(folder)
+        self._platter.settle_names(folder)
         self.happened("sync_dir", path)
 
     # -- what tests do to it ------------------------------------------------------------------------------------------
@@ -270,16 +161,7 @@ class SimDisk:
 
     def crash_image(self, rng: random.Random) -> SimDisk:
         """The disk as after a power cut at this moment; this one goes on, apart."""
-        dead: list[Folder] = []
-        lasting: dict[int, dict[str, Inode | Folder]] = {}
-        for naming in self._platter.journal:
-            if naming.touches(dead) or rng.random() < 0.25:
-                dead += [folder for folder, _, _ in naming.edits]
-                continue
-            for folder, name, node in naming.edits:
-                _edit(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
-        root = _image(self._platter.root, lasting, {}, rng)
-        return SimDisk(rng, Platter(root, [], self._platter.sequence, self._platter.boot + 1))
+        return SimDisk(rng, self._platter.crash_image(rng))
 
     def flip(self, path: str, bit: int) -> None:
         """Rots one bit of a file (bit 0 is the lowest of the first byte)."""
@@ -320,24 +202,6 @@ class SimDisk:
             self.enter(verb, path, write=True)
 
     # -- names --------------------------------------------------------------------------------------------------------
-
-    def _rename_in(self, edits: tuple[tuple[Folder, str, Inode | Folder | None], ...]) -> None:
-        self._platter.journal.append(Naming(edits))
-        for folder, name, node in edits:
-            _edit(folder.names, name, node)
-
-    def _settle_names(self, folder: Folder) -> None:
-        """Makes a folder's names durable, and with a move between folders what the other one did before it."""
-        needed, settled, waiting = [folder], [], []
-        for naming in reversed(self._platter.journal):
-            if naming.touches(needed):
-                needed += [touched for touched, _, _ in naming.edits]
-                settled.append(naming)
-            else:
-                waiting.append(naming)
-        for naming in reversed(settled):
-            naming.settle()
-        self._platter.journal = waiting[::-1]
 
     def _find(self, path: str) -> Inode | Folder | None:
         node: Inode | Folder | None = self._platter.root
@@ -429,24 +293,3 @@ def _parts(path: str) -> list[str]:
     parts = path.split("/")
     assert path and not path.startswith("/") and ".." not in parts, f"bad path {path!r}"
     return [part for part in parts if part not in ("", ".")]
-
-
-def _bytes_in(folder: Folder) -> int:
-    return sum(_bytes_in(node) if isinstance(node, Folder) else len(node.data) for node in folder.names.values())
-
-
-def _image(
-    folder: Folder,
-    lasting: dict[int, dict[str, Inode | Folder]],
-    made: dict[int, Inode | Folder],
-    rng: random.Random,
-) -> Folder:
-    """The folder as a power cut leaves it, with all below it; a node under two names stays one."""
-    image = Folder()
-    made[id(folder)] = image
-    for name, node in lasting.get(id(folder), folder.durable).items():
-        if id(node) not in made:
-            made[id(node)] = _image(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
-        image.names[name] = made[id(node)]
-    image.durable = dict(image.names)
-    return image

@@ -44,7 +44,7 @@ class DirectoryStore:
         self._clock = clock
         self._random = rng.stream("directory-store")
         self._small = Lane("store", 8)
-        self._bulk = Lane("store-bulk", 4)
+        self._bulk = Lane("store-bulk", 8)
         try:
             for name in INTERNAL:
                 os.makedirs(os.path.join(self.root, name), exist_ok=True)
@@ -54,7 +54,8 @@ class DirectoryStore:
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         path = self._path(key)
-        return await self._ask("get", key, lambda: _read(path, start, length))
+        lane = self._small if start == 0 and length is None else self._bulk
+        return await self._ask(lane, "get", key, lambda: _read(path, start, length))
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         path, whole = self._path(key), Parts([bytes(data)])  # the thread may outlive the caller's buffer
@@ -66,12 +67,12 @@ class DirectoryStore:
         return await self._change(self._bulk, seconds, lambda: self._put(path, whole, False, None))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
-        return await self._ask("list", prefix, lambda: _listed(self.root, prefix, after, limit))
+        return await self._ask(self._small, "list", prefix, lambda: _listed(self.root, prefix, after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
         for path in paths:
-            await self._ask("delete", path, lambda path=path: self._delete(path))  # type: ignore[misc]
+            await self._ask(self._small, "delete", path, lambda path=path: self._delete(path))  # type: ignore[misc]
 
     async def close(self) -> None:
         self._small.close()
@@ -79,9 +80,9 @@ class DirectoryStore:
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, verb: str, key: str, call: Callable[[], T]) -> T:
+    async def _ask(self, lane: Lane, verb: str, key: str, call: Callable[[], T]) -> T:
         try:
-            return await self._small.run(SECONDS, call)
+            return await lane.run(SECONDS, call)
         except OSError as error:  # TimeoutError is one
             raise Unavailable(
                 f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"

@@ -1,8 +1,10 @@
 """The ObjectStore port on S3 and on stores that speak its language, through boto3.
 
 Two clients: the one for conditional puts never tries again by itself (a retry after a lost reply turns one's own
-success into a 412), the other does. Two lanes of threads: uploads and ranged reads cannot starve metadata. Endpoint,
-region and credentials come from where every AWS tool takes them.
+success into a 412), the other does. Three lanes of threads: uploads and ranged reads cannot starve metadata, and reads
+that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
+
+A put raises `Unavailable` only when the store refused it: then nothing landed. All else that is not clear is `Unknown`.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ SINGLE_PUT_BYTES = 512 << 20
 PART_BYTES = 64 << 20
 PARTS_MAX = 10_000
 PARTS_AT_ONCE = 4
+CONDITIONAL_WORKERS = 8
 META_WORKERS = 8
 BULK_WORKERS = 32
 READ_TRIES = 4
@@ -68,9 +71,10 @@ class S3Store:
         self._part_bytes = part_bytes
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
         session = boto3.session.Session()
-        self._once = session.client("s3", config=_config(1, 2, 5, META_WORKERS))
+        self._once = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
         self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
-        self._meta = Lane("s3", META_WORKERS)
+        self._conditional = Lane("s3-conditional", CONDITIONAL_WORKERS)
+        self._meta = Lane("s3-meta", META_WORKERS)
         self._bulk = Lane("s3-bulk", BULK_WORKERS)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
@@ -92,9 +96,11 @@ class S3Store:
             arguments["IfNoneMatch"] = "*"
         if if_match is not None:
             arguments["IfMatch"] = if_match
-        conditional = if_absent or if_match is not None
-        client, seconds = (self._once, CONDITIONAL_SECONDS) if conditional else (self._data, BULK_SECONDS)
-        return await self._change(key, self._meta, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
+        if if_absent or if_match is not None:
+            client, lane, seconds = self._once, self._conditional, CONDITIONAL_SECONDS
+        else:
+            client, lane, seconds = self._data, self._meta, SECONDS
+        return await self._change(key, lane, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         whole = Parts(parts)
@@ -121,8 +127,8 @@ class S3Store:
             await self._ask("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
 
     async def close(self) -> None:
-        self._meta.close()
-        self._bulk.close()
+        for lane in (self._conditional, self._meta, self._bulk):
+            lane.close()
         self._once.close()
         self._data.close()
 

@@ -1,0 +1,176 @@
+"""What a simulated disk is made of: bytes and names that are seen, those that are durable, and what lies between.
+
+A file keeps its durable bytes and the ordered changes since the last sync; the names of all folders keep theirs in one
+journal. Losing power draws an image: of each file's changes a prefix survives, the next one may be torn, blocks of what
+survived may be missing, the size may run ahead of the data; of each folder's changes a prefix survives. A name is
+durable only when its folder was synced, however often the file was: POSIX promises no more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SECTOR = 512
+BLOCK = 4096
+
+
+class Write(NamedTuple):
+    """Bytes put at an offset; `None` data cuts or extends the file to that offset."""
+
+    sequence: int
+    offset: int
+    data: bytes | None
+
+    def apply(self, target: bytearray) -> None:
+        if self.data is None:
+            del target[self.offset :]
+        target.extend(bytes(max(0, self.offset - len(target))))
+        if self.data is not None:
+            target[self.offset : self.offset + len(self.data)] = self.data
+
+
+@dataclass
+class Inode:
+    """The content of one file, under whatever names it has."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[Write] = field(default_factory=list)
+
+    def change(self, write: Write) -> None:
+        write.apply(self.data)
+        self.pending.append(write)
+
+    def settle(self, sequence: int) -> None:
+        """Makes durable what was written up to `sequence`."""
+        while self.pending and self.pending[0].sequence <= sequence:
+            self.pending.pop(0).apply(self.durable)
+
+    def after_power_cut(self, rng: random.Random) -> Inode:
+        image = bytearray(self.durable)
+        keep = rng.choice((0, len(self.pending), rng.randint(0, len(self.pending))))
+        for write in self.pending[:keep]:
+            write.apply(image)
+        if keep < len(self.pending):
+            _tear(image, self.pending[keep], rng)
+        if keep and rng.random() < 0.3:
+            _lose_block(image, self.durable, rng)
+        if self.pending and len(image) < len(self.data) and rng.random() < 0.3:
+            image.extend(bytes(rng.randint(0, len(self.data) - len(image))))
+        return Inode(bytearray(image), image)
+
+
+def _tear(image: bytearray, write: Write, rng: random.Random) -> None:
+    """A part of the write that power cut short: whole sectors, or any byte."""
+    if not write.data or rng.random() < 0.3:
+        return
+    length = rng.randint(0, len(write.data))
+    if rng.random() < 0.5:
+        length -= (write.offset + length) % SECTOR
+    if length > 0:
+        Write(0, write.offset, write.data[:length]).apply(image)
+
+
+def _lose_block(image: bytearray, durable: bytearray, rng: random.Random) -> None:
+    """A block that had not reached the disk although a later one had: it holds what was there before, or zeros."""
+    first = min(len(durable), len(image)) // BLOCK
+    start = rng.randint(first, len(image) // BLOCK) * BLOCK
+    lost = range(start, min(start + BLOCK, len(image)))
+    for at in lost:
+        image[at] = durable[at] if at < len(durable) else 0
+
+
+@dataclass(eq=False)
+class Folder:
+    """Names as seen and as durable."""
+
+    names: dict[str, Inode | Folder] = field(default_factory=dict)
+    durable: dict[str, Inode | Folder] = field(default_factory=dict)
+
+
+Edits = tuple[tuple[Folder, str, Inode | Folder | None], ...]
+Lasting = dict[int, dict[str, Inode | Folder]]
+
+
+class Naming(NamedTuple):
+    """One atomic change of names: (folder, name, node or None for gone), one or two of them."""
+
+    edits: Edits
+
+    def touches(self, folders: Sequence[Folder]) -> bool:
+        return any(folder is mine for folder, _, _ in self.edits for mine in folders)
+
+    def settle(self) -> None:
+        for folder, name, node in self.edits:
+            _edit(folder.durable, name, node)
+
+
+def _edit(names: dict[str, Inode | Folder], name: str, node: Inode | Folder | None) -> None:
+    names.pop(name, None)
+    if node is not None:
+        names[name] = node
+
+
+@dataclass
+class Platter:
+    """What outlives a process: the tree, its journal of names, and how many changes there were."""
+
+    root: Folder = field(default_factory=Folder)
+    journal: list[Naming] = field(default_factory=list)
+    sequence: int = 0
+    boot: int = 1
+
+    def rename(self, edits: Edits) -> None:
+        """Changes names as seen, and notes it in the journal."""
+        self.journal.append(Naming(edits))
+        for folder, name, node in edits:
+            _edit(folder.names, name, node)
+
+    def settle_names(self, folder: Folder) -> None:
+        """Makes a folder's names durable, and with a move between folders what the other one did before it."""
+        needed, settled, waiting = [folder], [], []
+        for naming in reversed(self.journal):
+            if naming.touches(needed):
+                needed += [touched for touched, _, _ in naming.edits]
+                settled.append(naming)
+            else:
+                waiting.append(naming)
+        for naming in reversed(settled):
+            naming.settle()
+        self.journal = waiting[::-1]
+
+    def crash_image(self, rng: random.Random) -> Platter:
+        """As after a power cut at this moment; this one goes on, apart."""
+        dead: list[Folder] = []
+        lasting: Lasting = {}
+        for naming in self.journal:
+            if naming.touches(dead) or rng.random() < 0.25:
+                dead += [folder for folder, _, _ in naming.edits]
+                continue
+            for folder, name, node in naming.edits:
+                _edit(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
+        return Platter(_image(self.root, lasting, {}, rng), [], self.sequence, self.boot + 1)
+
+
+def bytes_in(folder: Folder) -> int:
+    return sum(bytes_in(node) if isinstance(node, Folder) else len(node.data) for node in folder.names.values())
+
+
+def _image(
+    folder: Folder,
+    lasting: Lasting,
+    made: dict[int, Inode | Folder],
+    rng: random.Random,
+) -> Folder:
+    """The folder as a power cut leaves it, with all below it; a node under two names stays one."""
+    image = Folder()
+    made[id(folder)] = image
+    for name, node in lasting.get(id(folder), folder.durable).items():
+        if id(node) not in made:
+            made[id(node)] = _image(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
+        image.names[name] = made[id(node)]
+    image.durable = dict(image.names)
+    return image
