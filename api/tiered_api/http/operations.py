@@ -6,7 +6,6 @@ from aiohttp import web
 
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.produce import topic_image
 from tiered_api.http.reads import partition_of_path
 from tiered_api.http.request import Request
 
@@ -34,5 +33,4 @@ async def get_node(request: Request) -> web.StreamResponse:
 
 async def get_partition_state(request: Request) -> web.StreamResponse:
     """Leader, offsets, bytes and segments of a partition, hot and cold."""
-    replica = partition_of_path(request)
-    return as_json(replica.explain(topic_image(request.site, replica.topic).partitions[replica.partition]))
+    return as_json(partition_of_path(request).explain())

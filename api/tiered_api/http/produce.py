@@ -21,7 +21,7 @@ RECORD_OVERHEAD = 32
 
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
-_turn = itertools.count()
+turns = itertools.count()
 """Keyless records of one request stay together; the next request's go to the next partition."""
 
 ONE_AT_FAULT = (Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, Code.MESSAGE_TOO_LARGE)
@@ -62,14 +62,32 @@ def choose(record: Incoming, partitions: int, turn: int) -> int:
 
 async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
     """One record, one batch. Raises what refuses it."""
-    partition = choose(record, len(topic.partitions), next(_turn))
+    partition = choose(record, len(topic.partitions), next(turns))
     return (await _append(site, replica_of(site, topic, partition), [record]))[0]
+
+
+def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming) -> Placed | None:
+    """One record into a partition that answers in the same turn of the loop; None, and nothing done, when this one does
+    not. Raises what refuses the record."""
+    if not 0 <= partition < len(topic.partitions):
+        return None
+    replica = site.node.replica(topic.name, partition)
+    if not replica.alone:
+        return None
+    step = _append(site, replica, [record])
+    try:
+        step.send(None)
+    except StopIteration as done:
+        placed: list[Placed] = done.value
+        return placed[0]
+    step.close()
+    raise AssertionError(f"the append to {topic.name}-{partition} waits, though nobody else is in sync")
 
 
 async def append_many(site: Site, topic: TopicImage, records: Sequence[Incoming]) -> list[Placed | HttpError]:
     """One batch per partition, more only where one would be too large; what became of each record, in order."""
     outcomes: list[Placed | HttpError] = [_UNKNOWN] * len(records)
-    turn, count = next(_turn), len(topic.partitions)
+    turn, count = next(turns), len(topic.partitions)
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
         groups.setdefault(choose(record, count, turn), []).append(n)

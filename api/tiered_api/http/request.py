@@ -35,12 +35,13 @@ class Request(web.BaseRequest):
         super().__init__(message, payload, protocol, writer, task, loop)
         self.site = site
         self.target = message.path
+        self.operation = "none"
         self.args: dict[str, str] = {}
         self.held = 0
         """Bytes of the memory budget, given back when the answer is out."""
         self._query: dict[str, str] | None = None
 
-    ATTRS = web.BaseRequest.ATTRS | frozenset(("site", "target", "args", "held"))
+    ATTRS = web.BaseRequest.ATTRS | frozenset(("site", "target", "operation", "args", "held"))
 
     # -- path and query -------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from aiohttp import web
 
@@ -42,7 +43,7 @@ class Route:
     gives: tuple[str, ...] = (media.JSON,)
     answer: str = ""
 
-    @property
+    @cached_property
     def operation(self) -> str:
         """The handler's name: unique, and what metrics call the route."""
         module = self.handler.__module__.rpartition(".")[0].rpartition(".")[2]
