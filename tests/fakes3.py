@@ -22,6 +22,8 @@ from aiohttp import web
 from tests.s3_rules import BUCKET, S3Rules, error_reply
 from tiered.cold.faulty import Fault, Kind
 
+__all__ = ["BUCKET", "FakeS3", "HttpFault", "S3Server", "s3_fake", "s3_moto"]
+
 BODY_BYTES_MAX = 1 << 30
 SEND_BYTES = 256 * 1024
 

@@ -1,0 +1,60 @@
+"""From URL to store, and what starting costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes3 import FakeS3
+from tiered.cold.store_url import open_store
+from tiered.errors import Refused
+from tiered.world import SystemClock, SystemRng
+
+LIGHT = """
+import sys
+from tiered.cold.store_url import open_store
+from tiered.world import SystemClock, SystemRng
+open_store("memory://", SystemClock(), SystemRng())
+heavy = {"boto3", "botocore", "pandas", "pyarrow", "pyspark"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_each_kind_opens_under_its_own_url(tmp_path: Path, fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+    urls = {
+        "memory://": "memory://",
+        f"file://{tmp_path}/a%20b/": f"file://{tmp_path}/a b",
+        f"file://localhost{tmp_path}/c": f"file://{tmp_path}/c",
+        "s3://bucket/some/prefix/": "s3://bucket/some/prefix",
+        "s3a://bucket": "s3://bucket",
+    }
+    assert {url: open_store(url, SystemClock(), SystemRng()).url for url in urls} == urls
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("", "no known kind"),
+        ("/plain/path", "no known kind"),
+        ("http://host/x", "no known kind"),
+        ("memory://name", "no known kind"),
+        ("file://relative/dir", "no absolute directory"),
+        ("file:///", "no absolute directory"),
+        ("s3:///prefix", "no bucket"),
+        ("s3://bucket/p?x=1", "query"),
+        ("s3://bucket/p#x", "fragment"),
+    ],
+)
+def test_a_bad_url_is_refused_with_what_is_allowed(url: str, why: str) -> None:
+    with pytest.raises(Refused, match=why) as caught:
+        open_store(url, SystemClock(), SystemRng())
+    assert "s3://bucket" in caught.value.why or "file:///dir" in caught.value.why
+
+
+def test_a_broker_without_s3_does_not_pay_for_it() -> None:
+    subprocess.run([sys.executable, "-c", LIGHT], check=True, timeout=60)

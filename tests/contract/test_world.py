@@ -1,0 +1,27 @@
+"""The real world, put together from settings."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from tiered.config import Settings
+from tiered.ports import Got, Ok
+from tiered.world import real_world
+
+
+def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
+    settings = replace(Settings(), data_dir=str(tmp_path / "data"), store=f"file://{tmp_path}/store")
+    world = real_world(settings)
+
+    async def body() -> None:
+        assert isinstance(await world.store.put("k", b"x", if_absent=True), Ok)
+        assert isinstance(await world.store.get("k"), Got)
+        file = world.disk.open("f", create=True)
+        file.append([b"x"])
+        await file.sync()
+        await world.store.close()
+
+    asyncio.run(body())
+    assert (tmp_path / "data" / "f").read_bytes() == (tmp_path / "store" / "k").read_bytes() == b"x"
