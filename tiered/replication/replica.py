@@ -16,6 +16,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.ports import Clock, FileSlice
+from tiered.replication.leading import Begun
 from tiered.replication.partition import Partition
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.replication.waiting import Waiting
@@ -50,7 +51,7 @@ class Replica:
         partition: Partition,
         *,
         cold: ColdTier,
-        manifest: Manifest | None,
+        begun: Begun,
         clock: Clock,
         disk: DiskState,
         segment_closed: Callable[[Replica], None],
@@ -58,10 +59,12 @@ class Replica:
         self.at = at
         self.topic, self.partition = at
         self.topic_id = topic_id
-        self.pid = PartitionId(topic_id, at.partition)
+        self.pid = self.id_of(at, topic_id)
         self.log = log
         self.cold = cold
-        self.manifest = manifest
+        self.manifest: Manifest | None = begun.manifest
+        self.restarted = begun.restart is not None
+        self.epoch_start = log.end_offset
         self.upload_problem = ""
         self.possible_loss: dict[str, int] | None = None
         self._state = partition
@@ -72,6 +75,11 @@ class Replica:
         self._gone: Refused | None = None
         self._segments_seen = log.segment_count
         self._advance(log.flushed_offset if self.config.flush == "ack" else log.end_offset)
+
+    @staticmethod
+    def id_of(at: TopicPartition, topic_id: TopicId) -> PartitionId:
+        """The name under which the bucket knows it."""
+        return PartitionId(topic_id, at.partition)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
@@ -168,6 +176,11 @@ class Replica:
             "upload_problem": self.upload_problem or None,
             "possible_loss": self.possible_loss,
         }
+
+    @property
+    def alone(self) -> bool:
+        """Whether `append` answers in the same turn of the loop: it waits for no other replica and for no fsync."""
+        return self._state.alone and self.config.flush != "ack"
 
     # -- produce ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,76 @@
+"""What a broker says about itself: whether it serves, what is wrong, and since when.
+
+`ok` means that it serves. A degraded broker (a full disk, a bucket that does not answer) still serves what it can, so
+it stays `ok` and names its problems: a restart would not help it. One that failed is not `ok`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tiered.cold.observed import Outage
+from tiered.replication.replica import Replica
+from tiered.replication.storage import DiskState
+
+LISTED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`problems` are sentences for people, `details` figures for programs."""
+
+    ok: bool
+    problems: list[str]
+    details: dict[str, Any]
+
+
+def assess(
+    *,
+    failure: str,
+    started: bool,
+    disk: DiskState,
+    outage: Outage | None,
+    waiting_segments: int,
+    pending_metadata: int,
+    unopened: dict[str, str],
+    replicas: Iterable[Replica],
+) -> Health:
+    """The state of a broker, from what its parts say."""
+    problems: list[str] = []
+    if failure:
+        problems.append(f"the broker failed: {failure}")
+    elif not started:
+        problems.append("the broker is starting or stopping")
+    if disk.dead is not None:
+        problems.append(f"the data directory failed at {_when(disk.dead.since_ms)}: {disk.dead.why}")
+    if disk.full is not None:
+        problems.append(
+            f"disk full since {_when(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
+        )
+    if outage is not None:
+        problems.append(
+            f"store unreachable since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
+            f" {pending_metadata} changes of metadata wait ({outage.why})"
+        )
+    problems += [f"partition {name} is not served: {why}" for name, why in list(unopened.items())[:LISTED_MAX]]
+    listed = list(replicas)
+    stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}
+    if outage is None:
+        problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
+    details = {
+        "partitions": len(listed),
+        "waiting_segments": waiting_segments,
+        "pending_metadata": pending_metadata,
+        "store_unreachable_since_ms": outage.since_ms if outage else None,
+        "disk_full_since_ms": disk.full.since_ms if disk.full else None,
+        "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
+        "possible_loss": {str(each.at): each.possible_loss for each in listed if each.possible_loss},
+    }
+    return Health(started and not failure and disk.dead is None, problems, details)
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

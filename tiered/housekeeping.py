@@ -1,0 +1,103 @@
+"""The broker's slow loops: rolls by time, deletion of dropped files, fsync by time, checkpoints, deleted topics.
+
+Each looks at its plans at the interval that its setting names and performs what is due. A disk or a bucket that does
+not answer is left alone until the next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tiered.errors import Refused, Unavailable
+from tiered.metadata.layout import FORMAT_KEY
+from tiered.metadata.requests import ForgetTopic
+from tiered.replication.replica import Replica
+
+if TYPE_CHECKING:
+    from tiered.node import Node
+
+log = logging.getLogger(__name__)
+
+DELETED_TOPICS_SECONDS = 30.0
+PING_SECONDS = 5.0
+
+
+class Housekeeping:
+    """Runs for one node, in its task group."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._flushed_ms: dict[Replica, int] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        settings = self._node.settings
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
+            group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
+            group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
+            group.create_task(self._every(DELETED_TOPICS_SECONDS, self.collect))
+            group.create_task(self._every(PING_SECONDS, self.ping))
+
+    async def _every(self, seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await turn()
+            except (Unavailable, Refused) as error:
+                log.warning("housekeeping goes on later turn=%s why=%s", turn.__name__, error)
+            await self._node.world.clock.sleep(seconds)
+
+    async def look_after_logs(self) -> None:
+        """Closes segments that are old enough, also when nothing is appended; deletes files whose delay is over."""
+        node, now_ms = self._node, self._node.world.clock.wall_ms()
+        for replica in node.replicas():
+            max_age_ms = node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
+            if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
+                replica.roll()
+            replica.log.sweep(now_ms)
+            node.tiering.wake(replica)
+        node.directory.sweep(now_ms)
+        await node.open_missing()
+
+    async def flush_due(self) -> None:
+        """fsyncs logs whose `flush.ms` or `flush.messages` is reached."""
+        now_ms = self._node.world.clock.wall_ms()
+        for replica in list(self._node.replicas()):
+            waiting = replica.log.end_offset - replica.log.flushed_offset
+            since_ms = self._flushed_ms.setdefault(replica, now_ms)
+            if waiting <= 0:
+                self._flushed_ms[replica] = now_ms
+            elif waiting >= replica.config.flush_messages or now_ms - since_ms >= replica.config.flush_ms:
+                await replica.flush()
+                self._flushed_ms[replica] = now_ms
+        self._flushed_ms = {replica: ms for replica, ms in self._flushed_ms.items() if not replica.gone}
+
+    async def checkpoint(self) -> None:
+        """fsyncs closed segments and writes down how far each log is durable: what a start after power loss must
+        check is then at most the active segment."""
+        for replica in list(self._node.replicas()):
+            closed = replica.log.active_view.base_offset
+            if replica.log.flushed_offset < closed and not replica.gone:
+                await replica.flush(closed)
+        await self._node.directory.save_offsets({each.at: each.log for each in self._node.replicas()})
+
+    async def collect(self) -> None:
+        """Deletes the objects of deleted topics after the stated delay, and expired objects after theirs."""
+        node = self._node
+        now_ms = node.world.clock.wall_ms()
+        for topic in list(node.image.deleted.values()):
+            if now_ms - topic.deleted_ms >= node.settings.tiered_topic_delete_delay_ms:
+                count = await node.cold.collector.delete_topic(topic.topic_id)
+                log.info(
+                    "objects of a deleted topic went topic=%s topic_id=%s objects=%d", topic.name, topic.topic_id, count
+                )
+                if count == 0:
+                    await node.submit(ForgetTopic(topic.topic_id))
+        await node.cold.collector.delete_due()
+
+    async def ping(self) -> None:
+        """Notices the end of an outage of the bucket although nothing else asks it."""
+        await self._node.store.ping(FORMAT_KEY)
