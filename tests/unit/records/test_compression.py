@@ -153,6 +153,11 @@ def test_reads_what_other_writers_write() -> None:
     assert decompress(Codec.GZIP, gzip.compress(data[:100]) + gzip.compress(data[100:]), 1 << 20) == data
 
 
+def test_zstd_without_a_size_in_it_may_grow_by_any_factor() -> None:
+    data = bytes(3 * MIB)
+    assert decompress(Codec.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(data), 3 * MIB) == data
+
+
 def test_lz4_frames_are_such_as_java_reads() -> None:
     frame = compress(Codec.LZ4, b"x" * 200_000)
     assert lz4.frame.get_frame_info(frame)["block_linked"] is False

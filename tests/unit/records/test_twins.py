@@ -271,9 +271,9 @@ def test_arrow_refuses_an_unknown_column(twin: ModuleType) -> None:
 
 
 def test_big_inputs_run_without_the_lock_and_agree() -> None:
-    produced: list[Produced] = [(n, b"%d" % n, bytes(100), (("h", b"x"),)) for n in range(4000)]
+    produced: list[Produced] = [(n, b"%d" % n, bytes(600), (("h", b"x"),)) for n in range(4000)]
     log = encode(produced) * 2
-    assert len(log) > 2 * 256 * 1024
+    assert len(log) > 4 << 20
     both("crc32c", log)
     assert len(both("walk", log).batches) == 2
     payload = log[61 : len(log) // 2]

@@ -372,7 +372,7 @@ PyObject *native_arrow(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|LL", names, &sections, &columns, &table.start, &table.end))
         return NULL;
     Py_ssize_t total = read_columns(&table, columns) < 0 ? -1 : read_sections(&table, sections);
-    int release = total >= RELEASE_BYTES;
+    int release = total >= RELEASE_RECORD_BYTES;
     if (total < 0 || run(&table, visit_size, release) < 0 || table_new(&table) < 0 ||
         run(&table, visit_fill, release) < 0)
         goto done;

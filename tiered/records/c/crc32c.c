@@ -213,7 +213,7 @@ PyObject *native_crc32c(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     if (count == 2 && (crc = PyLong_AsUnsignedLong(args[1])) == (unsigned long)-1 && PyErr_Occurred()) return NULL;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0) return NULL;
-    if (data.len < RELEASE_BYTES) {
+    if (data.len < RELEASE_SUM_BYTES) {
         crc = crc32c_extend((uint32_t)crc, data.buf, (size_t)data.len);
     } else {
         Py_BEGIN_ALLOW_THREADS

@@ -7,8 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Work on fewer bytes keeps the GIL: taking it back may cost a thread switch, which is longer than the work. */
-#define RELEASE_BYTES (256 * 1024)
+/* Work on fewer bytes keeps the GIL: who lets it go may wait for a whole switch interval (5 ms) to get it back. Sums run
+ * at tens of GB/s, so they are long only from here on; records take ten times as long for their bytes. */
+#define RELEASE_SUM_BYTES (4 * 1024 * 1024)
+#define RELEASE_RECORD_BYTES (512 * 1024)
 
 /* The named tuples of model.py and the Corrupt of errors.py, set once when the module is made. */
 extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;

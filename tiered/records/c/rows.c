@@ -42,7 +42,7 @@ PyObject *native_check_records(PyObject *self, PyObject *args, PyObject *kwargs)
     (void)self;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*L", names, &payload, &count)) return NULL;
     int outcome = section_open(&section, payload.buf, payload.len, count, 1);
-    if (outcome == 0 && payload.len < RELEASE_BYTES) {
+    if (outcome == 0 && payload.len < RELEASE_RECORD_BYTES) {
         outcome = check_all(&section);
     } else if (outcome == 0) {
         Py_BEGIN_ALLOW_THREADS

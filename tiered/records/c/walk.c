@@ -148,7 +148,7 @@ PyObject *native_walk(PyObject *self, PyObject *args, PyObject *kwargs) {
     }
     Walk walk = {.end = start};
     size_t bound = most < 0 ? 0 : (size_t)most;
-    if (stop - start < RELEASE_BYTES) {
+    if (stop - start < RELEASE_SUM_BYTES) {
         walk_run(&walk, buf.buf, start, stop, check_crc, bound);
     } else {
         Py_BEGIN_ALLOW_THREADS
