@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Work on fewer bytes keeps the GIL: who lets it go may wait for a whole switch interval (5 ms) to get it back. Sums run
- * at tens of GB/s, so they are long only from here on; records take ten times as long for their bytes. */
+/* Work on fewer bytes keeps the GIL: who lets it go may wait for a whole switch interval (5 ms) to get it back. Sums
+ * run at tens of GB/s, so they are long only from here on; records take ten times as long for their bytes. */
 #define RELEASE_SUM_BYTES (4 * 1024 * 1024)
 #define RELEASE_RECORD_BYTES (512 * 1024)
 

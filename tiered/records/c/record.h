@@ -156,9 +156,12 @@ static inline int section_next(Section *section, Parsed *parsed) {
 /* Offset and timestamp of the record that section_next gave last; -1 with `fault` set when they pass 64 bits. */
 static inline int section_place(Section *section, const Parsed *parsed, int64_t base_offset, int64_t base_timestamp,
                                 int64_t append_time, int64_t *offset, int64_t *timestamp) {
-    if (__builtin_add_overflow(base_offset, (int64_t)parsed->offset_delta, offset)) section->fault = OFFSET_RANGE;
-    else if (append_time != -1) *timestamp = append_time;
-    else if (__builtin_add_overflow(base_timestamp, parsed->timestamp_delta, timestamp)) section->fault = TIMESTAMP_RANGE;
+    if (__builtin_add_overflow(base_offset, (int64_t)parsed->offset_delta, offset))
+        section->fault = OFFSET_RANGE;
+    else if (append_time != -1)
+        *timestamp = append_time;
+    else if (__builtin_add_overflow(base_timestamp, parsed->timestamp_delta, timestamp))
+        section->fault = TIMESTAMP_RANGE;
     if (section->fault == FINE) return 0;
     section->number--;
     return -1;

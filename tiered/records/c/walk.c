@@ -31,19 +31,25 @@ static int64_t big(const uint8_t *p, int bytes) {
     return (int64_t)(value << spare) >> spare;
 }
 
+/* Says in `why` what is wrong with a batch, in the words of pure.py; always 0. */
+static int64_t fault(char *why, size_t room, const char *words, long long number, int expected) {
+    snprintf(why, room, words, number, expected);
+    return 0;
+}
+
 /* The size of the batch at p, or 0 with `why` set. */
 static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, char *why, size_t room) {
-    if (left < HEADER_BYTES) return snprintf(why, room, "short"), 0;
+    if (left < HEADER_BYTES) return fault(why, room, "short", 0, 0);
     int64_t length = big(p + 8, 4), magic = big(p + 16, 1), size = LENGTH_FROM + length;
     int64_t base_offset = big(p, 8), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
-    if (length < MIN_LENGTH) return snprintf(why, room, "batch length %lld is below %d", (long long)length, MIN_LENGTH), 0;
-    if (magic != MAGIC) return snprintf(why, room, "magic %lld is not %d", (long long)magic, MAGIC), 0;
-    if (size > left) return snprintf(why, room, "short"), 0;
+    if (length < MIN_LENGTH) return fault(why, room, "batch length %lld is below %d", length, MIN_LENGTH);
+    if (magic != MAGIC) return fault(why, room, "magic %lld is not %d", magic, MAGIC);
+    if (size > left) return fault(why, room, "short", 0, 0);
     if (check_crc && crc32c_extend(0, p + CRC_FROM, (size_t)(size - CRC_FROM)) != (uint32_t)big(p + 17, 4))
-        return snprintf(why, room, "crc mismatch"), 0;
+        return fault(why, room, "crc mismatch", 0, 0);
     if (base_offset < 0 || last_delta < 0 || __builtin_add_overflow(base_offset, last_delta, &last_offset))
-        return snprintf(why, room, "offsets out of range"), 0;
-    if (count < 0) return snprintf(why, room, "record count %lld", (long long)count), 0;
+        return fault(why, room, "offsets out of range", 0, 0);
+    if (count < 0) return fault(why, room, "record count %lld", count, 0);
     return size;
 }
 

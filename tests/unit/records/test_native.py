@@ -1,0 +1,39 @@
+"""Which twin works: the C extension where it was built, plain Python by request and as the fallback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiered.records import native, pure
+
+SHOW = "from tiered.records import native; print(native.NATIVE, native.crc32c(b'123456789'), native.crc32c.__module__)"
+ROOT = Path(native.__file__).parents[2]
+
+
+def run(**env: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+
+def test_plain_python_by_request() -> None:
+    assert run(TIERED_PURE="1").split() == ["False", str(0xE3069283), "tiered.records.pure"]
+
+
+@pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
+def test_the_extension_where_it_was_built() -> None:
+    assert run(TIERED_PURE="0").split()[:2] == ["True", str(0xE3069283)]
+
+
+def test_both_twins_have_the_same_names() -> None:
+    assert set(native.__all__) == {*pure.__all__, "NATIVE"}
