@@ -22,11 +22,12 @@ WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "so
 WORLD |= {"threading", "time", "datetime", "selectors", "signal", "boto3", "botocore", "aiohttp"}
 
 CARRIERS = {
-    "tiered.hot": "checkpoints disk_log local_disk opening replay segment_files segment_index",
-    "tiered.cold": "cache collector directory faulty lanes manifest_store memory parts probe reader s3 store_url stream"
-    " uploader",
-    "tiered.replication": "",
-    "tiered.metadata": "load metadata_log runtime",
+    "tiered.hot": "checkpoints cutting disk_log dropping flushing local_disk opening replay segment_files segment_index"
+    " segment_view tail",
+    "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe reader s3"
+    " store_url stream uploader",
+    "tiered.replication": "leading replica storage",
+    "tiered.metadata": "load metadata_log registration runtime",
 }
 """Files that touch the world. Every other file of these folders is a decision: pure, and tested without a world."""
 

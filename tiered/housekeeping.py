@@ -60,7 +60,7 @@ class Housekeeping:
             replica.log.sweep(now_ms)
             node.tiering.wake(replica)
         node.directory.sweep(now_ms)
-        await node.open_missing()
+        await node.partitions.open_missing(node.image)
 
     async def flush_due(self) -> None:
         """fsyncs logs whose `flush.ms` or `flush.messages` is reached."""
@@ -82,7 +82,7 @@ class Housekeeping:
             closed = replica.log.active_view.base_offset
             if replica.log.flushed_offset < closed and not replica.gone:
                 await replica.flush(closed)
-        await self._node.directory.save_offsets({each.at: each.log for each in self._node.replicas()})
+        await self._node.partitions.save_offsets()
 
     async def collect(self) -> None:
         """Deletes the objects of deleted topics after the stated delay, and expired objects after theirs."""

@@ -1,0 +1,229 @@
+"""The partitions of one broker: their logs, and the replicas that it leads. Follows the committed image only.
+
+A partition that cannot be opened or agreed with the bucket is not served; it is named with the reason and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from tiered.config import Settings
+from tiered.data_directory import DataDirectory, Found
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.segment_files import OpenFiles
+from tiered.ids import TopicPartition
+from tiered.metadata.delta import Lead, between
+from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.settings import topic_config
+from tiered.metrics import Metrics
+from tiered.ports import World
+from tiered.replication.leading import begin
+from tiered.replication.partition import Partition
+from tiered.replication.replica import Replica
+from tiered.replication.storage import ColdTier, DiskState
+
+log = logging.getLogger(__name__)
+
+OPENING_AT_ONCE = 32
+
+
+class Partitions:
+    """`closed` hears of each closed segment, `forgotten` of each replica that is led no more.
+
+    `unopened` names what should be led and cannot be, with the reason.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        world: World,
+        metrics: Metrics,
+        *,
+        disk: DiskState,
+        directory: DataDirectory,
+        cold: ColdTier,
+        closed: Callable[[Replica], None],
+        forgotten: Callable[[Replica], None],
+    ) -> None:
+        self.settings = settings
+        self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
+        self._world = world
+        self._metrics = metrics
+        self._disk = disk
+        self._directory = directory
+        self._cold = cold
+        self._closed = closed
+        self._forgotten = forgotten
+        self._files = OpenFiles(world.disk)
+        self._logs: dict[TopicPartition, DiskLog] = {}
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._found: Found | None = None
+        gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
+        gauge.read(lambda: float(len(self._replicas)))
+
+    def led(self) -> list[Replica]:
+        """Every partition that this broker leads."""
+        return list(self._replicas.values())
+
+    def get(self, at: TopicPartition) -> Replica | None:
+        """The partition, when it is led here."""
+        return self._replicas.get(at)
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    async def recover(self, image: Image, found: Found) -> None:
+        """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told."""
+        self._found = found
+        known = dict(held(image, self.settings.node_id))
+        self._directory.tidy({at: topic.topic_id for at, topic in known.items()})
+        for at, topic in known.items():
+            try:
+                self._logs[at] = await self._open(at, topic, found)
+            except (Unavailable, Corrupt) as error:
+                log.error("log cannot be opened partition=%s why=%s", at, error)
+
+    async def _open(self, at: TopicPartition, topic: TopicImage, found: Found) -> DiskLog:
+        return await DiskLog.open(
+            self._world.disk,
+            self._world.clock,
+            self._directory.path(at),
+            topic_config(topic, self.settings.topic_defaults()),
+            same_boot=found.same_boot,
+            clean=found.clean,
+            recovery_point=found.recovery_points.get(at, 0),
+            start_offset=found.log_starts.get(at, 0),
+            metrics=self._metrics,
+            topic_id=topic.topic_id,
+            name=str(at),
+            files=self._files,
+        )
+
+    # -- following the image ------------------------------------------------------------------------------------------
+
+    async def follow(self, old: Image, new: Image, settings: Settings) -> None:
+        """Does what it takes to get from `old` to `new`: drop, resign, configure, lead."""
+        delta = between(old, new, settings.node_id)
+        self.settings = settings
+        for at in delta.dropped:
+            self._drop(at, old.topics[at.topic].topic_id)
+        for at in delta.resigned:
+            self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is led elsewhere now"))
+        for name in new.topics if delta.brokers_configured else delta.configured:
+            self._configure(new.topics[name])
+        await self._lead_all(new, delta.led)
+        for at, replica in self._replicas.items():
+            loss = new.topics[at.topic].partitions[at.partition].loss
+            replica.possible_loss = loss._asdict() if loss is not None else None
+
+    async def open_missing(self, image: Image) -> None:
+        """Tries again to lead what could not be opened."""
+        await self._lead_all(image, [lead for lead, _ in self.unopened.values()])
+
+    async def _lead_all(self, image: Image, leads: Iterable[Lead]) -> None:
+        places = asyncio.Semaphore(OPENING_AT_ONCE)
+        await asyncio.gather(*(self._lead(image, lead, places) for lead in leads))
+
+    async def _lead(self, image: Image, lead: Lead, places: asyncio.Semaphore) -> None:
+        async with places:
+            try:
+                replica = await self._begin(image.topics_by_id[lead.topic_id], lead)
+            except (Unavailable, Corrupt, Refused) as error:
+                log.error("partition is not served partition=%s why=%s", lead.at, error)
+                self.unopened[lead.at] = (lead, str(error))
+                return
+        self._replicas[lead.at] = replica
+        self.unopened.pop(lead.at, None)
+
+    async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
+        assert self._found is not None
+        if lead.at not in self._logs:
+            unknown = self._found._replace(recovery_points={}, log_starts={})
+            self._logs[lead.at] = await self._open(lead.at, topic, unknown)
+        hot = self._logs[lead.at]
+        pid = Replica.id_of(lead.at, lead.topic_id)
+        begun = await begin(hot, self._cold, pid, lead.leader_epoch, fresh=lead.fresh)
+        known = topic.partitions[lead.at.partition]
+        return Replica(
+            lead.at,
+            lead.topic_id,
+            hot,
+            Partition(
+                self.settings.node_id, lead.leader_epoch, known.isr, copies=len(known.replicas), end=hot.end_offset
+            ),
+            cold=self._cold,
+            begun=begun,
+            clock=self._world.clock,
+            disk=self._disk,
+            segment_closed=self._closed,
+        )
+
+    def _configure(self, topic: TopicImage) -> None:
+        config = topic_config(topic, self.settings.topic_defaults())
+        for p in range(len(topic.partitions)):
+            at = TopicPartition(topic.name, p)
+            if at in self._logs:
+                self._logs[at].config = config
+            if at in self._replicas:
+                self._closed(self._replicas[at])
+
+    def resign(self, at: TopicPartition, why: Refused) -> None:
+        """Not led here any more; who waits is answered with `why`."""
+        self.unopened.pop(at, None)
+        replica = self._replicas.pop(at, None)
+        if replica is not None:
+            replica.resign(why)
+            self._cold.uploader.forget(replica.pid)
+            self._forgotten(replica)
+
+    def fenced(self, replica: Replica, error: Fenced) -> None:
+        """A newer leader wrote its epoch into the manifest."""
+        log.error("fenced partition=%s why=%s", replica.at, error)
+        self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
+
+    def _drop(self, at: TopicPartition, topic_id: str) -> None:
+        replica = self._replicas.get(at)
+        self.resign(at, Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted"))
+        if replica is not None:
+            self._cold.manifests.forget(replica.pid)
+        hot = self._logs.pop(at, None)
+        delay_ms = hot.config.file_delete_delay_ms if hot is not None else 0
+        try:
+            if hot is not None:
+                hot.close()
+            self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
+        except Unavailable as error:
+            log.warning("log of a deleted topic stays until the next start partition=%s why=%s", at, error)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def refuse(self, why: Refused) -> None:
+        """Answers everybody with `why` from now on; the logs stay as they are."""
+        for replica in self._replicas.values():
+            replica.resign(why)
+
+    async def save_offsets(self) -> None:
+        """Writes down how far each log is durable and where it starts."""
+        await self._directory.save_offsets(self._logs)
+
+    async def close_clean(self) -> bool:
+        """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""
+        try:
+            for hot in self._logs.values():
+                await hot.close_clean()
+            await self.save_offsets()
+            await self._directory.mark_clean()
+        except (Unavailable, Refused) as error:
+            log.error("logs could not be closed cleanly why=%s", error)
+            return False
+        return True
+
+
+def held(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:
+    """The partitions that have a replica on a broker."""
+    for topic in image.topics.values():
+        for p, partition in enumerate(topic.partitions):
+            if node_id in partition.replicas:
+                yield TopicPartition(topic.name, p), topic
