@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.epochs import Lineage
 from tiered.ids import PartitionId, TopicId, id_bytes
 from tiered.ports import Buffer
 from tiered.records.native import crc32c
@@ -64,6 +65,18 @@ class SegmentFacts(NamedTuple):
     record_count: int
     log_bytes: int
     crc: int
+
+
+class Sections(NamedTuple):
+    """The sections of one cold segment, proved by their CRCs. Index entries count from the segment's base offset and
+    from byte 0 of the object; `producers` is Kafka's snapshot file, empty when there is none; `lineage` is that of the
+    whole log up to the segment's end."""
+
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+    producers: bytes
+    lineage: Lineage
 
 
 class Footer(NamedTuple):

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tiered.cold.layout import SectionRef
-from tiered.cold.sections import Lineage, epoch_at
+from tiered.hot.epochs import Epochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId
 
 FAN = 64
@@ -168,17 +168,19 @@ class Manifest:
         rest = self.nodes[packed.first + len(packed.nodes) :]
         return replace(self, nodes=(*self.nodes[: packed.first], spill, *rest))
 
-    def check(self) -> None:
-        """Nodes are in order, without gap or overlap, end at the cold end and reach down to the log start."""
-        assert self.log_start_offset <= self.cold_end_offset, self
+    def fault(self) -> str:
+        """What does not hold together, "" when all does: nodes are in order, without gap or overlap, reach down to the
+        log start and end at the cold end."""
         if not self.nodes:
-            assert self.log_start_offset == self.cold_end_offset, self
-            return
-        assert self.nodes[0].base_offset <= self.log_start_offset < self.nodes[0].next_offset, self.nodes[0]
-        assert self.nodes[-1].next_offset == self.cold_end_offset, self.nodes[-1]
+            return "" if self.log_start_offset == self.cold_end_offset else "no segments between start and end"
+        if not self.nodes[0].base_offset <= self.log_start_offset < self.nodes[0].next_offset:
+            return f"log start {self.log_start_offset} is not in the first node"
+        if self.nodes[-1].next_offset != self.cold_end_offset:
+            return f"the last node does not end at the cold end {self.cold_end_offset}"
         for earlier, later in pairwise(self.nodes):
-            assert earlier.base_offset < earlier.next_offset == later.base_offset < later.next_offset, later
-            assert earlier.level >= later.level, later
+            if earlier.next_offset != later.base_offset or earlier.level < later.level:
+                return f"hole, overlap or wrong order at {later.base_offset}"
+        return "" if all(node.base_offset < node.next_offset for node in self.nodes) else "empty node"
 
 
 def find_node(nodes: Sequence[Node], offset: int) -> Node | None:
@@ -200,7 +202,7 @@ def find_node_by_time(nodes: Sequence[Node], timestamp: int) -> Node | None:
 
 def wrote(entry: SegmentEntry, offset: int) -> int:
     """The leader epoch that wrote `offset` of this segment: a reader of another history must not be served from it."""
-    return epoch_at(entry.lineage, offset)
+    return Epochs(entry.lineage).epoch_at(offset)
 
 
 def trim(node: Node, start: int, opened: Opened) -> Node | None:
@@ -233,7 +235,7 @@ def _summary(key: str, level: int, nodes: Sequence[Node]) -> Spill:
 def check_change(old: Manifest, new: Manifest) -> None:
     """The rules over (old, new): identity stays, epoch, start and end never go back, and no offset that stays cold
     changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
-    new.check()
+    assert not new.fault(), (new.fault(), new)
     assert (old.topic_id, old.partition) == (new.topic_id, new.partition), (old.pid, new.pid)
     assert new.leader_epoch >= old.leader_epoch, (old.leader_epoch, new.leader_epoch)
     assert new.log_start_offset >= old.log_start_offset, (old.log_start_offset, new.log_start_offset)

@@ -82,9 +82,10 @@ def decode(data: bytes, where: str) -> Manifest:
             sequence=int(body["sequence"]),
             nonce=str(body["nonce"]),
         )
-        manifest.check()
-    except (ValueError, TypeError, KeyError, AssertionError) as fault:
-        raise Corrupt(f"manifest does not hold together: {fault!r}"[:200], where=where) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise Corrupt(f"manifest is not such a document: {error!r}"[:200], where=where) from None
+    if manifest.fault():
+        raise Corrupt(f"manifest does not hold together: {manifest.fault()}", where=where)
     return manifest
 
 
@@ -107,8 +108,8 @@ def decode_sub(data: bytes, where: str) -> tuple[Node, ...]:
     body = unseal(data, where=where)
     try:
         nodes = _nodes(body)
-    except (ValueError, TypeError, KeyError) as fault:
-        raise Corrupt(f"sub-manifest does not hold together: {fault!r}"[:200], where=where) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise Corrupt(f"sub-manifest is not such a document: {error!r}"[:200], where=where) from None
     if not nodes or any(a.next_offset != b.base_offset for a, b in pairwise(nodes)):
         raise Corrupt("sub-manifest has a gap or is empty", where=where)
     return nodes
@@ -125,7 +126,9 @@ def _spill_json(spill: Spill) -> Json:
 
 
 def _entry_json(entry: SegmentEntry) -> Json:
-    return {name: getattr(entry, name) for name in SegmentEntry.__slots__}
+    row = {name: getattr(entry, name) for name in SegmentEntry.__slots__}
+    row["sections"] = [tuple(ref) for ref in entry.sections]
+    return row
 
 
 def _spill(row: Json) -> Spill:

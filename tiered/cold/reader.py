@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
-from tiered.cold.layout import SectionKind
-from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.cold.layout import SectionKind, Sections
+from tiered.cold.manifest import Manifest, SegmentEntry, wrote
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.sections import Sections, epoch_at, offset_before, parse_lineage, position_of
 from tiered.cold.stream import Piece, Stream
 from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.checkpoints import parse_lineage
+from tiered.hot.index import offset_before, position_for
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
@@ -120,7 +121,7 @@ class ColdReader:
         if manifest is None or entry is None:
             return None
         sections = await self.sections(entry)
-        begin = offset_before(sections.time_index, entry.base_offset, timestamp)
+        begin = entry.base_offset + offset_before(sections.time_index, timestamp) + 1
         stream = await self._begin(pid, manifest, max(begin, manifest.log_start_offset), None)
         try:
             while (piece := await stream.piece(MIB)) is not None:
@@ -153,7 +154,7 @@ class ColdReader:
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
             txn_index=bytes(parts.get(SectionKind.TXN_INDEX, b"")),
             producers=bytes(parts.get(SectionKind.PRODUCERS, b"")),
-            lineage=parse_lineage(bytes(parts.get(SectionKind.LINEAGE, b"0\n0\n")), where=entry.key),
+            lineage=parse_lineage(bytes(parts.get(SectionKind.LINEAGE, b"")), where=entry.key),
         )
 
     def close(self) -> None:
@@ -178,7 +179,7 @@ class ColdReader:
             raise _out_of_range(pid, offset)
         position = 0
         if offset > entry.base_offset:
-            position = position_of((await self.sections(entry)).offset_index, entry.base_offset, offset)
+            _, position = position_for((await self.sections(entry)).offset_index, offset - entry.base_offset)
         entries = self._manifests.entries(manifest, offset)
         return Stream(
             self._cache, self._get, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes
@@ -191,7 +192,7 @@ class ColdReader:
             return None
         stream = kept[0]
         entry = stream.entry
-        if epoch is not None and (entry is None or epoch_at(entry.lineage, offset) != epoch):
+        if epoch is not None and (entry is None or wrote(entry, offset) != epoch):
             stream.close()
             return None
         stream.expect_sequence()

@@ -15,8 +15,9 @@ from tiered.cold.layout import SectionKind, SegmentFacts, build_tail, segment_ke
 from tiered.cold.manifest import Manifest, Opened, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.planner import next_copy
-from tiered.cold.sections import lineage_between, lineage_text
 from tiered.errors import Corrupt, Fenced, Unavailable
+from tiered.hot.checkpoints import encode_lineage
+from tiered.hot.epochs import Epochs, Lineage
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, FileSlice, NotFound, ObjectStore, Ok, Rng
@@ -118,7 +119,7 @@ class Uploader:
             base_offset=facts.base_offset,
             next_offset=facts.next_offset,
             leader_epoch=epoch,
-            lineage=lineage_between(lineage, facts.base_offset, facts.next_offset),
+            lineage=Epochs(lineage).within(facts.base_offset, facts.next_offset),
             base_timestamp=facts.base_timestamp,
             max_timestamp=facts.max_timestamp,
             record_count=facts.record_count,
@@ -171,13 +172,13 @@ class Uploader:
         return written
 
 
-def _section_bytes(sections: LogSections, lineage: Iterable[tuple[int, int]]) -> dict[SectionKind, bytes]:
+def _section_bytes(sections: LogSections, lineage: Lineage) -> dict[SectionKind, bytes]:
     return {
         SectionKind.OFFSET_INDEX: sections.offset_index,
         SectionKind.TIME_INDEX: sections.time_index,
         SectionKind.TXN_INDEX: sections.txn_index,
         SectionKind.PRODUCERS: sections.producer_snapshot or b"",
-        SectionKind.LINEAGE: lineage_text(lineage),
+        SectionKind.LINEAGE: encode_lineage(lineage),
     }
 
 

@@ -28,6 +28,8 @@ from tiered.records.native import walk
 
 T = TypeVar("T")
 
+MIB = 1 << 20
+
 TOPIC = "flights"
 PID = PartitionId(TopicId("AAAAAAAAQACAAAAAAAAAAQ"), 3)
 
@@ -78,7 +80,7 @@ class LocalLog:
     def closed_segments(self) -> list[Segment]:
         return list(self.segments)
 
-    def sections(self, base_offset: int, from_offset: int | None = None) -> Files:
+    def sections(self, base_offset: int, *, from_offset: int | None = None) -> Files:
         segment = next(s for s in self.segments if s.base_offset == base_offset)
         start = base_offset if from_offset is None else from_offset
         found = [b for b in walk(self.content(segment)).batches if b.last_offset >= start]
@@ -202,3 +204,21 @@ def manifest(*entries: SegmentEntry, epoch: int = 1) -> Manifest:
     for one in entries:
         made = made.add(one)
     return made
+
+
+def small(rig: Rig) -> None:
+    """Four segments of four batches of ten records: offsets 0 to 159."""
+    for i in range(4):
+        rig.log.fill(40 * i, 4)
+
+
+def large(rig: Rig, segments: int = 2, batches: int = 40) -> None:
+    """Segments of 1 MiB batches of one record each."""
+    for i in range(segments):
+        rig.log.write([batch(batches * i + j, 1, MIB - 100) for j in range(batches)], batches * (i + 1))
+
+
+async def cold(rig: Rig, name: str = "reader") -> tuple[Broker, Manifest]:
+    """Everything uploaded; a broker that has cached nothing."""
+    manifest = await rig.broker("writer").upload_all(rig.log, 1)
+    return rig.broker(name), manifest

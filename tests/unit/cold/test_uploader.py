@@ -34,7 +34,7 @@ def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
                 entry.next_offset - entry.base_offset,
                 1000 * (entry.next_offset - 1),
             )
-            assert entry.lineage == ((1, 0),)
+            assert entry.lineage == ((1, entry.base_offset),)
 
     rig.run(story)
 

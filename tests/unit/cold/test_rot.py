@@ -1,0 +1,118 @@
+"""Bytes that rotted, on the way or in the bucket: read once more, then Corrupt with the object and the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cold.rig import MIB, PID, Rig, cold, large, small
+from tiered.cold.faulty import Fault, Kind
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.records.native import walk
+
+
+@pytest.mark.parametrize("kind", [Kind.FLIPPED, Kind.TRUNCATED])
+def test_a_bad_range_is_read_once_more(kind: Kind) -> None:
+    for seed in range(40):
+        rig = Rig(seed)
+        large(rig, segments=2, batches=10)
+
+        async def story(rig: Rig = rig) -> None:
+            reader, _ = await cold(rig)
+            reader.faults.random.seed(rig.loop.seed)
+            reader.fail(Fault(kind, ("get",), key=".seg", skip=rig.loop.seed % 4, times=1))
+            assert await reader.read_all() == rig.log.all_bytes
+            assert reader.store.hits[kind] == 1
+
+        rig.run(story)
+
+
+@pytest.mark.parametrize("at", [0, 9, 10, 11, 16, 17, 30, 61, 70, MIB // 2])
+def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_before_it(at: int) -> None:
+    rig = Rig()
+    large(rig, segments=2, batches=10)
+
+    async def story() -> None:
+        reader, manifest = await cold(rig)
+        key = manifest.entries[1].key
+        body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
+        place = walk(rig.log.content(rig.log.segments[1])).batches[4].at
+        body[place + at] ^= 0x40
+        await rig.bucket.memory.put(key, body)
+        got = b""
+        with pytest.raises(Corrupt) as corrupt:
+            async for piece in reader.reader.iterate(PID, 0):
+                got += bytes(piece.data)
+        assert got == rig.log.all_bytes[: rig.log.segments[0].log.length + place]
+        assert (corrupt.value.where, corrupt.value.position) == (key, place)
+
+    rig.run(story)
+
+
+def test_a_missing_object_is_corrupt_while_the_manifest_names_it_and_out_of_range_after() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        writer = rig.broker("writer")
+        manifest = await writer.upload_all(rig.log, 1)
+        await rig.bucket.memory.delete([manifest.entries[0].key])
+        reader = rig.broker("reader")
+        with pytest.raises(Corrupt, match="missing"):
+            await reader.reader.read(PID, manifest, 5, 100)
+        await writer.collector.advance_start(manifest, 1, 40)
+        with pytest.raises(Refused) as refused:
+            await reader.reader.read(PID, manifest, 0, 100)
+        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+
+    rig.run(story)
+
+
+def test_an_object_that_ends_early_is_corrupt() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        reader, manifest = await cold(rig)
+        key = manifest.entries[0].key
+        await rig.bucket.memory.put(key, (await rig.bucket.memory.get(key)).data[:300])  # type: ignore[union-attr]
+        with pytest.raises(Corrupt, match="ends early"):
+            await reader.reader.read(PID, manifest, 0, 100)
+
+    rig.run(story)
+
+
+def test_an_unreachable_bucket_is_unavailable_and_reading_goes_on_after() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        reader, manifest = await cold(rig)
+        first = await reader.reader.read(PID, manifest, 0, 1)
+        reader.faults.outage = True
+        with pytest.raises(Unavailable):
+            await reader.reader.read(PID, manifest, 50, 1)
+        reader.faults.outage = False
+        assert await reader.reader.read(PID, manifest, 0, 1) == first
+        assert await reader.read_all() == rig.log.all_bytes
+
+    rig.run(story)
+
+
+def test_rotten_sections_are_read_once_more_then_corrupt() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        reader, manifest = await cold(rig)
+        entry = manifest.entries[2]
+        reader.fail(Fault(Kind.FLIPPED, ("get",), times=1))
+        sections = await reader.reader.sections(entry)
+        files = rig.log.sections(80)
+        assert (sections.offset_index, sections.time_index) == (files.offset_index, files.time_index)
+        assert (sections.producers, sections.lineage) == (files.producer_snapshot, ((1, 0),))
+        reader = rig.broker("other")
+        reader.fail(Fault(Kind.FLIPPED, ("get",)))
+        with pytest.raises(Corrupt, match=entry.key):
+            await reader.reader.sections(entry)
+
+    rig.run(story)
