@@ -1,0 +1,155 @@
+"""Fills a bucket as brokers do, without one: topics in the metadata log, segments and manifests of the cold tier."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tiered.cold.layout import SectionKind, SegmentFacts, build_tail, segment_key
+from tiered.cold.manifest import Manifest, Opened, SegmentEntry
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.store_url import open_store
+from tiered.hot.checkpoints import encode_lineage
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata.changes import TopicCreated, TopicDeleted
+from tiered.metadata.metadata_log import MetadataLog
+from tiered.metrics import Metrics
+from tiered.ports import ObjectStore
+from tiered.records.batch import encode
+from tiered.records.model import Codec, Produced
+from tiered.records.native import crc32c, walk
+from tiered.world import SystemClock, SystemRng
+
+EPOCH = 1
+LINEAGE = ((EPOCH, 0),)
+BASE_MS = 1_700_000_000_000
+
+
+class Segment(NamedTuple):
+    """Whole batches, the first at `base_offset`; the next segment begins at `next_offset`."""
+
+    base_offset: int
+    next_offset: int
+    log: bytes
+
+
+def topic_id(number: int) -> TopicId:
+    """A valid topic id that is different for each number."""
+    return TopicId(f"{number:021d}A")
+
+
+def create_topic(url: str, name: str, identity: TopicId, partitions: int) -> None:
+    """Makes the topic known; the first one makes the cluster."""
+    assignments = tuple((0,) for _ in range(partitions))
+    _commit(url, TopicCreated(name, identity, assignments, {}, BASE_MS))
+
+
+def delete_topic(url: str, identity: TopicId) -> None:
+    """Frees the topic's name."""
+    _commit(url, TopicDeleted(identity, BASE_MS))
+
+
+def upload(url: str, name: str, pid: PartitionId, segments: Sequence[Segment]) -> None:
+    """Objects first, then the manifest that names them."""
+
+    async def run() -> None:
+        store = open_store(url, SystemClock(), SystemRng())
+        manifests = ManifestStore(store, SystemClock(), SystemRng(), Metrics())
+        for segment in segments:
+            entry = await _upload(store, pid, segment)
+            await manifests.change(pid, name, EPOCH, lambda manifest, _, entry=entry: manifest.add(entry))  # type: ignore[misc]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def expire(url: str, name: str, pid: PartitionId, offset: int) -> None:
+    """Retention: the log of the partition begins at `offset` from now on, older objects are gone."""
+
+    def advance(manifest: Manifest, opened: Opened) -> Manifest:
+        return manifest.advance_start(offset, opened)
+
+    async def run() -> None:
+        store = open_store(url, SystemClock(), SystemRng())
+        manifests = ManifestStore(store, SystemClock(), SystemRng(), Metrics())
+        before = await manifests.load(pid)
+        after = await manifests.change(pid, name, EPOCH, advance)
+        assert before is not None
+        await store.delete([e.key for e in before.entries if e not in after.entries])
+        await store.close()
+
+    asyncio.run(run())
+
+
+def segments(
+    rows: Sequence[Produced],
+    *,
+    base_offset: int = 0,
+    rows_per_batch: int = 100,
+    batches_per_segment: int = 10,
+    codec: Codec = Codec.ZSTD,
+) -> Iterator[Segment]:
+    """These rows in batches and segments, from `base_offset` on."""
+    step = rows_per_batch * batches_per_segment
+    for first in range(0, len(rows), step):
+        share = rows[first : first + step]
+        log = b"".join(
+            encode(
+                share[at : at + rows_per_batch], base_offset=base_offset + first + at, leader_epoch=EPOCH, codec=codec
+            )
+            for at in range(0, len(share), rows_per_batch)
+        )
+        yield Segment(base_offset + first, base_offset + first + len(share), log)
+
+
+async def _upload(store: ObjectStore, pid: PartitionId, segment: Segment) -> SegmentEntry:
+    batches = walk(segment.log).batches
+    facts = SegmentFacts(
+        segment.base_offset,
+        segment.next_offset,
+        batches[0].base_timestamp,
+        max(batch.max_timestamp for batch in batches),
+        sum(batch.count for batch in batches),
+        len(segment.log),
+        crc32c(segment.log),
+    )
+    offset_index = b"".join(struct.pack(">ii", b.base_offset - segment.base_offset, b.at) for b in batches)
+    time_index = b"".join(struct.pack(">qi", b.max_timestamp, b.last_offset - segment.base_offset) for b in batches)
+    sections = {
+        SectionKind.OFFSET_INDEX: offset_index,
+        SectionKind.TIME_INDEX: time_index,
+        SectionKind.LINEAGE: encode_lineage(LINEAGE),
+    }
+    tail, refs = build_tail(pid, EPOCH, facts, sections)
+    unique = f"{SystemRng().stream('fill').getrandbits(128):032x}"
+    key = segment_key(pid, segment.base_offset, EPOCH, unique)
+    await store.upload(key, [segment.log, tail])
+    return SegmentEntry(
+        key=key,
+        base_offset=facts.base_offset,
+        next_offset=facts.next_offset,
+        leader_epoch=EPOCH,
+        lineage=LINEAGE,
+        base_timestamp=facts.base_timestamp,
+        max_timestamp=facts.max_timestamp,
+        record_count=facts.record_count,
+        log_bytes=facts.log_bytes,
+        log_crc=facts.crc,
+        object_bytes=len(segment.log) + len(tail),
+        sections=refs,
+        uploaded_ms=BASE_MS,
+    )
+
+
+def _commit(url: str, change: TopicCreated | TopicDeleted) -> None:
+    async def run() -> None:
+        store = open_store(url, SystemClock(), SystemRng())
+        log = MetadataLog(store, SystemClock(), SystemRng(), Metrics())
+        await log.format()
+        await log.take(await log.load(), 0, "test")
+        await log.append([change])
+        await store.close()
+
+    asyncio.run(run())
