@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from tiered.errors import Corrupt
 from tiered.hot.index import position_below, position_for, sound_offsets
-from tiered.hot.producers import ProducerStates, decode_aborted
+from tiered.hot.producers import WINDOW, ProducerStates, decode_aborted
 from tiered.hot.recovery import usable_snapshots
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment, holder
-from tiered.records.model import CONTROL, Walked
+from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
 
 log = logging.getLogger(__name__)
 
+_SPECIAL = CONTROL | TRANSACTIONAL
 RECALL_BYTES = 1 << 20
 """Log before a snapshot that is walked to fill the windows, of which the snapshot holds only the last batch."""
 
@@ -55,15 +56,28 @@ def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start
     position = 0
     if start > segment.base_offset:
         position = position_for(index_of(files, segment), start - segment.base_offset)[1]
-    for batch in files.walked(segment.base_offset, position, check_crc=False):
-        if batch.at >= segment.size or batch.base_offset >= end:
-            return
-        if batch.base_offset < start:
-            continue
-        if batch.attributes & CONTROL:
-            _end_transaction(files, states, segment, batch)
-        else:
-            states.apply(batch)
+    for batches in files.runs(segment.base_offset, position, check_crc=False):
+        recent: dict[int, list[Walked]] = {}
+        for batch in batches:
+            if batch.at >= segment.size or batch.base_offset >= end:
+                break
+            if batch.producer_id < 0 or batch.base_offset < start:
+                continue
+            if batch.attributes & _SPECIAL:
+                for one in recent.pop(batch.producer_id, ())[-WINDOW:]:
+                    states.apply(one)
+                if batch.attributes & CONTROL:
+                    _end_transaction(files, states, segment, batch)
+                else:
+                    states.apply(batch)
+            elif batch.producer_id in recent:
+                recent[batch.producer_id].append(batch)
+            else:
+                recent[batch.producer_id] = [batch]
+        for written in recent.values():
+            # Of a producer that only goes on, the last window is all that remains.
+            for one in written[-WINDOW:]:
+                states.apply(one)
 
 
 def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: Walked) -> None:

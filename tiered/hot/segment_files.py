@@ -122,14 +122,19 @@ class SegmentFiles:
             position += length + LENGTH_FROM
 
     def walked(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[Walked]:
-        """Batches of a log file from `position` on, up to the first that does not prove itself; in bounded memory."""
+        """Batches of a log file from `position` on, up to the first that does not prove itself."""
+        for batches in self.runs(base_offset, position, check_crc=check_crc):
+            yield from batches
+
+    def runs(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[list[Walked]]:
+        """The same, some thousands at a time: memory does not grow with the file."""
         file = self.log(base_offset)
         if file.size() <= position:
             return
         view = file.map()
         while position < len(view):
             step = walk(view, position, check_crc=check_crc, max_batches=WALK_BATCHES)
-            yield from step.batches
+            yield step.batches
             if step.why:
                 return
             position = step.end

@@ -1,0 +1,83 @@
+"""Closed segments as others see them, and all that goes up to the bucket with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tiered.hot.epochs import Lineage
+from tiered.hot.index import rebased
+from tiered.hot.producers import decode_aborted
+from tiered.hot.replay import load_producers
+from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segments import Segment
+from tiered.hot.tail import Tail
+from tiered.ports import FileSlice
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """A segment: offsets `[base_offset, next_offset)`, `size` bytes. Times in ms."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    max_timestamp: int
+    created_ms: int
+    files: SegmentFiles
+
+    @classmethod
+    def of(cls, segment: Segment, files: SegmentFiles) -> SegmentView:
+        return cls(
+            segment.base_offset,
+            segment.next_offset,
+            segment.size,
+            segment.max_timestamp,
+            segment.created_ms,
+            files,
+        )
+
+    @property
+    def log(self) -> FileSlice:
+        """The log's bytes; opens the file."""
+        return FileSlice(self.files.log(self.base_offset), 0, self.size)
+
+
+class Sections(NamedTuple):
+    """What goes up with a segment's log: indexes, producers as of its end, the epochs that wrote it. Index entries are
+    relative to `base_offset` and to the first byte of `log`."""
+
+    base_offset: int
+    next_offset: int
+    log: FileSlice
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+    producer_snapshot: bytes
+    lineage: Lineage
+
+
+def sections(tail: Tail, segment: Segment, from_offset: int | None) -> Sections:
+    """Of a closed segment, from the batch that holds `from_offset` on; None: from its beginning."""
+    files = tail.files
+    offsets, times = (bytes(index) for index in tail.index.indexes(segment))
+    first, position = segment.base_offset, 0
+    if from_offset is not None and from_offset > first:
+        position = tail.index.position(segment, from_offset)
+        first = next(files.spots(segment.base_offset, position, segment.size)).base_offset
+        offsets, times = rebased(offsets, times, first - segment.base_offset, position)
+    end = segment.next_offset
+    snapshot = files.read(files.path(end, ".snapshot"))
+    if snapshot is None:
+        snapshot = load_producers(files, tail.segments, tail.snapshots(), end)[0].snapshot()
+    aborted = decode_aborted(files.read(files.path(segment.base_offset, ".txnindex")) or b"")
+    return Sections(
+        first,
+        end,
+        FileSlice(files.log(segment.base_offset), position, segment.size - position),
+        offsets,
+        times,
+        b"".join(one.encode() for one in aborted if one.last_offset >= first),
+        snapshot,
+        tail.epochs.within(first, end),
+    )

@@ -1,0 +1,199 @@
+"""Where a log grows: the active segment, its indexes in memory, producers and leader epochs as of the end.
+
+Each step may fail on a full disk, or be the last before a crash, and may be done again: bytes before index entries,
+time entries before offset entries, a segment's line before the next segment's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tiered.config import TopicConfig
+from tiered.errors import Unavailable
+from tiered.hot import checkpoints
+from tiered.hot.epochs import Epochs
+from tiered.hot.index import IndexBuilder, position_for
+from tiered.hot.opening import Opened
+from tiered.hot.recovery import sort_names
+from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segment_index import SegmentIndex
+from tiered.hot.segments import Proof, Segment, line, lines, must_roll
+from tiered.ports import Clock, File
+from tiered.records.model import CONTROL, Walked
+
+INDEX_WRITE_BYTES = 1 << 20
+"""Bytes of log whose index entries may be in memory only: what a start after a kill checks at most."""
+SNAPSHOT_BYTES = 48 << 20
+"""Bytes of log after which producers are snapshotted again: with one largest request on top it stays below 64 MiB."""
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+
+class Unsynced:
+    """What a crash of the machine could take back. `flushed_offset` bounds what it could not; `noted_to` bounds what
+    the segment checkpoint proves, indexes included."""
+
+    def __init__(self, flushed_offset: int) -> None:
+        self.flushed_offset = flushed_offset
+        self.noted_to = -1
+        self.ceiling = flushed_offset
+        """The lowest end since the running sync began: what was cut meanwhile was not synced."""
+        self.replaced: set[str] = {checkpoints.EPOCHS_FILE}
+        self.names = True
+        self.names_above = True
+
+    def cut(self, end_offset: int) -> None:
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.noted_to = min(self.noted_to, end_offset)
+        self.ceiling = min(self.ceiling, end_offset)
+        self.names = True
+
+
+class Tail:
+    """The growing end of one log. `segments` is never empty, its last is the active one."""
+
+    def __init__(
+        self, files: SegmentFiles, clock: Clock, index: SegmentIndex, opened: Opened, unsynced: Unsynced
+    ) -> None:
+        self.files = files
+        self.index = index
+        self.segments = opened.segments
+        self.epochs = opened.epochs
+        self.producers = opened.producers
+        self.end_offset = opened.segments[-1].next_offset
+        self.unsynced = unsynced
+        self._clock = clock
+        self.begin(opened.builder, opened.snapshot_at)
+
+    def begin(self, builder: IndexBuilder, snapshot_at: int) -> None:
+        """The last segment is the active one, with `builder` as its indexes; the newest producer snapshot is at
+        `snapshot_at`."""
+        self.active = self.segments[-1]
+        self.builder = builder
+        base = self.active.base_offset
+        self.index.set_active(base, builder)
+        self._offsets_written = self._index_file(".index").size()
+        self._times_written = self._index_file(".timeindex").size()
+        self._index_due = self.active.size + INDEX_WRITE_BYTES
+        walked_from = position_for(builder.offsets, snapshot_at - base)[1] if snapshot_at > base else 0
+        self._snapshot_due = walked_from + SNAPSHOT_BYTES
+
+    def begin_empty(self, offset: int, interval: int) -> None:
+        """A new active segment at `offset`."""
+        for suffix in SUFFIXES[:3]:
+            self.files.open(self.files.path(offset, suffix), create=True).truncate(0)
+        self.unsynced.names = True
+        self.segments.append(Segment(offset, offset, 0, self._clock.wall_ms()))
+        self.begin(IndexBuilder(offset, interval), offset)
+
+    # -- growing ------------------------------------------------------------------------------------------------------
+
+    def write(
+        self, data: bytearray | memoryview | bytes, batches: Sequence[Walked], config: TopicConfig, now_ms: int
+    ) -> None:
+        """Writes batches that begin at the end. `Unavailable` when the disk refuses: then nothing was written."""
+        active = self.active
+        if must_roll(active, len(data), batches[-1].last_offset, config) or self.builder.is_full(
+            config.segment_index_bytes
+        ):
+            self.roll(config.index_interval_bytes)
+            active = self.active
+        if active.size == 0:
+            active.created_ms = now_ms
+            self.note([active])
+        position = active.size
+        for batch in batches:
+            if batch.leader_epoch > self.epochs.latest:
+                self.assign_epoch(batch.leader_epoch, batch.base_offset)
+        active.size = self.files.log(active.base_offset).append((data,))
+        builder = self.builder
+        for batch in batches:
+            builder.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+            position += batch.size
+            if batch.producer_id >= 0:
+                self._note_producer(batch, data)
+        self.end_offset = self.producers.end_offset = active.next_offset = batches[-1].last_offset + 1
+        active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+
+    def is_behind(self) -> bool:
+        """Whether indexes or producers on disk are further behind the log than a start should have to make up."""
+        return self.active.size >= self._index_due or self.active.size >= self._snapshot_due
+
+    def catch_up(self) -> None:
+        if self.active.size >= self._snapshot_due:
+            self.snapshot()
+        self.write_indexes()
+
+    def roll(self, interval: int) -> None:
+        """Closes the active segment and begins the next one."""
+        old, end = self.active, self.end_offset
+        self.builder.finish()
+        self.write_indexes()
+        old.proof = Proof.of(self.builder.offsets, self.builder.times)
+        self.note([old])
+        self.snapshot()
+        self.begin_empty(end, interval)
+
+    def assign_epoch(self, epoch: int, start: int) -> None:
+        """The leader epoch `epoch` writes from `start` on; as before when the disk refuses."""
+        before = self.epochs.lineage
+        if self.epochs.assign(epoch, start):
+            try:
+                self.save_epochs()
+            except Unavailable:
+                self.epochs = Epochs(before)
+                raise
+
+    def _note_producer(self, batch: Walked, data: bytearray | memoryview | bytes) -> None:
+        if not batch.attributes & CONTROL:
+            self.producers.apply(batch)
+            return
+        aborted = self.producers.end_transaction(batch, memoryview(data)[batch.at : batch.at + batch.size])
+        if aborted is not None:
+            self._index_file(".txnindex").append([aborted.encode()])
+
+    # -- beside the log -----------------------------------------------------------------------------------------------
+
+    def write_indexes(self) -> None:
+        """Index entries up to the end."""
+        times, offsets = self.builder.times, self.builder.offsets
+        if len(times) > self._times_written:
+            self._times_written = self._index_file(".timeindex").append([bytes(times[self._times_written :])])
+        if len(offsets) > self._offsets_written:
+            self._offsets_written = self._index_file(".index").append([bytes(offsets[self._offsets_written :])])
+        self._index_due = self.active.size + INDEX_WRITE_BYTES
+
+    def snapshot(self) -> None:
+        """Producers as of the end; the snapshot before it goes unless it stands where a segment begins."""
+        end = self.end_offset
+        self.files.replace(self.files.path(end, ".snapshot"), self.producers.snapshot())
+        self.unsynced.names = True
+        bases = {segment.base_offset for segment in self.segments}
+        for offset in self.snapshots():
+            if offset < end and offset not in bases:
+                self.files.disk.remove(self.files.path(offset, ".snapshot"))
+        self._snapshot_due = self.active.size + SNAPSHOT_BYTES
+
+    def snapshots(self) -> tuple[int, ...]:
+        """Offsets of all producer snapshots."""
+        return sort_names(self.files.disk.list(self.files.directory)).snapshots
+
+    def save_epochs(self) -> None:
+        self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
+
+    def replace(self, name: str, data: bytes) -> None:
+        """A small file of the directory; durable with the next sync."""
+        self.unsynced.replaced.add(name)
+        self.unsynced.names = True
+        self.files.replace(f"{self.files.directory}/{name}", data)
+
+    def note(self, segments: Iterable[Segment]) -> None:
+        """Appends lines to the segment checkpoint."""
+        path = f"{self.files.directory}/{checkpoints.SEGMENTS_FILE}"
+        self.files.open(path, create=True).append([line(segment) for segment in segments])
+
+    def renote(self) -> None:
+        """The segment checkpoint anew: segments are gone."""
+        self.replace(checkpoints.SEGMENTS_FILE, lines(self.segments))
+
+    def _index_file(self, suffix: str) -> File:
+        return self.files.open(self.files.path(self.active.base_offset, suffix), create=True)
