@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from tiered.cold.layout import SectionKind, SegmentFacts, build_tail, segment_key
@@ -40,8 +40,6 @@ class LogSections(Protocol):
     def txn_index(self) -> bytes: ...
     @property
     def producer_snapshot(self) -> bytes | None: ...
-    @property
-    def lineage(self) -> Iterable[tuple[int, int]]: ...
 
 
 class ClosedSegment(Protocol):
@@ -57,6 +55,10 @@ class ClosedSegment(Protocol):
 
 class TieredLog(Protocol):
     """What the uploader needs of a local log."""
+
+    @property
+    def epochs(self) -> Epochs:
+        """Who wrote what, from the log start on."""
 
     def closed_segments(self) -> Sequence[ClosedSegment]:
         """Oldest first."""
@@ -105,14 +107,20 @@ class Uploader:
         log_part = FileSlice(segment.log.file, segment.log.start + cut, facts.log_bytes)
         rebase = facts.base_offset != segment.base_offset
         sections = source.sections(segment.base_offset, from_offset=facts.base_offset if rebase else None)
-        return await self._copy(manifest, epoch, log_part, facts, sections)
+        lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
+        return await self._copy(manifest, epoch, log_part, facts, sections, lineage)
 
     async def _copy(
-        self, manifest: Manifest, epoch: int, log_part: FileSlice, facts: SegmentFacts, sections: LogSections
+        self,
+        manifest: Manifest,
+        epoch: int,
+        log_part: FileSlice,
+        facts: SegmentFacts,
+        sections: LogSections,
+        lineage: Lineage,
     ) -> Manifest:
         pid = manifest.pid
         key = segment_key(pid, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
-        lineage = tuple(sections.lineage)
         tail, refs = build_tail(pid, epoch, facts, _section_bytes(sections, lineage))
         entry = SegmentEntry(
             key=key,

@@ -19,6 +19,7 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
+from tiered.hot.epochs import Epochs
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice
@@ -51,7 +52,6 @@ class Files:
     time_index: bytes
     txn_index: bytes
     producer_snapshot: bytes | None
-    lineage: Sequence[tuple[int, int]]
 
 
 @dataclass
@@ -77,6 +77,10 @@ class LocalLog:
         data = [batch(base + i * records, records, size, epoch) for i in range(batches)]
         return self.write(data, base + batches * records)
 
+    @property
+    def epochs(self) -> Epochs:
+        return Epochs(self.lineage)
+
     def closed_segments(self) -> list[Segment]:
         return list(self.segments)
 
@@ -91,7 +95,6 @@ class LocalLog:
             _time_index(found, start),
             b"",
             b"producers of " + str(segment.next_offset).encode(),
-            [row for row in self.lineage if row[1] < segment.next_offset],
         )
 
     def content(self, segment: Segment) -> bytes:

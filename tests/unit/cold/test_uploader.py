@@ -39,6 +39,23 @@ def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
     rig.run(story)
 
 
+def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 3)
+        rig.log.fill(30, 3)
+        rig.log.lineage = [(1, 0), (3, 20), (4, 45), (6, 60)]
+        manifest = await broker.upload_all(rig.log, 4)
+        first, second = manifest.entries
+        assert (first.lineage, second.lineage) == (((1, 0), (3, 20)), ((3, 30), (4, 45)))
+        assert (await broker.reader.sections(first)).lineage == ((1, 0), (3, 20))
+        assert (await broker.reader.sections(second)).lineage == ((1, 0), (3, 20), (4, 45))
+
+    rig.run(story)
+
+
 def test_only_what_is_below_the_stable_offset_goes_up() -> None:
     rig = Rig()
 
