@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered.cold.directory import TEMPORARY_MS, DirectoryStore
-from tiered.errors import Refused
+from tiered.cold.directory import LOCKS, TEMPORARY_MS, DirectoryStore
+from tiered.errors import Refused, Unavailable
 from tiered.ports import ConditionFailed, Got, Ok, Unknown
 from tiered.world import SystemClock, SystemRng
 
@@ -136,6 +138,37 @@ def test_a_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
         assert isinstance(await store.put("k/below", b"x", if_absent=True), Unknown)
 
     asyncio.run(body())
+
+
+def test_a_lock_held_too_long_leaves_the_outcome_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.cold.directory.LOCK_SECONDS", 0.05)
+    store = new_store(tmp_path)
+
+    async def body() -> None:
+        with contextlib.ExitStack() as held:
+            for number in range(LOCKS):
+                file = held.enter_context((tmp_path / ".lock" / f"{number:02d}").open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            assert isinstance(await store.put("k", b"x"), Unknown)
+            assert isinstance(await store.put("created", b"x", if_absent=True), Ok)
+            with pytest.raises(Unavailable, match=r"delete failed .* key=created"):
+                await store.delete(["created"])
+        assert isinstance(await store.put("k", b"x"), Ok)
+
+    asyncio.run(body())
+    assert os.listdir(tmp_path / ".tmp") == []
+
+
+def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = os.utime
+
+    def coarse(path: int, ns: tuple[int, int]) -> None:
+        fine(path, ns=(ns[0] // 10**9 * 10**9, ns[1] // 10**9 * 10**9))
+
+    monkeypatch.setattr("os.utime", coarse)
+    with pytest.raises(Unavailable, match="does not keep times") as caught:
+        asyncio.run(new_store(tmp_path).put("k", b"x", if_absent=True))
+    assert caught.value.final
 
 
 @pytest.mark.parametrize("key", ["", "/k", "a//b", "../k", "a/../../k", "a/.", ".tmp/k", ".lock/k", "k\0"])

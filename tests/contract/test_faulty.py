@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.sim.clock import SimClock
+from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.store import SimBucket, SimStore
 from tiered.cold.faulty import Fault, Faults, Kind
 from tiered.errors import Unavailable
-from tiered.ports import Conflict, Got, NotFound, Ok, Unknown
+from tiered.ports import Conflict, FileSlice, Got, NotFound, Ok, Unknown
 
 
 def run(faults: Faults, body: Callable[[SimStore, SimClock], Awaitable[None]]) -> None:
@@ -69,6 +70,30 @@ def test_a_late_write_outlives_the_process_that_sent_it() -> None:
         assert await bucket.store(Faults(), clock).get("k2") == NotFound()
 
     loop.run(main())
+
+
+def test_a_lost_reply_of_a_delete_is_unavailable_and_the_object_is_gone() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        await store.put("k", b"x")
+        with pytest.raises(Unavailable):
+            await store.delete(["k"])
+        assert await store.get("k") == NotFound()
+
+    run(Faults([Fault(Kind.LOST_REPLY, ("delete",))]), body)
+
+
+def test_a_late_upload_holds_what_the_file_held_when_it_was_sent() -> None:
+    file = SimDisk(random.Random(1)).open("f", create=True)
+    file.append([b"segment"])
+
+    async def body(store: SimStore, clock: SimClock) -> None:
+        assert isinstance(await store.upload("k", [FileSlice(file, 0, 7), b" footer"]), Unknown)
+        file.truncate(0)
+        await clock.sleep(10)
+        got = await store.get("k")
+        assert isinstance(got, Got) and got.data == b"segment footer"
+
+    run(Faults([Fault(Kind.LATE_APPLY, ("upload",), seconds=5)]), body)
 
 
 def test_a_conflict_leaves_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,14 +18,16 @@ from tiered.cold.memory import MemoryStore
 from tiered.cold.probe import probe
 from tiered.cold.store_url import open_store
 from tiered.errors import Refused, Unavailable
-from tiered.ports import Buffer, Got, NotFound, ObjectStore, PutResult
+from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, PutResult
 from tiered.world import SystemClock, SystemRng
 
 
 class IgnoresMatch(MemoryStore):
-    """Knows If-None-Match, ignores If-Match, as some small servers do."""
+    """Knows If-None-Match, ignores If-Match on what exists, as some small servers do."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        if if_match and isinstance(await self.get(key), NotFound):
+            return ConditionFailed()
         return await super().put(key, data, if_absent=if_absent)
 
 
@@ -41,7 +44,63 @@ class LooksThenLeaps(MemoryStore):
         return await super().put(key, data)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [(IgnoresMatch, "If-Match is ignored"), (LooksThenLeaps, "racers create")])
+class KnowsNoConditions(MemoryStore):
+    """Fails whatever has a condition."""
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        return ConditionFailed() if if_absent or if_match else await super().put(key, data)
+
+
+class CreatesOnly(MemoryStore):
+    """Knows If-None-Match, fails every If-Match."""
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        return ConditionFailed() if if_match else await super().put(key, data, if_absent=if_absent)
+
+
+class CreatesOnMatch(MemoryStore):
+    """Lets If-Match create what is absent."""
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        absent = isinstance(await self.get(key), NotFound)
+        return await super().put(key, data, if_absent=if_absent, if_match=None if absent else if_match)
+
+
+class ReadsOldBytes(MemoryStore):
+    """Reads may come from a cache."""
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        got = await super().get(key, start, length)
+        return got if isinstance(got, NotFound) else Got(b"old", 3, got.version)
+
+
+class ListsLate(MemoryStore):
+    """A listing shows yesterday."""
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        return []
+
+
+class NeverDeletes(MemoryStore):
+    """A delete is only a promise."""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (IgnoresMatch, "replaces an object whose version changed"),
+        (CreatesOnMatch, "creates an object that should only be replaced"),
+        (LooksThenLeaps, "8 of 8 racers create"),
+        (KnowsNoConditions, "a conditional create of a new object fails"),
+        (CreatesOnly, "does not replace an object whose version matches"),
+        (ReadsOldBytes, "not what was written last"),
+        (ListsLate, "listing does not show"),
+        (NeverDeletes, "can be read after it was deleted"),
+    ],
+)
 def test_a_store_that_breaks_conditions_is_refused(kind: type[MemoryStore], reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         asyncio.run(probe(kind(SystemClock()), SystemRng()))

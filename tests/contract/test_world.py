@@ -25,3 +25,8 @@ def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
 
     asyncio.run(body())
     assert (tmp_path / "data" / "f").read_bytes() == (tmp_path / "store" / "k").read_bytes() == b"x"
+
+
+def test_without_a_store_the_bucket_stands_beside_the_log(tmp_path: Path) -> None:
+    world = real_world(replace(Settings(), data_dir=str(tmp_path / "with space")))
+    assert world.store.url == f"file://{tmp_path}/with space/bucket"

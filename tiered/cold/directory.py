@@ -70,9 +70,9 @@ class DirectoryStore:
         return await self._ask(self._small, "list", prefix, lambda: _listed(self.root, prefix, after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        paths = [self._path(key) for key in keys]
-        for path in paths:
-            await self._ask(self._small, "delete", path, lambda path=path: self._delete(path))  # type: ignore[misc]
+        for key in keys:
+            path = self._path(key)
+            await self._ask(self._small, "delete", key, lambda: self._delete(path))  # noqa: B023
 
     async def close(self) -> None:
         self._small.close()

@@ -108,12 +108,6 @@ class Window(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        data = self._parts.read(self._start + self._at, min(len(buffer), self._length - self._at))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
     def read(self, size: int | None = -1) -> bytes:
         """Whole reads: HTTP clients take a short one for the end of the body."""
         wanted = self._length - self._at if size is None or size < 0 else min(size, self._length - self._at)

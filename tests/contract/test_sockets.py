@@ -1,0 +1,111 @@
+"""What only real sockets meet: no descriptors left, files that shrink, names that do not resolve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_net import receive
+from tests.sim.disk import SimDisk
+from tiered.errors import Unavailable
+from tiered.hot.local_disk import LocalDisk
+from tiered.ports import FileSlice, Stream
+from tiered.world import SocketNet
+
+HOST = "127.0.0.1"
+
+
+def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.world.ACCEPT_PAUSE_SECONDS", 0.05)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def body() -> None:
+        arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
+        listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
+        with socket.socket() as client:
+            lowest_free = os.dup(0)
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            try:
+                client.connect((HOST, listener.port))
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await arrived.get()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            async with asyncio.timeout(10):
+                stream = await arrived.get()
+            stream.close()
+        listener.close()
+
+    asyncio.run(body())
+
+
+def test_a_listener_may_close_while_it_waits_for_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def body() -> None:
+        arrived: list[Stream] = []
+        listener = await SocketNet().listen(HOST, 0, arrived.append)
+        with socket.socket() as client:
+            lowest_free = os.dup(0)
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            try:
+                client.connect((HOST, listener.port))
+                await asyncio.sleep(0.05)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            listener.close()
+        assert arrived == []
+
+    asyncio.run(body())
+
+
+async def pair() -> tuple[Stream, Stream]:
+    arrived: asyncio.Queue[Stream] = asyncio.Queue(1)
+    listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
+    near = await SocketNet().connect("localhost", listener.port, 5)
+    far = await arrived.get()
+    listener.close()
+    return near, far
+
+
+def test_a_file_without_a_descriptor_is_sent_too() -> None:
+    file = SimDisk(random.Random(1)).open("f", create=True)
+    file.append([b"0123456789"])
+
+    async def body() -> None:
+        near, far = await pair()
+        assert near.send_file(FileSlice(file, 2, 5)) == 5
+        assert await receive(far, 5) == b"23456"
+        near.close()
+        far.close()
+
+    asyncio.run(body())
+
+
+def test_a_file_shorter_than_its_slice_is_an_error_not_silence(tmp_path: Path) -> None:
+    file = LocalDisk(str(tmp_path)).open("f", create=True)
+    file.append([b"0123"])
+
+    async def body() -> None:
+        near, far = await pair()
+        assert near.send_file(FileSlice(file, 2, 10)) == 2
+        with pytest.raises(Unavailable, match="shorter than its slice file=f"):
+            near.send_file(FileSlice(file, 4, 8))
+        near.close()
+        far.close()
+
+    asyncio.run(body())
+
+
+def test_a_name_that_does_not_resolve_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"cannot resolve no-such-host\.invalid"):
+        asyncio.run(SocketNet().connect("no-such-host.invalid", 1, 5))
