@@ -1,0 +1,124 @@
+"""A broker with its HTTP face, whole and in this process, and clients that speak to it over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from tiered.config import Settings
+from tiered.metadata.requests import CreateTopic
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered.world import real_world
+from tiered_api.http.limits import Limits
+from tiered_api.http.server import serve_http
+
+JSON = "application/json"
+RAW = "application/octet-stream"
+PATIENCE = 30.0
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Site:
+    """A running broker as a client sees it."""
+
+    def __init__(self, node: Node, url: str, session: aiohttp.ClientSession) -> None:
+        self.node = node
+        self.url = url
+        self.session = session
+        self.cluster = f"/v3/clusters/{node.cluster_id}"
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, kind: str = JSON, accept: str = "", **headers: str
+    ) -> Answer:
+        """One request; `body` is sent as it is (bytes) or as JSON."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if accept:
+            sent["Accept"] = accept
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        if data is not None and kind:
+            sent["Content-Type"] = kind
+        stream = io.BytesIO(data) if data is not None and len(data) > 1 << 20 else data
+        async with self.session.request(method, self.url + path, data=stream, headers=sent) as response:
+            return Answer(response.status, dict(response.headers), await response.read())
+
+    async def get(self, path: str, accept: str = "") -> Answer:
+        return await self.ask("GET", path, accept=accept)
+
+    async def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """A topic, past HTTP."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        await self.node.submit(CreateTopic(topic, partitions, configs=named))
+
+    async def produce(self, topic: str, *values: str, partition: int = 0) -> None:
+        """Text records, one batch."""
+        entries = [
+            {"id": str(n), "partition_id": partition, "value": {"type": "STRING", "data": value}}
+            for n, value in enumerate(values)
+        ]
+        answer = await self.ask("POST", f"{self.cluster}/topics/{topic}/records:batch", {"entries": entries})
+        assert answer.status == 207 and not answer.json["failures"], answer
+
+    async def raw(self, data: bytes) -> bytes:
+        """Bytes as they are on a connection of their own; everything that comes until the broker closes it."""
+        host, port = self.url.removeprefix("http://").rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(data)
+            await writer.drain()
+            async with asyncio.timeout(PATIENCE):
+                return await reader.read()
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def site(directory: Path, limits: Limits | None = None, **settings: Any) -> AsyncIterator[Site]:
+    """A broker on `directory`, stopped cleanly at the end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    chosen = Settings(data_dir=str(directory), http="127.0.0.1:0", **settings)
+    node = Node(chosen, real_world(chosen), Metrics())
+    try:
+        await node.start()
+        server = await serve_http(node, "127.0.0.1", 0, limits=limits)
+        try:
+            async with aiohttp.ClientSession(auto_decompress=False) as session:
+                yield Site(node, server.url, session)
+        finally:
+            await server.close()
+    finally:
+        await node.stop()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Returns once something that the broker does by itself has happened; the test's own deadline ends the wait."""
+    while not holds():
+        await asyncio.sleep(0.002)
+
+
+def run(directory: Path, story: Callable[[Site], Awaitable[None]], limits: Limits | None = None, **given: Any) -> None:
+    """Tells `story` to a fresh broker."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(PATIENCE), site(directory, limits, **given) as running:
+            await story(running)
+
+    asyncio.run(whole())

@@ -1,0 +1,297 @@
+"""One partition read from any offset: JSON, REST v2, raw batches, events; the same records in every form."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.e2e.http_site import RAW, Site, run, site, until
+from tiered.records.batch import Codec, encode, header, records
+
+PATH = "/topics/t/partitions/0/records"
+EVENTS = "text/event-stream"
+V2_BINARY = "application/vnd.kafka.binary.v2+json"
+V2_JSON = "application/vnd.kafka.json.v2+json"
+NOW = 4_000_000_000_000
+KEEP = {"retention_ms": "-1", "message_timestamp_after_max_ms": str(NOW)}
+
+
+def batch(first: int, count: int, codec: Codec = Codec.NONE) -> bytes:
+    """Records n = first, first + 1, ...: key "kn", value {"n":n}, a second apart."""
+    return encode(
+        [(NOW + n * 1000, b"k%d" % n, b'{"n":%d}' % n, (("h", b"x"),)) for n in range(first, first + count)],
+        codec=codec,
+    )
+
+
+async def fill(site: Site) -> None:
+    """Offsets 0 to 99 in ten batches, two of them compressed."""
+    await site.create("t", 1, **KEEP)
+    for first in range(0, 100, 10):
+        codec = {20: Codec.ZSTD, 30: Codec.GZIP}.get(first, Codec.NONE)
+        answer = await site.ask("POST", PATH, batch(first, 10, codec), kind=RAW)
+        assert (answer.status, answer.json["base_offset"], answer.json["last_offset"]) == (200, first, first + 9)
+
+
+def test_a_read_begins_at_its_offset_and_says_where_to_go_on(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        for offset in (0, 9, 10, 25, 99):
+            answer = (await site.get(f"{PATH}?offset={offset}&max_bytes=1")).json
+            end = offset // 10 * 10 + 10
+            assert [record["offset"] for record in answer["records"]] == list(range(offset, end))
+            assert (answer["next_offset"], answer["high_watermark"], answer["log_start_offset"]) == (end, 100, 0)
+        whole = (await site.get(PATH)).json["records"]
+        assert [record["value"] for record in whole] == [f'{{"n":{n}}}' for n in range(100)]
+        assert whole[7] | {"leader_epoch": 0} == {
+            "offset": 7,
+            "timestamp": NOW + 7000,
+            "leader_epoch": 0,
+            "key": "k7",
+            "value": '{"n":7}',
+            "headers": [{"name": "h", "value": "eA=="}],
+        }
+        assert (await site.get(f"{PATH}?offset=latest")).json["records"] == []
+        parsed = (await site.get(f"{PATH}?format=json&offset=99")).json["records"]
+        assert (parsed[0]["value"], parsed[0]["key"], parsed[0]["key_base64"]) == ({"n": 99}, None, "azk5")
+
+    run(tmp_path, story)
+
+
+def test_a_read_may_begin_at_a_moment(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        for moment, first in ((NOW, 0), (NOW - 1, 0), (NOW + 24_001, 25), (NOW + 35_000, 35), (NOW + 99_000, 99)):
+            answer = (await site.get(f"{PATH}?timestamp={moment}&max_bytes=1")).json
+            assert answer["records"][0]["offset"] == first, moment
+        assert (await site.get(f"{PATH}?timestamp={NOW + 99_001}")).json["records"] == []
+
+    run(tmp_path, story)
+
+
+def test_v2_shows_the_same_records_as_base64_and_as_json(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        listed = await site.get(f"{PATH}?offset=98", V2_JSON)
+        assert listed.status == 422 and listed.json["error_code"] == 42203
+        binary = await site.get(f"{PATH}?offset=99", V2_BINARY)
+        assert binary.headers["Content-Type"] == V2_BINARY
+        assert binary.json == [{"topic": "t", "key": "azk5", "value": "eyJuIjo5OX0=", "partition": 0, "offset": 99}]
+        await site.produce("t", '{"a":1}', "[2]")
+        as_json = (await site.get(f"{PATH}?offset=100", V2_JSON)).json
+        assert [(record["key"], record["value"]) for record in as_json] == [(None, {"a": 1}), (None, [2])]
+
+    run(tmp_path, story)
+
+
+def test_raw_reads_give_the_stored_batches_byte_for_byte(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        whole = await site.get(f"{PATH}?offset=0&max_bytes=10000000", RAW)
+        assert (whole.status, whole.headers["Content-Type"]) == (200, RAW)
+        assert whole.headers["Tiered-High-Watermark"] == "100"
+        at, offsets = 0, []
+        while at < len(whole.body):
+            offsets += [record.offset for record in records(whole.body, at)]
+            at += header(whole.body, at).size
+        assert offsets == list(range(100))
+        middle = await site.get(f"{PATH}?offset=55&max_bytes=10000000", RAW)
+        assert header(middle.body).base_offset == 50 and whole.body.endswith(middle.body)
+        one = await site.get(f"{PATH}?offset=55&max_bytes=1", RAW)
+        assert one.body == middle.body[: header(middle.body).size]
+        end = await site.get(f"{PATH}?offset=100", RAW)
+        assert (end.status, end.body) == (200, b"")
+        only_head = await site.ask("HEAD", f"{PATH}?offset=0&max_bytes=10000000", accept=RAW)
+        assert (only_head.body, only_head.headers["Content-Length"]) == (b"", str(len(whole.body)))
+
+    run(tmp_path, story)
+
+
+def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 1, **KEEP)
+        big = encode([(NOW, None, bytes([n % 251]) * 900_000, ()) for n in range(1)])
+        for _ in range(12):
+            await site.ask("POST", PATH, big, kind=RAW)
+        host, port = site.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 16)
+        writer.write(f"GET {PATH}?max_bytes=50000000 HTTP/1.1\r\nHost: x\r\nAccept: {RAW}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        assert length == 12 * len(big)
+        body = b""
+        while len(body) < length:
+            body += await reader.read(200_000)
+            await asyncio.sleep(0)
+        assert body.count(big[61:]) == 12
+        writer.close()
+
+    run(tmp_path, story)
+
+
+def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        clock = asyncio.get_running_loop().time
+        for accept, produced in (("", "one"), (RAW, "two"), (V2_BINARY, "three")):
+            end = site.node.replica("t", 0).high_watermark
+            waiting = asyncio.create_task(site.get(f"{PATH}?offset={end}&timeout=20000", accept))
+            await until(lambda: len(site.node.replica("t", 0)._committed) == 1)
+            await site.produce("t", produced)
+            assert len((await waiting).body) > 60
+        begun = clock()
+        late = await site.get(f"{PATH}?offset=103&timeout=50")
+        assert late.json["records"] == [] and clock() - begun >= 0.05
+
+    run(tmp_path, story)
+
+
+def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            async with site(tmp_path) as running:
+                await running.create("t")
+                request = session.get(f"{running.url}{PATH}?offset=0&timeout=30000")
+                waiting = asyncio.create_task(request.__aenter__())
+                await until(lambda: len(running.node.replica("t", 0)._committed) == 1)
+            assert (await (await waiting).json())["records"] == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("offset=101", 416, 41601),
+        ("offset=9223372036854775807", 416, 41601),
+        ("offset=-1", 400, 400),
+        ("offset=one", 400, 400),
+        ("offset=1&offset=2", 400, 400),
+        ("offset=1&timestamp=2", 400, 400),
+        ("max_bytes=0", 400, 400),
+        ("timeout=x", 400, 400),
+        ("format=xml", 400, 400),
+        ("offset=%00", 400, 400),
+    ],
+)
+def test_a_read_that_cannot_be_is_refused(tmp_path: Path, query: str, status: int, code: int) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        answer = await site.get(f"{PATH}?{query}")
+        assert (answer.status, answer.json["error_code"]) == (status, code), answer
+
+    run(tmp_path, story)
+
+
+def test_what_is_not_there_or_not_acceptable_is_said_so(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        for path, code in (
+            ("/topics/no/partitions/0/records", 40401),
+            ("/topics/t/partitions/1/records", 40402),
+            ("/topics/t/partitions/x/records", 404),
+            ("/topics/..%2f..%2fetc/partitions/0/records", 40401),
+        ):
+            answer = await site.get(path)
+            assert (answer.status, answer.json["error_code"]) == (404, code)
+        assert (await site.get(PATH, "image/png")).status == 406
+
+    run(tmp_path, story)
+
+
+async def events(response: Any, count: int) -> list[dict[str, Any]]:
+    """The next `count` events, each with its id."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        lines = (await response.content.readuntil(b"\n\n")).decode().splitlines()
+        if lines[0].startswith("id: "):
+            found.append({"id": int(lines[0][4:]), **json.loads(lines[1].removeprefix("data: "))})
+    return found
+
+
+def test_events_follow_the_log_and_resume_after_the_last_one_seen(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        headers = {"Accept": EVENTS}
+        async with site.session.get(f"{site.url}{PATH}?offset=95", headers=headers) as response:
+            assert response.headers["Content-Type"] == EVENTS
+            seen = await events(response, 5)
+            assert [(event["id"], event["offset"]) for event in seen] == [(n, n) for n in range(95, 100)]
+            await site.produce("t", "new")
+            assert (await events(response, 1))[0]["value"] == "new"
+        async with site.session.get(f"{site.url}{PATH}", headers={**headers, "Last-Event-ID": "98"}) as response:
+            assert [event["id"] for event in await events(response, 2)] == [99, 100]
+        for last in ("x", "-1", "1" * 30):
+            assert (await site.ask("GET", PATH, accept=EVENTS, Last_Event_ID=last)).status == 400
+        assert (await site.get(f"{PATH}?offset=500", EVENTS)).status == 416
+
+    run(tmp_path, story)
+
+
+def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        good = batch(0, 3)
+
+        def broken(at: int, byte: int) -> bytes:
+            data = bytearray(good)
+            data[at] = byte
+            return bytes(data)
+
+        wrong = {
+            "crc": broken(-1, 0x77),
+            "magic": broken(16, 1),
+            "length": broken(11, 0),
+            "truncated": good[:-5],
+            "trailing": good + b"x",
+            "empty": b"",
+            "garbage": b"\xff" * 300,
+            "control": encode([(NOW, b"\0\0\0\0", b"", ())], control=True),
+            "transactional": encode([(NOW, b"k", b"v", ())], transactional=True, producer_id=1),
+            "large": encode([(NOW, None, b"x" * 2_000_000, ())]),
+            "bomb": encode([(NOW, None, b"\0" * (80 << 20), ())], codec=Codec.ZSTD),
+        }
+        for name, data in wrong.items():
+            answer = await site.ask("POST", PATH, data, kind=RAW)
+            expected = (413, 413) if name == "large" else (400, 40002)
+            assert (answer.status, answer.json["error_code"]) == expected, (name, answer)
+        assert (await site.ask("POST", PATH, good, kind="application/json")).status == 415
+        assert site.node.replica("t", 0).high_watermark == 100
+
+    run(tmp_path, story)
+
+
+def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 1, **KEEP)
+        await site.produce("t", "before")
+        data = encode([(NOW, None, b"v", ())], producer_id=5, producer_epoch=0, base_sequence=0)
+        first = (await site.ask("POST", PATH, data, kind=RAW)).json
+        again = (await site.ask("POST", PATH, data, kind=RAW)).json
+        assert (first["base_offset"], first["duplicate"]) == (1, False)
+        assert (again["base_offset"], again["duplicate"]) == (1, True)
+        assert site.node.replica("t", 0).high_watermark == 2
+
+    run(tmp_path, story)
+
+
+def test_hot_and_cold_give_the_same_bytes(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1", **KEEP)
+        expected = b""
+        for first in range(0, 60, 10):
+            await site.ask("POST", PATH, batch(first, 10), kind=RAW)
+        replica = site.node.replica("t", 0)
+        expected = (await site.get(f"{PATH}?max_bytes=10000000", RAW)).body
+        hot = [(await site.get(f"{PATH}?offset={n}&max_bytes=1", RAW)).body for n in range(60)]
+        await until(lambda: replica.local_start_offset > 0)
+        cold = [(await site.get(f"{PATH}?offset={n}&max_bytes=1", RAW)).body for n in range(60)]
+        assert expected and cold == hot
+        state = (await site.get("/tiered/v1/topics/t/partitions/0")).json
+        assert state["local_start_offset"] > 0 and state["cold_end_offset"] >= state["local_start_offset"]
+        assert state["high_watermark"] == 60 and state["cold_segments"] > 0 and state["leader"] == 1
+
+    run(tmp_path, story)
