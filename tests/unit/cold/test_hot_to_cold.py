@@ -1,0 +1,99 @@
+"""From the hot log's own files to the bucket and back: the real log, the real sections, every offset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.clock import SimRng
+from tests.sim.disk import SimDisk
+from tests.unit.cold.rig import PID, TOPIC, Rig, batch
+from tiered.config import TopicConfig
+from tiered.hot.disk_log import DiskLog
+from tiered.metrics import Metrics
+from tiered.records.native import walk
+
+
+async def open_log(rig: Rig, name: str, segment_bytes: int) -> DiskLog:
+    """An empty log of small segments with an index entry for every few batches."""
+    config = replace(TopicConfig(), segment_bytes=segment_bytes, index_interval_bytes=1000)
+    return await DiskLog.open(
+        SimDisk(SimRng(rig.loop.seed).stream(name)), rig.clock, "log/flights-3", config, same_boot=True, clean=True,
+        metrics=Metrics(), topic_id=PID.topic_id, name=TOPIC,
+    )  # fmt: skip
+
+
+def append(log: DiskLog, count: int, epoch: int) -> None:
+    """`count` batches of ten records, timestamps as in the rig."""
+    for _ in range(count):
+        data = bytearray(batch(log.end_offset, 10, 40))
+        log.append(data, leader_epoch=epoch, now_ms=10**9)
+
+
+@pytest.mark.parametrize("second_bytes", [6000, 9000, 100_000])
+def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
+    second_bytes: int,
+) -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        first, second = await open_log(rig, "first", 6000), await open_log(rig, "second", second_bytes)
+        for log in (first, second):
+            log.epochs.assign(1, 0)
+            append(log, 50, 1)
+        old, new = rig.broker("old"), rig.broker("new")
+        manifest = await old.take_over(1)
+        for _ in range(3):
+            written = await old.uploader.upload_next(first, manifest, 1, first.end_offset)
+            assert written is not None
+            manifest = written
+        cold_end = manifest.cold_end_offset
+        second.epochs.assign(2, second.end_offset)
+        append(second, 50, 2)
+        second.roll()
+        manifest = await new.take_over(2)
+        while (written := await new.uploader.upload_next(second, manifest, 2, second.end_offset)) is not None:
+            manifest = written
+        assert manifest.cold_end_offset == 1000
+        bases = [entry.base_offset for entry in manifest.entries]
+        assert cold_end in bases
+        reader = rig.broker("reader").reader
+        whole = b"".join([bytes(piece.data) async for piece in reader.iterate(PID, 0)])
+        found = walk(whole).batches
+        assert [each.base_offset for each in found] == list(range(0, 1000, 10))
+        assert [each.leader_epoch for each in found] == [1] * 50 + [2] * 50
+        for offset in range(1000):
+            data = await reader.read(PID, manifest, offset, 1)
+            at = found[offset // 10]
+            assert data == whole[at.at : at.at + at.size]
+            assert await reader.offset_for_timestamp(PID, 1000 * offset, manifest=manifest) == (
+                offset,
+                1000 * offset,
+                at.leader_epoch,
+            )
+        sections = await reader.sections(manifest.entries[-1])
+        assert sections.lineage == ((1, 0), (2, 500))
+
+    rig.run(story)
+
+
+def test_an_index_lets_a_point_read_begin_near_its_batch() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        log = await open_log(rig, "log", 5_000_000)
+        log.epochs.assign(1, 0)
+        append(log, 8000, 1)
+        log.roll()
+        broker = rig.broker()
+        written = await broker.uploader.upload_next(log, await broker.take_over(1), 1, log.end_offset)
+        assert written is not None
+        reader = rig.broker("reader")
+        end = written.cold_end_offset
+        data = await reader.reader.read(PID, written, end - 5, 1)
+        assert walk(data).batches[0].base_offset == end - 10
+        assert reader.store.calls["get"] == 2
+        assert reader.cache.bytes_held < (2 << 20)
+
+    rig.run(story)
