@@ -78,6 +78,9 @@ def _check_shape(batch: Walked, config: TopicConfig) -> None:
         _refuse(Code.INVALID_RECORD, batch, "a producer id needs a sequence and an epoch")
     if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
         _refuse(Code.INVALID_RECORD, batch, "a transactional batch needs a producer id")
+    if batch.attributes & TRANSACTIONAL:
+        # Nobody could end it, and the last stable offset would stand still for ever.
+        _refuse(Code.INVALID_REQUEST, batch, "there is no transaction coordinator")
 
 
 def _check_times(batch: Walked, config: TopicConfig, now_ms: int) -> None:

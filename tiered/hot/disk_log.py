@@ -164,6 +164,11 @@ class DiskLog:
         return self._tail.unsynced.flushed_offset
 
     @property
+    def broken(self) -> str:
+        """Why this log takes no writes any more; empty while it does."""
+        return self._flushing.broken
+
+    @property
     def local_start_offset(self) -> int:
         """The first offset that this directory can serve."""
         return max(self.start_offset, self._tail.segments[0].base_offset)
@@ -235,10 +240,8 @@ class DiskLog:
         return Appended(base, tail.end_offset - 1, append_time, False)
 
     def append_as_follower(self, data: bytearray | memoryview | bytes, *, now_ms: int) -> None:
-        """Batches that have their offsets and epochs already, from a leader or the bucket; CRCs are checked.
-
-        `Refused(CORRUPT_MESSAGE)` when they do not prove themselves or do not begin at the end of the log.
-        """
+        """Batches that have their offsets and epochs already, from a leader or the bucket. `Refused(CORRUPT_MESSAGE)`
+        when they do not prove themselves or do not begin at the end of the log."""
         walked = walk(data)
         if walked.why or not walked.batches:
             raise Refused(Code.CORRUPT_MESSAGE, f"batch at byte {walked.end}: {walked.why or 'none'}")

@@ -33,11 +33,12 @@ class Flushing:
         """Durable below `up_to`; None also proves the indexes, so that a start after a power cut begins there. Callers
         that come while a sync runs share the next one. Returns the flushed offset."""
         unsynced = self._tail.unsynced
+        target = self._tail.end_offset if up_to is None else up_to
         while True:
-            end = self._tail.end_offset
             if self.broken:
                 raise Unavailable(self.broken, final=True)
-            if (unsynced.noted_to >= end) if up_to is None else (unsynced.flushed_offset >= min(up_to, end)):
+            reached = unsynced.noted_to if up_to is None else unsynced.flushed_offset
+            if reached >= min(target, self._tail.end_offset):
                 return unsynced.flushed_offset
             if self._running is not None:
                 await asyncio.shield(self._running)

@@ -1,0 +1,111 @@
+"""What the tests of the hot log share: a log on a simulated disk, batches that say who they are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from tests.sim.disk import SimDisk
+from tiered.config import TopicConfig
+from tiered.hot.disk_log import Appended, DiskLog
+from tiered.metrics import Metrics
+from tiered.records.batch import encode, records
+from tiered.records.model import Codec
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+DIRECTORY = "log/t-0"
+NOW = 1_700_000_000_000
+
+
+class FixedClock:
+    """Time that a test moves by hand."""
+
+    def __init__(self, wall: int = NOW) -> None:
+        self.wall = wall
+
+    def mono_ns(self) -> int:
+        return self.wall * 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    async def sleep(self, seconds: float) -> None:
+        self.wall += int(seconds * 1000)
+
+
+def config(**changes: object) -> TopicConfig:
+    """Small segments, an index entry every other batch."""
+    settings = {"segment_bytes": 1500, "index_interval_bytes": 200, **changes}
+    return TopicConfig(**settings)  # type: ignore[arg-type]
+
+
+def batch(
+    first: int, count: int = 1, *, size: int = 60, producer: int = -1, sequence: int = -1, epoch: int = 0, at: int = NOW
+) -> bytearray:
+    """A produced batch of `count` records whose values name the numbers `first`, `first + 1`, ..."""
+    made = [(at + number, b"k", b"%d" % number + b"." * size, ()) for number in range(first, first + count)]
+    return bytearray(
+        encode(
+            made,
+            codec=Codec.NONE,
+            producer_id=producer,
+            producer_epoch=epoch if producer >= 0 else -1,
+            base_sequence=sequence,
+        )
+    )
+
+
+async def open_log(
+    disk: SimDisk,
+    settings: TopicConfig | None = None,
+    *,
+    same_boot: bool = True,
+    clean: bool = False,
+    recovery_point: int = 0,
+    start_offset: int = 0,
+    clock: FixedClock | None = None,
+) -> DiskLog:
+    return await DiskLog.open(
+        disk,
+        clock or FixedClock(),
+        DIRECTORY,
+        settings or config(),
+        same_boot=same_boot,
+        clean=clean,
+        recovery_point=recovery_point,
+        start_offset=start_offset,
+        metrics=Metrics(),
+        topic_id=TOPIC_ID,
+        name="t-0",
+    )
+
+
+def append(log: DiskLog, data: bytearray, epoch: int = 0) -> Appended:
+    return log.append(data, leader_epoch=epoch, now_ms=NOW)
+
+
+def read_all(log: DiskLog, start: int | None = None, max_bytes: int = 400) -> bytes:
+    """All bytes from `start` on, read as a consumer does: from batch to batch."""
+    offset = log.local_start_offset if start is None else start
+    out = b""
+    while (found := log.read(offset, max_bytes, end_offset=log.end_offset)) is not None:
+        data = found.file.pread(found.start, found.length)
+        assert len(data) == found.length
+        last = offsets(data)[-1]
+        assert last >= offset
+        offset, out = last + 1, out + data
+    return out
+
+
+def offsets(data: bytes) -> Sequence[int]:
+    """Offsets of all records in whole batches."""
+    found: list[int] = []
+    at = 0
+    while at < len(data):
+        found += [record.offset for record in records(data, at)]
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    return found
+
+
+def disk(seed: int = 0) -> SimDisk:
+    return SimDisk(random.Random(seed))

@@ -1,0 +1,166 @@
+"""Crash images of the hot log at every change of the disk: after a kill and after a power cut at that moment.
+
+Recovery keeps every fsynced byte, never serves a torn batch, and what it serves survives a second power cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.sim.disk import Op, SimDisk
+from tests.unit.hot.fixtures import NOW, append, batch, disk, offsets, open_log, read_all
+from tiered.hot.disk_log import DiskLog
+from tiered.records.native import walk
+
+PRODUCER = 5
+
+
+@dataclass
+class Image:
+    """The disk as a crash leaves it, and what the log had promised by then."""
+
+    op: Op
+    disk: SimDisk
+    same_boot: bool
+    flushed: int
+    flushed_bytes: bytes
+
+
+@dataclass
+class Story:
+    """A random life of one log; an image of every moment."""
+
+    seed: int
+    disk: SimDisk = field(init=False)
+    images: list[Image] = field(default_factory=list)
+    written: dict[int, bytes] = field(default_factory=dict)
+    """Bytes of each batch of the present history, by base offset."""
+    old: set[bytes] = field(default_factory=set)
+    """Batches that were cut off."""
+
+    def __post_init__(self) -> None:
+        self.disk = disk(self.seed)
+        self.rng = random.Random(f"story {self.seed}")
+
+    async def live(self, steps: int, *, cuts: bool) -> None:
+        log = await open_log(self.disk)
+        self.disk.observer = lambda op: self._take(op, log)
+        epoch = 0
+        for _ in range(steps):
+            draw = self.rng.random()
+            if draw < 0.70:
+                self._append(log, epoch)
+            elif draw < 0.80:
+                await log.flush()
+            elif draw < 0.88:
+                await log.flush(log.end_offset)
+            elif draw < 0.94 or not cuts:
+                log.roll()
+                epoch += 1
+            else:
+                self._cut(log)
+                epoch += 1
+        self.disk.observer = None
+
+    def _append(self, log: DiskLog, epoch: int) -> None:
+        known = log.producers.get(PRODUCER)
+        following = known.batches[-1].last_sequence + 1 if known is not None else 0
+        count, first = self.rng.randint(1, 3), log.end_offset
+        data = batch(first, count, size=self.rng.randint(0, 200), producer=PRODUCER, sequence=following)
+        append(log, data, epoch)
+        self.written[first] = bytes(data)
+
+    def _cut(self, log: DiskLog) -> None:
+        log.truncate_to(self.rng.randint(log.end_offset // 2, log.end_offset))
+        for base in [base for base in self.written if base >= log.end_offset]:
+            self.old.add(self.written.pop(base))
+
+    def _take(self, op: Op, log: DiskLog) -> None:
+        flushed = log.flushed_offset
+        kept = b"".join(data for base, data in sorted(self.written.items()) if base < flushed)
+        power = self.disk.crash_image(random.Random(f"{self.seed} {op.number}"))
+        self.images.append(Image(op, power, False, flushed, kept))
+        self.images.append(Image(op, self.disk.clone(), True, flushed, kept))
+
+
+async def recover(image: Image) -> DiskLog:
+    return await open_log(image.disk, same_boot=image.same_boot, recovery_point=image.flushed)
+
+
+async def check(image: Image, story: Story) -> None:
+    log = await recover(image)
+    served = read_all(log)
+    walked = walk(served)
+    assert not walked.why, f"a torn batch is served: {walked.why}"
+    assert list(offsets(served)) == list(range(log.end_offset)), "offsets have a hole"
+    assert served.startswith(image.flushed_bytes), "an fsynced byte is gone"
+    batches = [served[one.at : one.at + one.size] for one in walked.batches]
+    ever = story.old | set(story.written.values())
+    assert all(one in ever for one in batches), "a batch is served that nobody wrote"
+    assert log.producers.end_offset == log.end_offset
+    if batches:
+        producer = log.producers.get(PRODUCER)
+        assert producer is not None
+        assert producer.batches[-1].last_offset == log.end_offset - 1, (
+            "a retry of the last batch would be written twice"
+        )
+        assert producer.batches[-1].base_offset == walked.batches[-1].base_offset
+        newest = max(one.max_timestamp for one in walked.batches)
+        assert log.max_timestamp() == (newest - NOW, newest, walked.batches[-1].leader_epoch) or story.old
+    lineage = [(a.leader_epoch, a.base_offset) for a in walked.batches]
+    assert all(log.epochs.epoch_at(base) == epoch for epoch, base in lineage), "the lineage does not fit the batches"
+    log.epochs.check()
+    log.producers.check()
+    for segment in log.closed_segments():
+        assert log.sections(segment.base_offset).next_offset == segment.next_offset
+    if not image.same_boot:
+        assert log.flushed_offset == log.end_offset
+        again = await open_log(image.disk.after_power_cut(), same_boot=False, recovery_point=log.flushed_offset)
+        assert read_all(again) == served, "what was served vanished in the second power cut"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_fsynced_is_kept_and_nothing_torn_is_served(seed: int) -> None:
+    async def run() -> None:
+        story = Story(seed)
+        await story.live(30, cuts=False)
+        assert len(story.images) > 60
+        for image in story.images:
+            await check(image, story)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cuts_are_no_exception(seed: int) -> None:
+    async def run() -> None:
+        story = Story(100 + seed)
+        await story.live(30, cuts=True)
+        for image in story.images:
+            await check(image, story)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crash_during_recovery_changes_nothing(seed: int) -> None:
+    """Recovery is interrupted at each of its own changes and run again, as in another boot."""
+
+    async def run() -> None:
+        story = Story(200 + seed)
+        await story.live(25, cuts=False)
+        for image in [one for one in story.images if not one.same_boot][::7]:
+            within: list[SimDisk] = []
+            image.disk.observer = lambda op, of=image, into=within: into.append(
+                of.disk.crash_image(random.Random(op.number))
+            )
+            await recover(image)
+            image.disk.observer = None
+            for broken in within:
+                await check(Image(image.op, broken, False, image.flushed, image.flushed_bytes), story)
+
+    asyncio.run(run())
