@@ -70,7 +70,9 @@ class TopicConfig:
         HOUR_MS, "How far a producer's timestamp may lie in the future.", 0, LONG_MAX
     )
     min_insync_replicas: int = setting(1, "Replicas that must hold a record before acks=all answers.", 1, INT_MAX)
-    unclean_leader_election_enable: bool = setting(False, "A replica that may lack records may lead.")
+    unclean_leader_election_enable: bool = setting(
+        False, "A replica that may lack records may lead. (With one broker there is none to choose from.)"
+    )
     file_delete_delay_ms: int = setting(MINUTE_MS, "Time between renaming a dropped file and deleting it.", 0, LONG_MAX)
     flush: str = setting(
         "none",
@@ -126,7 +128,6 @@ class Settings:
     # Topics.
     num_partitions: int = setting(1, "Partitions of a topic that is created without a number.", 1, 100_000)
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
-    auto_create_topics_enable: bool = setting(False, "A produce to an unknown topic creates it.")
     # Defaults of topic settings, under the names that Kafka's brokers give them.
     log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")
     compression_type: str = _default_of("compression.type")
@@ -165,13 +166,6 @@ class Settings:
         30_000, "How often a partition looks for segments to copy, beside being woken when one closes.", 1, LONG_MAX
     )
     remote_log_manager_copier_thread_pool_size: int = setting(4, "Segments that are copied at the same time.", 1, 64)
-    remote_log_manager_expiration_thread_pool_size: int = setting(
-        4, "Partitions whose expired objects are deleted at the same time.", 1, 64
-    )
-    remote_log_index_file_cache_total_size_bytes: int = setting(
-        64 * MIB, "Memory for index parts of cold segments.", MIB, LONG_MAX
-    )
-    producer_id_expiration_ms: int = setting(DAY_MS, "How long an idle producer's last batches are kept.", 1, INT_MAX)
     # What Kafka has no name for.
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
@@ -235,7 +229,9 @@ ONE_PROCESS = "a process is broker and controller in one"
 ONE_LOOP = "network and requests share one loop"
 ONE_ADDRESS = "addresses are given by `http`"
 NO_GROUPS = "consumer groups, transactions and the Kafka protocol are not served yet"
+EXPLICIT = "topics are created explicitly"
 WITHOUT_EFFECT = {
+    "auto.create.topics.enable": EXPLICIT,
     "process.roles": ONE_PROCESS,
     "controller.quorum.bootstrap.servers": ONE_PROCESS,
     "controller.quorum.voters": ONE_PROCESS,

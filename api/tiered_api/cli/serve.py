@@ -52,8 +52,7 @@ def serve(args: Namespace) -> int:
         log.warning("%s", warning)
     if chosen.kafka:
         log.warning("the Kafka protocol is not served yet: clients speak HTTP kafka=%s", chosen.kafka)
-    asyncio.run(_until_stopped(chosen))
-    return Exit.OK
+    return asyncio.run(_until_stopped(chosen))
 
 
 def log_to_stderr(level: str) -> None:
@@ -78,6 +77,8 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
             except OSError as error:
                 raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {error.strerror}") from None
             try:
+                if not port:
+                    await node.announce(server.url.removeprefix("http://"))
                 yield Running(node, server.url)
             finally:
                 await server.close()
@@ -85,15 +86,19 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
             await node.stop()
 
 
-async def _until_stopped(chosen: Settings) -> None:
-    stopped = asyncio.Event()
+async def _until_stopped(chosen: Settings) -> Exit:
+    told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    async with broker(chosen) as running:
+        loop.add_signal_handler(number, told.set)
+    async with broker(chosen) as running, asyncio.TaskGroup() as group:
         print(ready_line(running), flush=True)
-        await stopped.wait()
+        ends = [group.create_task(event.wait()) for event in (told, running.node.ended)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
         log.info("stopping")
+    return Exit.OK if told.is_set() else Exit.FAILED
 
 
 def ready_line(running: Running) -> str:

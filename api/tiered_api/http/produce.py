@@ -140,7 +140,8 @@ async def _outcomes(site: Site, replica: Replica, records: Sequence[Incoming]) -
 
 
 async def _append(site: Site, replica: Replica, records: Sequence[Incoming]) -> list[Placed]:
-    batch = bytearray(encode([record[1:5] for record in records], codec=codec_of(replica.config)))
+    codec, level = codec_of(replica.config)
+    batch = bytearray(encode([record[1:5] for record in records], codec=codec, level=level))
     appended = await replica.append(batch, timeout_ms=site.limits.append_ms)
     site.written.inc(len(records))
     first, stamped, partition = appended.base_offset, appended.append_time_ms, replica.partition
@@ -149,6 +150,8 @@ async def _append(site: Site, replica: Replica, records: Sequence[Incoming]) -> 
     return [Placed(partition, first + n, record.timestamp) for n, record in enumerate(records)]
 
 
-def codec_of(config: TopicConfig) -> Codec:
-    """How to compress what came uncompressed: as the topic says, "producer" leaves it alone."""
-    return CODECS.get(config.compression_type, Codec.NONE)
+def codec_of(config: TopicConfig) -> tuple[Codec, int | None]:
+    """How to compress what came uncompressed, and at which level: as the topic says, "producer" leaves it alone."""
+    codec = CODECS.get(config.compression_type, Codec.NONE)
+    levels = {Codec.GZIP: config.compression_gzip_level, Codec.ZSTD: config.compression_zstd_level}
+    return codec, levels.get(codec)

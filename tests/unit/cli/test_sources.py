@@ -63,9 +63,9 @@ def test_the_later_place_wins(tmp_path: Path) -> None:
 
 def test_toml_keeps_booleans_and_lists(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
-    file.write_text('auto.create.topics.enable = true\nlog.cleanup.policy = ["delete"]\n')
+    file.write_text('log.remote.storage.enable = false\nlog.cleanup.policy = ["delete"]\n')
     made, _ = settings(str(file), {}, [], {})
-    assert made.auto_create_topics_enable and made.log_cleanup_policy == ("delete",)
+    assert not made.log_remote_storage_enable and made.log_cleanup_policy == ("delete",)
 
 
 @pytest.mark.parametrize(
