@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 DELETED_TOPICS_SECONDS = 30.0
 PING_SECONDS = 5.0
+FREE_AGAIN_BYTES = 64 << 20
+"""Free space at which a full disk counts as healed although nobody has tried an append."""
 
 
 class Housekeeping:
@@ -36,6 +38,7 @@ class Housekeeping:
         """Until it is cancelled."""
         settings = self._node.settings
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.flush_tails())
             group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
@@ -60,7 +63,19 @@ class Housekeeping:
             replica.log.sweep(now_ms)
             node.tiering.wake(replica)
         node.directory.sweep(now_ms)
+        if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
+            node.disk.worked()
         await node.partitions.open_missing(node.image)
+        await node.report_losses()
+
+    async def flush_tails(self) -> None:
+        """Once: what an earlier process of this boot left in the page cache only."""
+        for replica in self._node.replicas():
+            if replica.log.flushed_offset < replica.log.end_offset and not replica.gone:
+                try:
+                    await replica.flush()
+                except Unavailable as error:
+                    log.error("old tail is not flushed partition=%s why=%s", replica.at, error)
 
     async def flush_due(self) -> None:
         """fsyncs logs whose `flush.ms` or `flush.messages` is reached."""

@@ -22,7 +22,7 @@ from tiered.cold.probe import probe
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import Settings
-from tiered.data_directory import DataDirectory
+from tiered.data_directory import DataDirectory, Found
 from tiered.errors import Code, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
@@ -36,7 +36,7 @@ from tiered.metadata.metadata_log import MetadataLog
 from tiered.metadata.registration import answers
 from tiered.metadata.requests import Request
 from tiered.metadata.runtime import Runtime
-from tiered.metadata.settings import broker_settings
+from tiered.metadata.settings import broker_settings, topic_config
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions, held
 from tiered.ports import World
@@ -67,7 +67,7 @@ class Node:
         self._own = settings
         self._chance = world.rng.stream("node")
         self.incarnation = self._draw_id()
-        self.disk = DiskState(world.clock, metrics)
+        self.disk = DiskState(world.clock, metrics, self._disk_died)
         self.directory = DataDirectory(world.disk)
         manifests = ManifestStore(self.store, world.clock, world.rng, metrics)
         cache = ChunkCache(metrics, settings.tiered_chunk_cache_bytes)
@@ -88,6 +88,8 @@ class Node:
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
         self._runtime: Runtime[Request] | None = None
         self._main: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._known_directory = False
         self._failure = ""
         self._serving = False
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").read(
@@ -148,11 +150,14 @@ class Node:
         self.cluster_id = (await metadata.format())[0].cluster_id
         image = await metadata.load()
         gone = await self._refuse_twins(image)
-        self._found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
+        found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
+        self._known_directory = self._knows(image, found)
+        if not self._known_directory:
+            found = found._replace(same_boot=False, clean=False)
+        self._found = found
         self.settings = broker_settings(image, self._own, self.settings.node_id)
         self.partitions.settings = self.settings
-        await self.partitions.recover(image, self._found)
-        if not self._found.same_boot:
+        if await self.partitions.recover(image, self._found) and not self._found.same_boot:
             await self.directory.trust()
         self.image = await metadata.take(image, self.settings.node_id, self.incarnation)
         controller = Controller(self.image, self._own, lambda: text_id(self._draw_uuid()))
@@ -164,6 +169,11 @@ class Node:
             "broker serves node_id=%d cluster_id=%s incarnation=%s epoch=%d partitions=%d",
             self.settings.node_id, self.cluster_id, self.incarnation, self.image.controller_epoch, len(self.replicas()),
         )  # fmt: skip
+
+    def _knows(self, image: Image, found: Found) -> bool:
+        """Whether the cluster trusts this directory: it is the one of the last incarnation, whose disk did not fail."""
+        last = image.brokers.get(self.settings.node_id)
+        return last is None or last.directory == found.directory_id
 
     async def _refuse_twins(self, image: Image) -> list[requests.StopBroker]:
         """Refuses to start beside a broker that answers (R6); what to say of those that do not."""
@@ -184,29 +194,44 @@ class Node:
     async def _register(self, gone: Sequence[requests.StopBroker]) -> None:
         """The new incarnation takes its leaderships; what its logs cannot prove is reported, partition by partition."""
         assert self._found is not None
-        known = self.image.brokers.get(self.settings.node_id)
-        same = known is not None and known.directory == self._found.directory_id
-        whole = same and self._found.whole
+        known, whole = self._known_directory, self._known_directory and self._found.whole
         for each in gone:
             await self.submit(each)
-        before = {at for at, _ in held(self.image, self.settings.node_id)}
+        self.partitions.doubtful = frozenset(
+            at
+            for at, topic in held(self.image, self.settings.node_id)
+            if not (whole or (known and topic_config(topic, self.settings.topic_defaults()).flush == "ack"))
+        )
         await self.submit(
             requests.RegisterBroker(
                 self.settings.node_id, self.incarnation, self._found.directory_id, self.settings.http,
                 self.settings.broker_rack, whole,
             )
         )  # fmt: skip
-        lost = [
-            replica
-            for replica in self.replicas()
-            if replica.restarted or (replica.at in before and not (whole or (same and replica.config.flush == "ack")))
-        ]
-        await asyncio.gather(*(self._report_loss(replica) for replica in lost))
+        await self.report_losses()
 
-    async def _report_loss(self, replica: Replica) -> None:
-        start = replica.epoch_start
-        log.warning("records may be gone partition=%s from_offset=%d epoch=%d", replica.at, start, replica.leader_epoch)
-        await self.submit(requests.ReportLoss(replica.topic_id, replica.partition, replica.leader_epoch, start))
+    async def report_losses(self) -> None:
+        """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
+        lost, self.partitions.unreported = self.partitions.unreported, []
+        for replica in lost:
+            log.warning(
+                "records may be gone partition=%s from_offset=%d epoch=%d",
+                replica.at, replica.epoch_start, replica.leader_epoch,
+            )  # fmt: skip
+        try:
+            await asyncio.gather(
+                *(
+                    self.submit(
+                        requests.ReportLoss(
+                            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start
+                        )
+                    )
+                    for replica in lost
+                )
+            )
+        except Refused:
+            self.partitions.unreported += lost
+            raise
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -216,11 +241,19 @@ class Node:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._runtime.run(), name="metadata")
-                group.create_task(self.tiering.run(), name="tiering")
-                group.create_task(Housekeeping(self).run(), name="housekeeping")
+                self._loops = [
+                    group.create_task(self.tiering.run(), name="tiering"),
+                    group.create_task(Housekeeping(self).run(), name="housekeeping"),
+                ]
         except Exception as error:
             self._fail(_reason(error))
             log.critical("broker failed why=%s", self._failure, exc_info=error)
+
+    def _disk_died(self, why: str) -> None:
+        """The next start must believe only what was fsynced; this one ends."""
+        with contextlib.suppress(Unavailable):
+            self.directory.distrust()
+        self._fail(f"data directory: {why}")
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
@@ -244,20 +277,28 @@ class Node:
         served, self._serving = self._serving, False
         self.partitions.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
         clean = clean and served and not self._failure and self.disk.dead is None
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
         durable = clean and await self.partitions.close_clean()
         if durable:
-            with contextlib.suppress(Refused, TimeoutError):
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self.submit(requests.StopBroker(self.settings.node_id, self.incarnation))
+            await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
+        elif self.disk.dead is not None:
+            await self._say(requests.DistrustDirectory(self.settings.node_id, self.incarnation))
         if self._main is not None:
             self._main.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._main
         self.cold.reader.close()
-        if self.disk.dead is not None:
-            self.directory.distrust()
         await self.store.close()
-        log.info("broker stopped node_id=%d clean=%s", self.settings.node_id, durable)
+        if served or self._failure:
+            log.info("broker stopped node_id=%d clean=%s", self.settings.node_id, durable)
+
+    async def _say(self, request: Request) -> None:
+        """A last word to the cluster, if it can be said soon."""
+        with contextlib.suppress(Refused, TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.submit(request)
 
     def _draw_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._chance.getrandbits(128), version=4)

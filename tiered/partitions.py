@@ -33,7 +33,8 @@ OPENING_AT_ONCE = 32
 class Partitions:
     """`closed` hears of each closed segment, `forgotten` of each replica that is led no more.
 
-    `unopened` names what should be led and cannot be, with the reason.
+    `unopened` names what should be led and cannot be, with the reason; `unreported` what is led from a log that may
+    have lost records. `doubtful` are the partitions whose logs the start could not prove whole.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class Partitions:
     ) -> None:
         self.settings = settings
         self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
+        self.doubtful: frozenset[TopicPartition] = frozenset()
+        self.unreported: list[Replica] = []
         self._world = world
         self._metrics = metrics
         self._disk = disk
@@ -74,8 +77,9 @@ class Partitions:
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    async def recover(self, image: Image, found: Found) -> None:
-        """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told."""
+    async def recover(self, image: Image, found: Found) -> bool:
+        """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told.
+        Whether all could be opened."""
         self._found = found
         known = dict(held(image, self.settings.node_id))
         self._directory.tidy({at: topic.topic_id for at, topic in known.items()})
@@ -84,6 +88,7 @@ class Partitions:
                 self._logs[at] = await self._open(at, topic, found)
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", at, error)
+        return len(self._logs) == len(known)
 
     async def _open(self, at: TopicPartition, topic: TopicImage, found: Found) -> DiskLog:
         return await DiskLog.open(
@@ -136,11 +141,16 @@ class Partitions:
                 return
         self._replicas[lead.at] = replica
         self.unopened.pop(lead.at, None)
+        if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
+            self.unreported.append(replica)
 
     async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
         assert self._found is not None
         if lead.at not in self._logs:
-            unknown = self._found._replace(recovery_points={}, log_starts={})
+            # What is created now has no past to doubt, and no fsync to wait for.
+            unknown = self._found._replace(
+                recovery_points={}, log_starts={}, same_boot=lead.fresh or self._found.same_boot
+            )
             self._logs[lead.at] = await self._open(lead.at, topic, unknown)
         hot = self._logs[lead.at]
         pid = Replica.id_of(lead.at, lead.topic_id)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.sim.clock import SimRng
+from tests.sim.disk import DiskFault
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
 from tests.sim.store import SimBucket
@@ -558,6 +559,66 @@ def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
         await fill(replica, 1, start=3)
         assert site.node.health().problems == []
         assert await read_values(replica, 0) == numbers(0, 4)
+        await site.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("verb", ["append", "sync"])
+def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(flush="ack", retention_ms="-1")
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault(verb, ".log"))
+        with pytest.raises(Refused) as refused:
+            await fill(replica, 1, start=5)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        await asyncio.wait_for(site.node.ended.wait(), 1)
+        health = site.node.health()
+        assert not health.ok
+        assert any("data directory" in each for each in health.problems)
+        await site.stop()
+        site.machine.kill()
+        again = (await site.start()).replica("t", 0)
+        assert (await read_values(again, 0))[:5] == numbers(0, 5)
+        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        await site.stop()
+
+    run(story)
+
+
+def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.crash(site.machine.lose_disk)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest", times=3)]
+        node = await site.start()
+        with pytest.raises(Refused, match="not served"):
+            node.replica("t", 0)
+        assert any("t-0 is not served" in each for each in node.health().problems)
+        await site.until(lambda: not node.partitions.unopened)
+        assert await read_values(node.replica("t", 0), 0) == numbers(0, 9)
+        await site.until(lambda: node.replica("t", 0).explain()["possible_loss"] is not None)
+        assert node.health().problems == []
+        await site.stop()
+
+    run(story)
+
+
+def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 5)
+        await site.crash(site.machine.kill)
+        again = (await site.start()).replica("t", 0)
+        await site.until(lambda: again.log.flushed_offset == 5, 5)
+        await site.crash(site.machine.power_cut)
+        assert (await site.start()).replica("t", 0).high_watermark == 5
         await site.stop()
 
     run(story)

@@ -7,6 +7,7 @@ M5). Every leadership it hands out moves the leader epoch, and no epoch is hande
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tiered.config import Settings, TopicConfig
@@ -46,8 +47,8 @@ class Controller:
             case requests.DeleteTopic():
                 return self._delete_topic(request.name, now_ms)
             case requests.ForgetTopic():
-                known = request.topic_id in self.image.deleted
-                return Decision((kinds.TopicForgotten(request.topic_id),) if known else (), None)
+                waits = request.topic_id in self.image.deleted
+                return Decision((kinds.TopicForgotten(request.topic_id),) if waits else (), None)
             case requests.CreatePartitions():
                 return self._create_partitions(request)
             case requests.AlterTopicConfigs():
@@ -57,7 +58,11 @@ class Controller:
             case requests.RegisterBroker():
                 return self._register(request, now_ms)
             case requests.AnnounceBroker():
-                return self._announce(request, now_ms)
+                known = self._incarnation(request.node_id, request.incarnation)
+                return self._restate(replace(known, http=request.http), now_ms)
+            case requests.DistrustDirectory():
+                known = self._incarnation(request.node_id, request.incarnation)
+                return self._restate(replace(known, directory=""), now_ms)
             case requests.StopBroker():
                 return self._stop(request)
             case requests.ReportLoss():
@@ -178,12 +183,12 @@ class Controller:
                 changes += _returned(topic.topic_id, p, partition, request, alive)
         return Decision(tuple(changes), None)
 
-    def _announce(self, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:
-        known = self._incarnation(request.node_id, request.incarnation)
-        if known.http == request.http:
+    def _restate(self, broker: BrokerImage, now_ms: int) -> Decision[None]:
+        """The same incarnation, with something else to say of itself."""
+        if broker == self.image.brokers[broker.node_id]:
             return Decision((), None)
         change = kinds.BrokerRegistered(
-            known.node_id, known.incarnation, known.directory, request.http, known.rack, now_ms
+            broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms
         )
         return Decision((change,), None)
 

@@ -84,6 +84,14 @@ class AnnounceBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class DistrustDirectory:
+    """-> None. The incarnation's disk failed: what its directory says proves nothing to the next one."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopBroker:
     """-> None. A clean stop: everything is on disk, nothing runs any more."""
 
@@ -110,6 +118,7 @@ Request = (
     | AlterBrokerConfigs
     | RegisterBroker
     | AnnounceBroker
+    | DistrustDirectory
     | StopBroker
     | ReportLoss
 )

@@ -215,15 +215,11 @@ class Replica:
         try:
             appended = self.log.append(data, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
         except Refused as refused:
-            if refused.code is Code.KAFKA_STORAGE_ERROR:
+            if refused.code is Code.KAFKA_STORAGE_ERROR and self.log.broken:
+                self._disk.died(refused.why)
+            elif refused.code is Code.KAFKA_STORAGE_ERROR:
                 self._disk.refused(refused.why)
             raise
-        except Unavailable as error:
-            if error.final:
-                self._disk.died(str(error))
-            else:
-                self._disk.refused(str(error))
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the log of {self.at} takes no records: {error}") from None
         if self._disk.full is not None:
             self._disk.worked()
         if self.log.segment_count != self._segments_seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,8 +38,9 @@ class DiskState:
     """Whether the data directory takes writes. Full: appends are refused until one succeeds. Dead (EIO, a failed
     fsync): nothing is tried again, the broker must stop and its log is not trusted by the next start."""
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, clock: Clock, metrics: Metrics, died: Callable[[str], None]) -> None:
         self._clock = clock
+        self._died = died
         self.full: Trouble | None = None
         self.dead: Trouble | None = None
         metrics.gauge("tiered_disk_full", "1 while appends fail for lack of space.").read(
@@ -65,3 +67,4 @@ class DiskState:
         if self.dead is None:
             self.dead = Trouble(self._clock.wall_ms(), why)
             log.critical("data directory is dead why=%s", why)
+            self._died(why)
