@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from tests.unit.cold.rig import PID
@@ -19,7 +21,7 @@ from tiered.cold.layout import (
     submanifest_key,
 )
 from tiered.errors import Corrupt, Refused
-from tiered.ids import PartitionId, TopicId
+from tiered.ids import PartitionId, TopicId, id_bytes
 from tiered.records.native import crc32c
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
@@ -97,3 +99,21 @@ def test_a_newer_footer_is_refused_not_guessed() -> None:
     newer[-16:-12] = crc32c(newer[-length:-16]).to_bytes(4, "big")
     with pytest.raises(Refused, match="version 2"):
         parse_footer(PID, newer, FACTS.log_bytes + len(tail), where="x")
+
+
+def test_the_bytes_of_an_object_are_those_of_the_formats_document() -> None:
+    tail, _ = build_tail(PID, 7, FACTS, SECTIONS)
+    lineage = SECTIONS[SectionKind.LINEAGE]
+    table, facts, end = tail[-144:-96], tail[-96:-16], tail[-16:]
+    assert tail[:-144] == b"o" * 16 + lineage
+    assert struct.unpack(">HHIQQHHIQQ", table) == (
+        *(1, 0, crc32c(b"o" * 16), 5000, 16),
+        *(5, 0, crc32c(lineage), 5016, len(lineage)),
+    )
+    assert facts[:16] == id_bytes(PID.topic_id)
+    assert struct.unpack(">iiqqqqqQIHH", facts[16:]) == (
+        *(3, 7, 100, 200, 1_700_000_000_000, 1_700_000_000_999, 97, 5000, 0xDEADBEEF),
+        *(2, 1),
+    )
+    assert struct.unpack(">II8s", end) == (crc32c(table + facts), 144, b"TIEREDSG")
+    assert FOOTER_BYTES_MAX == 480
