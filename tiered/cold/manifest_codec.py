@@ -9,41 +9,26 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import orjson
-
 from tiered.cold.layout import SectionRef
 from tiered.cold.manifest import Manifest, Node, SegmentEntry, Spill
+from tiered.cold.sealed import seal, unseal
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
-from tiered.records.native import crc32c
 
 FORMAT = 1
-_HEAD = b'{"crc32c":"%08x","body":'
-_HEAD_BYTES = len(_HEAD % 0)
 
 Json = Mapping[str, Any]
 
 
-def seal(body: Mapping[str, Any]) -> bytes:
-    """The document with the CRC-32C of its body's bytes in front."""
-    inner = orjson.dumps(body)
-    return _HEAD % crc32c(inner) + inner + b"}"
-
-
-def unseal(data: bytes, *, where: str) -> Json:
+def _body(data: bytes, where: str) -> Json:
     """The body of a sealed document; Corrupt unless it proves itself, Refused when its format is newer."""
-    inner = data[_HEAD_BYTES:-1]
-    if data[:_HEAD_BYTES] != _HEAD % crc32c(inner) or data[-1:] != b"}":
-        raise Corrupt("manifest CRC differs", where=where)
-    try:
-        body = orjson.loads(inner)
-        version = int(body["format"])
-    except (ValueError, TypeError, KeyError):
-        raise Corrupt("manifest is not such a document", where=where) from None
+    body = unseal(data, where)
+    version = body.get("format")
+    if not isinstance(version, int):
+        raise Corrupt("object is no manifest", where=where)
     if version > FORMAT:
         raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has format {version}, this program reads {FORMAT}")
-    found: Json = body
-    return found
+    return body
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -68,8 +53,8 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Manifest:
-    """The reverse of `encode`. Corrupt, Refused as `unseal`."""
-    body = unseal(data, where=where)
+    """The reverse of `encode`. Corrupt, Refused when a newer program wrote it."""
+    body = _body(data, where)
     try:
         manifest = Manifest(
             topic=str(body["topic"]),
@@ -104,8 +89,8 @@ def encode_sub(pid: PartitionId, level: int, nodes: Sequence[Node]) -> bytes:
 
 
 def decode_sub(data: bytes, where: str) -> tuple[Node, ...]:
-    """The nodes of a sub-manifest, in order of offset. Corrupt, Refused as `unseal`."""
-    body = unseal(data, where=where)
+    """The nodes of a sub-manifest, in order of offset. Corrupt, Refused when a newer program wrote it."""
+    body = _body(data, where)
     try:
         nodes = _nodes(body)
     except (ValueError, TypeError, KeyError) as error:

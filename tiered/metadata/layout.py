@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from tiered.cold.sealed import seal, unseal
 from tiered.errors import Corrupt
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
-from tiered.metadata.sealed import seal, unseal
 
 T = TypeVar("T")
 
