@@ -75,7 +75,9 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
             try:
                 server = await serve_http(node, host, port)
             except OSError as error:
-                raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {error.strerror}") from None
+                # asyncio puts a sentence of its own into strerror.
+                why = os.strerror(error.errno) if error.errno else str(error)
+                raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
             try:
                 if not port:
                     await node.announce(server.url.removeprefix("http://"))
@@ -92,6 +94,7 @@ async def _until_stopped(chosen: Settings) -> Exit:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     async with broker(chosen) as running, asyncio.TaskGroup() as group:
+        warn_of_store(running.node.world.store.url)
         print(ready_line(running), flush=True)
         ends = [group.create_task(event.wait()) for event in (told, running.node.ended)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -99,6 +102,14 @@ async def _until_stopped(chosen: Settings) -> Exit:
             each.cancel()
         log.info("stopping")
     return Exit.OK if told.is_set() else Exit.FAILED
+
+
+def warn_of_store(url: str) -> None:
+    """Says what the bucket is worth when it is not one."""
+    if url.startswith("memory:"):
+        log.warning("the bucket is memory: everything ends with this process")
+    elif url.startswith("file:"):
+        log.info("the bucket is a directory: what is in it is worth what that disk is worth store=%s", url)
 
 
 def ready_line(running: Running) -> str:

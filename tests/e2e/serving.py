@@ -1,0 +1,90 @@
+"""A broker as its users start it, for tests: `tiered serve` in a process of its own on a free port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
+SECONDS = 30.0
+
+
+def tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    whole = {**os.environ, **(env or {})}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=SECONDS, env=whole)
+
+
+class Served:
+    """A broker on a directory, ready when this returns. A context manager that stops it."""
+
+    def __init__(self, directory: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.log = directory.with_name(directory.name + ".log")
+        command = [*COMMAND, "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0", *arguments]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(env or {})}
+            )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        assert self.line, self.log.read_text()
+        self.url = self.line.split()[3]
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
+        """Status and JSON (or text) of one request."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=SECONDS)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, data, {"Content-Type": kind} if data else {})
+            response = connection.getresponse()
+            answer = response.read()
+            is_json = "json" in response.headers.get("Content-Type", "")
+            return response.status, json.loads(answer) if is_json and answer else answer.decode()
+        finally:
+            connection.close()
+
+    def create_topic(self, name: str, **configs: str) -> None:
+        """A topic with one partition."""
+        cluster = self.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
+        settings = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+        body = {"topic_name": name, "partitions_count": 1, "configs": settings}
+        status, answer = self.ask("POST", f"/v3/clusters/{cluster}/topics", body)
+        assert status == 201, answer
+
+    def produce(self, topic: str, *values: Any) -> list[int]:
+        """The offsets that the values got."""
+        body = {"records": [{"value": value} for value in values]}
+        status, answer = self.ask("POST", f"/topics/{topic}", body, "application/vnd.kafka.json.v2+json")
+        assert status == 200, answer
+        return [each["offset"] for each in answer["offsets"]]
+
+    def values(self, topic: str, offset: int = 0) -> list[Any]:
+        """The values from an offset on."""
+        status, answer = self.ask("GET", f"/topics/{topic}/partitions/0/records?offset={offset}&format=json")
+        assert status == 200, answer
+        return [record["value"] for record in answer["records"]]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ends it and gives its exit code."""
+        self.process.send_signal(how)
+        code = self.process.wait(SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.stop(signal.SIGKILL if kind else signal.SIGTERM)

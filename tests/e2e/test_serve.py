@@ -1,0 +1,126 @@
+"""`tiered serve` as a process: ready line, clean stop, kill, refusals, and what it does not load."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import Served, tiered
+
+HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "tqdm", "uuid6", "flask")
+
+
+def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        assert broker.line.startswith("tiered is ready: http://127.0.0.1:") and broker.line.endswith("/data/bucket\n")
+        status, health = broker.ask("GET", "/healthz")
+        assert (status, health["ok"], health["problems"]) == (200, True, [])
+        status, metrics = broker.ask("GET", "/metrics")
+        assert status == 200 and "# TYPE tiered_store_requests_total counter" in metrics
+        assert broker.stop() == 0
+        log = broker.log.read_text()
+    assert "clean=True" in log
+    assert "Traceback" not in log and " ERROR " not in log
+
+
+def test_ctrl_c_stops_it_as_cleanly(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        assert broker.stop(signal.SIGINT) == 0
+        assert "clean=True" in broker.log.read_text()
+
+
+def test_records_survive_a_kill_and_a_stop(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        broker.create_topic("kept")
+        assert broker.produce("kept", 1, 2) == [0, 1]
+        broker.stop(signal.SIGKILL)
+    with Served(tmp_path / "data") as broker:
+        assert broker.values("kept") == [1, 2]
+        assert broker.produce("kept", 3) == [2]
+    with Served(tmp_path / "data") as broker:
+        assert broker.values("kept") == [1, 2, 3]
+
+
+def test_a_lost_directory_comes_back_from_the_bucket(tmp_path: Path) -> None:
+    store = ("--store", f"file://{tmp_path}/bucket")
+    soon = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
+    with Served(tmp_path / "old", *store, *soon) as broker:
+        broker.create_topic("kept", file_delete_delay_ms="0")
+        broker.produce("kept", *range(50))
+        while broker.ask("GET", "/tiered/v1/topics/kept/partitions/0")[1]["cold_end_offset"] < 50:
+            pass
+        broker.stop(signal.SIGKILL)
+    listed = tiered("cold", "cat", store[0], store[1], "--topic", "kept", "--max", "2", "--offset", "7")
+    assert [line.split("\t")[1] for line in listed.stdout.splitlines()] == ["7", "8"]
+    with Served(tmp_path / "new", *store) as broker:
+        assert broker.values("kept") == list(range(50))
+        assert broker.produce("kept", "more") == [50]
+
+
+def test_a_second_process_on_the_directory_is_refused_and_told_by_whom(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        second = tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0")
+        assert (second.returncode, second.stdout) == (2, "")
+        assert f"in use by process {broker.process.pid}" in second.stderr.splitlines()[-1]
+        assert broker.ask("GET", "/healthz")[0] == 200
+
+
+def test_a_second_broker_on_the_store_is_refused_while_the_first_answers(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/bucket"
+    with Served(tmp_path / "one", "--store", store) as broker:
+        second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--store", store, "--http", "127.0.0.1:0")
+        assert second.returncode == 2
+        assert broker.url.removeprefix("http://") in second.stderr.splitlines()[-1]
+
+
+def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+    with Served(tmp_path / "one") as broker:
+        taken = broker.url.removeprefix("http://")
+        second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", taken)
+        assert second.returncode == 2
+        assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {taken}: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["-c", "log.segment.byte=5"],
+            "log.segment.byte: unknown broker setting; did you mean log.segment.bytes? (-c)",
+        ),
+        (["-c", "log.segment.bytes=5"], "log.segment.bytes=5: it must be an integer from 1024 to 2147483647 (-c)"),
+        (["--http", "8082"], "http=8082: it must be HOST:PORT with a port from 0 to 65535 (--http)"),
+        (["-c", "log.cleanup.policy=compact"], "log compaction is not built yet"),
+        (["--store", "ftp://x"], "ftp://x"),
+        (["--data-dir", "/dev/null/x"], "/dev/null/x"),
+    ],
+)
+def test_a_bad_setting_refuses_the_start_in_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+    refused = tiered("serve", "--data-dir", str(tmp_path / "data"), *arguments)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert len(refused.stderr.splitlines()) == 1 and refused.stderr.startswith("tiered: ")
+    assert words in refused.stderr
+
+
+def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
+    refused = tiered("serve", "--data-dir", str(tmp_path), env={"TIERED_NODE_ID": "one"})
+    assert refused.stderr == "tiered: node.id=one: it must be an integer from 0 to 2147483647 (TIERED_NODE_ID)\n"
+
+
+def test_listening_beyond_loopback_warns_that_there_is_no_login(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", "--http", "0.0.0.0:0") as broker:
+        broker.stop()
+        assert "no login" in broker.log.read_text()
+
+
+def test_a_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
+    """boto3 alone would cost half of the time to the ready line; each of these is for somebody else."""
+    with Served(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}) as broker:
+        broker.create_topic("t")
+        broker.produce("t", 1)
+        broker.stop()
+        loaded = {line.rsplit("|", 1)[1].strip() for line in broker.log.read_text().splitlines() if "|" in line}
+    assert "tiered.node" in loaded
+    assert not [name for name in loaded if name.split(".")[0] in HEAVY]
