@@ -154,7 +154,7 @@ class Partitions:
             self._logs[lead.at] = await self._open(lead.at, topic, unknown)
         hot = self._logs[lead.at]
         pid = Replica.id_of(lead.at, lead.topic_id)
-        begun = await begin(hot, self._cold, pid, lead.leader_epoch, fresh=lead.fresh)
+        begun = await begin(hot, self._cold, pid, fresh=lead.fresh)
         known = topic.partitions[lead.at.partition]
         return Replica(
             lead.at,
@@ -221,14 +221,19 @@ class Partitions:
     async def close_clean(self) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""
         try:
-            for hot in self._logs.values():
-                await hot.close_clean()
+            places = asyncio.Semaphore(OPENING_AT_ONCE)
+            await asyncio.gather(*(self._close_clean(hot, places) for hot in self._logs.values()))
             await self.save_offsets()
             await self._directory.mark_clean()
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False
         return True
+
+    @staticmethod
+    async def _close_clean(hot: DiskLog, places: asyncio.Semaphore) -> None:
+        async with places:
+            await hot.close_clean()
 
 
 def held(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:

@@ -21,14 +21,14 @@ class Begun(NamedTuple):
     restart: Restart | None
 
 
-async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, leader_epoch: int, *, fresh: bool) -> Begun:
-    """Makes the local log agree with what is cold and opens `leader_epoch` at its end. `fresh`: the topic was created
-    just now, so nothing of it can be cold. `Unavailable` when the bucket does not say; nothing is served then."""
+async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, *, fresh: bool) -> Begun:
+    """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
+    first batch. `fresh`: the topic was created just now, so nothing of it can be cold. `Unavailable` when the bucket
+    does not say; nothing is served then."""
     manifest = None if fresh else await cold.manifests.load(pid)
     restart = await _agree(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
-    hot.assign_epoch(leader_epoch, hot.end_offset)
     return Begun(manifest, restart)
 
 

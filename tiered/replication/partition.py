@@ -35,6 +35,9 @@ class Partition:
         self.high_watermark = 0
         self._isr = frozenset(isr)
         self._proposed: frozenset[int] = frozenset()
+        self._counted: frozenset[int] = self._isr
+        """Who must have a record before it is committed: committed and proposed members."""
+        self._alone = self._counted == {node_id}
         self._followers: dict[int, Follower] = {}
 
     @property
@@ -74,10 +77,12 @@ class Partition:
     def propose(self, isr: Collection[int]) -> None:
         """An ISR is under way to the metadata log: from now on it counts together with the committed one (rule R3)."""
         self._proposed = frozenset(isr)
+        self._count()
 
     def commit(self, isr: Collection[int], min_isr: int) -> bool:
         """The metadata log has it; nothing is proposed any more. Whether the high watermark moved."""
         self._isr, self._proposed = frozenset(isr), frozenset()
+        self._count()
         return self._move(min_isr)
 
     def check(self) -> None:
@@ -88,11 +93,15 @@ class Partition:
     def _move(self, min_isr: int) -> bool:
         if not self.may_ack(min_isr):
             return False
-        lowest = min(self._position(broker) for broker in self._isr | self._proposed)
+        lowest = self.end if self._alone else min(self._position(broker) for broker in self._counted)
         if lowest <= self.high_watermark:
             return False
         self.high_watermark = lowest
         return True
+
+    def _count(self) -> None:
+        self._counted = self._isr | self._proposed
+        self._alone = self._counted == {self.node_id}
 
     def _position(self, broker: int) -> int:
         if broker == self.node_id:

@@ -195,13 +195,15 @@ class Replica:
         """
         if self._gone is not None:
             raise self._gone
-        if acks not in (ALL, 0, 1):
+        config = self.log.config
+        if acks == ALL:
+            if not self._state.may_ack(config.min_insync_replicas):
+                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self._state.isr)} replicas of {self.at} are in sync")
+        elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
-        if acks == ALL and not self._state.may_ack(self.config.min_insync_replicas):
-            raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self._state.isr)} replicas of {self.at} are in sync")
         appended = self._write(data, deep)
         end = appended.last_offset + 1
-        if self.config.flush == "ack":
+        if config.flush == "ack":
             await self._flush_ack(end, acks, timeout_ms)
         else:
             self._advance(self.log.end_offset)
@@ -210,20 +212,21 @@ class Replica:
         return appended
 
     def _write(self, data: bytearray | memoryview, deep: bool) -> Appended:
-        if self._disk.dead is not None:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {self._disk.dead.why}")
+        disk, hot = self._disk, self.log
+        if disk.dead is not None:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
         try:
-            appended = self.log.append(data, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
+            appended = hot.append(data, leader_epoch=self._state.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
         except Refused as refused:
-            if refused.code is Code.KAFKA_STORAGE_ERROR and self.log.broken:
-                self._disk.died(refused.why)
+            if refused.code is Code.KAFKA_STORAGE_ERROR and hot.broken:
+                disk.died(refused.why)
             elif refused.code is Code.KAFKA_STORAGE_ERROR:
-                self._disk.refused(refused.why)
+                disk.refused(refused.why)
             raise
-        if self._disk.full is not None:
-            self._disk.worked()
-        if self.log.segment_count != self._segments_seen:
-            self._segments_seen = self.log.segment_count
+        if disk.full is not None:
+            disk.worked()
+        if hot.segment_count != self._segments_seen:
+            self._segments_seen = hot.segment_count
             self._segment_closed(self)
         return appended
 
@@ -263,7 +266,7 @@ class Replica:
             self._committed.leave(number)
 
     def _advance(self, position: int) -> None:
-        if self._state.advance(position, self.config.min_insync_replicas) and len(self._committed):
+        if self._state.advance(position, self.log.config.min_insync_replicas) and self._committed:
             for future in self._committed.wake(self._state.high_watermark):
                 if not future.done():
                     future.set_result(None)
