@@ -1,0 +1,40 @@
+"""How the demo shows what it does: numbered steps, a bar for the long ones, and how long each took."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tiered_api.cli.output import say
+
+
+class Steps:
+    """Numbered steps on stdout, bars on stderr. `seconds` of each step by its name."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._number = 0
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str, words: str) -> Iterator[Callable[[str], None]]:
+        """One step; the function given takes what came out of it, which is printed with the time taken."""
+        self._number += 1
+        say([f"[{self._number}/{self._total}] {words}"])
+        outcome: list[str] = []
+        started = time.monotonic()
+        yield outcome.append
+        self.seconds[name] = time.monotonic() - started
+        say(f"      {line}" for line in (*outcome, f"{self.seconds[name]:.1f} s"))
+
+
+@contextmanager
+def bar(total: int, unit: str) -> Iterator[Callable[[int], Any]]:
+    """A progress bar that is advanced by the function given; nothing where stderr is no terminal."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit, unit_scale=True, disable=not sys.stderr.isatty(), leave=False) as shown:
+        yield shown.update
