@@ -68,7 +68,6 @@ class SimLoop(Loop):
         finally:
             if gc_was_on:
                 gc.enable()
-                gc.collect()
         if self._errors:
             raise self._errors[0].get("exception") or AssertionError(self._errors[0]["message"])
         return result
