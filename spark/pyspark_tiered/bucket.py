@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 from pyspark_tiered.offsets import Bound, Kind
@@ -87,24 +87,19 @@ def pieces(url: str, split: Split) -> Iterator[Piece]:
 
     `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
     """
-    with asyncio.Runner() as runner:
-        opened = open_bucket(url)
-        bucket = runner.run(opened.__aenter__())
-        found = bucket.reader.iterate(
-            PartitionId(split.topic_id, split.partition), split.start, split.end, manifest=split.manifest()
-        )
-        try:
-            while (piece := runner.run(_next(found))) is not None:
-                yield piece
-        finally:
-            runner.run(_close(found))
-            runner.run(opened.__aexit__(None, None, None))
+    loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
+    try:
+        found = _pieces(url, split)
+        while (piece := loop.run_until_complete(anext(found, None))) is not None:
+            yield piece
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
 
-async def _next(found: AsyncIterator[Piece]) -> Piece | None:
-    return await anext(found, None)
-
-
-async def _close(found: AsyncIterator[Piece]) -> None:
-    if isinstance(found, AsyncGenerator):
-        await found.aclose()
+async def _pieces(url: str, split: Split) -> AsyncIterator[Piece]:
+    pid = PartitionId(split.topic_id, split.partition)
+    async with open_bucket(url) as bucket:
+        async for piece in bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest()):
+            yield piece

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,10 @@ log = logging.getLogger(__name__)
 class DeltaTable:
     """A topic's table at a folder (`file://` or `s3a://` URL)."""
 
-    def __init__(self, spark: SparkSession, url: str, topic_id: str) -> None:
+    def __init__(self, spark: SparkSession, url: str, topic: str, topic_id: str) -> None:
         self.url = url
-        self._spark = spark
-        self._topic_id = topic_id
+        self.topic = topic
+        self.topic_id = topic_id
         self._jvm: Any = spark._jvm
         self._log: Any = self._delta.DeltaLog.forTable(spark._jsparkSession, url)
 
@@ -40,28 +41,22 @@ class DeltaTable:
         """Whether there is a Delta table at all; read afresh."""
         return bool(self._snapshot().version() >= 0)
 
-    def create(self, topic: str) -> None:
-        """Makes the table when it is absent. `Refused` when it holds another topic, or an older one of this name."""
-        if not self.exists():
-            self._create(topic)
-        found = self._property(table.TOPIC_ID)
-        if found != self._topic_id:
-            held = f"topic id {found} ({self._property(table.TOPIC_NAME)})" if found else "no topic of this service"
-            raise Refused(
-                Code.INVALID_REQUEST,
-                f"the table at {self.url} holds {held}, not {topic} with id {self._topic_id}: "
-                "load into another warehouse, or move the old table away",
-            )
-
     def loaded(self) -> dict[int, int]:
-        """Next offset per partition; a partition never loaded is absent."""
+        """Next offset per partition; a partition never loaded is absent, a table that is not there has none.
+
+        `Refused` when the table holds another topic, or an older one of this name.
+        """
+        snapshot = self._snapshot()
+        if snapshot.version() < 0:
+            return {}
+        self._check(snapshot.metadata())
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        transactions = dict(converters.asJava(self._snapshot().transactions()))
-        return table.loaded(transactions, self._topic_id)
+        return table.loaded(dict(converters.asJava(snapshot.transactions())), self.topic_id)
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
         """True: these partitions now stand at these ends. False: another loader was there first, make a new plan.
 
+        The first commit makes the table.
         `Unavailable` when the commit failed and the table, read again, is unchanged: the same call may be repeated.
         """
         from delta.exceptions import DeltaConcurrentModificationException
@@ -84,10 +79,15 @@ class DeltaTable:
 
     def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
         transaction = self._log.startTransaction()
+        now_ms = time.time_ns() // 1_000_000
+        lines = table.actions(self.topic_id, files, advances, now_ms)
+        if transaction.readVersion() < 0:
+            lines = table.creation(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
+        else:
+            self._check(transaction.metadata())
         for step in advances:
-            if transaction.txnVersion(table.app_id(self._topic_id, step.partition)) != step.start:
+            if transaction.txnVersion(table.app_id(self.topic_id, step.partition)) != step.start:
                 return False
-        lines = table.actions(self._topic_id, files, advances, time.time_ns() // 1_000_000)
         parsed = [self._delta.actions.Action.fromJson(line) for line in lines]
         transaction.commit(self._seq(parsed), self._operation())
         return True
@@ -98,29 +98,21 @@ class DeltaTable:
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         return self._delta.DeltaOperations.Write(append, none, none, none, none, none, none, none, none)
 
-    def _create(self, topic: str) -> None:
-        from delta.tables import DeltaTable as Builder
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        builder = Builder.createIfNotExists(self._spark).location(self.url)
-        for name, kind in table.COLUMNS:
-            builder = builder.addColumn(name, kind)
-        for key, value in table.properties(topic, self._topic_id).items():
-            builder = builder.property(key, value)
-        try:
-            builder.execute()
-        except (Py4JError, PySparkException) as failure:
-            if not self.exists():  # else another loader made it at the same moment
-                raise Unavailable(f"Delta could not create {self.url}: {first_line(failure)}") from failure
-
     def _snapshot(self) -> Any:
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
         return self._log.update(False, none, none)
 
-    def _property(self, key: str) -> str | None:
-        found = self._snapshot().metadata().configuration().get(key)
-        return str(found.get()) if found.isDefined() else None
+    def _check(self, metadata: Any) -> None:
+        """The table is this topic's."""
+        found = {key: metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME)}
+        identity, name = (str(value.get()) if value.isDefined() else "" for value in found.values())
+        if identity != self.topic_id:
+            held = f"topic {name} with id {identity}" if identity else "something else"
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"the table at {self.url} holds {held}, not topic {self.topic} with id {self.topic_id}: "
+                "load into another warehouse, or move the old table away",
+            )
 
     def _seq(self, items: Sequence[Any]) -> Any:
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters

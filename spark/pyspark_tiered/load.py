@@ -91,35 +91,32 @@ class _Loader:
 
     def run(self) -> Progress:
         """Rounds until nothing cold is left to load."""
+        topic = _cold_topic(self._store, self._topic, {})
+        table = DeltaTable(self._spark, self._url, topic.name, topic.topic_id)
         failures = 0
-        while True:
-            topic = _cold_topic(self._store, self._topic, {})
-            table = DeltaTable(self._spark, self._url, topic.topic_id)
-            table.create(topic.name)
+        while failures < ATTEMPTS:
+            loaded = table.loaded()
+            topic = _cold_topic(self._store, self._topic, loaded)
+            if topic.topic_id != table.topic_id:
+                raise Unavailable(f"topic {self._topic} was deleted and made anew while it was loaded", final=True)
+            for gap in skipped(topic, loaded):
+                log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
+            plan = next_round(topic, loaded, self._spark.sparkContext.defaultParallelism, self._split_bytes)
             try:
-                moved = self._round(table)
+                moved = (not plan.splits and table.exists()) or self._round(table, plan, loaded)
             except Unavailable as failure:
-                failures += 1
-                if failures == ATTEMPTS or failure.final:
+                if failure.final:
                     raise
                 log.warning("round failed, trying again topic=%s why=%s", self._topic, failure)
-                continue
-            if moved is None:
+                moved = False
+            if moved and not plan.bytes_left:
                 self._tell("done", self._done)
                 return self._done
             failures = 0 if moved else failures + 1
-            if failures == ATTEMPTS:
-                raise Unavailable(f"other loaders of {self._url} were first {ATTEMPTS} times in a row")
+        raise Unavailable(f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} were first")
 
-    def _round(self, table: DeltaTable) -> bool | None:
-        """True: committed. False: another loader was first. None: there was nothing to do."""
-        loaded = table.loaded()
-        topic = _cold_topic(self._store, self._topic, loaded)
-        for gap in skipped(topic, loaded):
-            log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
-        plan = next_round(topic, loaded, self._spark.sparkContext.defaultParallelism, self._split_bytes)
-        if not plan.splits:
-            return None
+    def _round(self, table: DeltaTable, plan: Round, loaded: Mapping[int, int]) -> bool:
+        """True: committed. False: another loader was first. `Unavailable`: a new plan may do."""
         self._tell("planned", replace(self._done, log_bytes_left=_size(plan.splits) + plan.bytes_left))
         files = self._convert(plan, loaded)
         after = replace(
@@ -140,6 +137,8 @@ class _Loader:
         """One Spark task for each split. `Unavailable` when a segment vanished meanwhile: a new plan will do."""
         from py4j.protocol import Py4JJavaError
 
+        if not plan.splits:
+            return []
         store, url = self._store, self._url
         tasks = self._spark.sparkContext.parallelize(plan.splits, len(plan.splits))
         try:

@@ -29,8 +29,8 @@ def arrow_batches(
     for piece in found:
         first = piece.batches[0].at
         for group in _groups(piece.batches, group_bytes):
-            moved = [batch._replace(at=batch.at - first) for batch in group]
-            rows = record_batch(sections(piece.data, moved), columns, split.start, split.end)
+            placed = [batch._replace(at=batch.at - first) for batch in group] if first else group
+            rows = record_batch(sections(piece.data, placed), columns, split.start, split.end)
             if rows.num_rows:
                 yield rows
 

@@ -10,17 +10,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-COLUMNS = (
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    ("timestamp_type", "tinyint"),
-    ("key", "binary"),
-    ("value", "binary"),
-    ("headers", "array<struct<key:string,value:binary>>"),
+Json = dict[str, Any]
+"""A JSON object on its way out."""
+
+
+def _struct(**fields: str | Json) -> Json:
+    """A struct type as Spark writes its schemas."""
+    columns = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields.items()]
+    return {"type": "struct", "fields": columns}
+
+
+SCHEMA = _struct(
+    partition="integer",
+    offset="long",
+    timestamp="timestamp",
+    timestamp_type="byte",
+    key="binary",
+    value="binary",
+    headers={"type": "array", "elementType": _struct(key="string", value="binary"), "containsNull": True},
 )
+COLUMNS = tuple(str(field["name"]) for field in SCHEMA["fields"])
+PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 TOPIC_ID = "tiered.topic.id"
 TOPIC_NAME = "tiered.topic.name"
@@ -48,13 +60,24 @@ class Advance(NamedTuple):
     end: int
 
 
-def properties(topic: str, topic_id: str) -> dict[str, str]:
-    """Table properties. The topic's id keeps rows of a deleted and re-created topic out of the old table."""
-    return {
-        TOPIC_ID: topic_id,
-        TOPIC_NAME: topic,
-        "delta.dataSkippingStatsColumns": "partition,offset,timestamp",
+def creation(topic: str, topic_id: str, unique: str, now_ms: int) -> list[str]:
+    """The JSON lines that make a table, for its first commit. `unique` is a UUID.
+
+    The topic's id in the properties keeps rows of a deleted and re-created topic out of the old table.
+    """
+    metadata = {
+        "id": unique,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(SCHEMA),
+        "partitionColumns": [],
+        "configuration": {
+            TOPIC_ID: topic_id,
+            TOPIC_NAME: topic,
+            "delta.dataSkippingStatsColumns": "partition,offset,timestamp",
+        },
+        "createdTime": now_ms,
     }
+    return [json.dumps({"protocol": PROTOCOL}), json.dumps({"metaData": metadata})]
 
 
 def app_id(topic_id: str, partition: int) -> str:

@@ -47,7 +47,7 @@ def owner(spark: SparkSession, log_store: str, path: str) -> str:
 
 def commits(spark: SparkSession, driver: str, table: str, partition: int, count: int) -> int:
     """Moves a partition forward by ten offsets, until it was told `count` times that it did."""
-    delta = DeltaTable(spark, table, "race")
+    delta = DeltaTable(spark, table, "race", "race")
     told = 0
     while told < count:
         start = delta.loaded().get(partition, -1)

@@ -91,8 +91,7 @@ def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
-    table = DeltaTable(spark, url, "race")
-    table.create("race")
+    table = DeltaTable(spark, url, "race", "race")
     other.start("commits", url, 0, 4)
     told = racing.commits(spark, "self", url, 0, 4) + other.result()
     assert told == 8
@@ -104,8 +103,7 @@ def test_two_loaders_of_different_partitions_both_get_all_of_their_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
-    table = DeltaTable(spark, url, "race")
-    table.create("race")
+    table = DeltaTable(spark, url, "race", "race")
     other.start("commits", url, 1, 4)
     racing.commits(spark, "self", url, 0, 4)
     other.result()
