@@ -163,7 +163,10 @@ class Node:
         controller = Controller(self.image, self._own, lambda: text_id(self._draw_uuid()))
         self._runtime = Runtime(controller, _Snapshotting(metadata, self), self.world.clock, self._committed)
         self._main = asyncio.create_task(self._run(), name="node")
-        await self._register(gone)
+        try:
+            await self._register(gone)
+        except Refused as refused:
+            raise Unavailable(f"the broker could not register: {refused.why}") from None
         self._serving = True
         log.info(
             "broker serves node_id=%d cluster_id=%s incarnation=%s epoch=%d partitions=%d",

@@ -137,6 +137,8 @@ class Partitions:
                 replica = await self._begin(image.topics_by_id[lead.topic_id], lead)
             except (Unavailable, Corrupt, Refused) as error:
                 log.error("partition is not served partition=%s why=%s", lead.at, error)
+                if lead.at in self._logs and self._logs[lead.at].broken:
+                    self._disk.died(str(error))
                 self.unopened[lead.at] = (lead, str(error))
                 return
         self._replicas[lead.at] = replica
@@ -161,7 +163,11 @@ class Partitions:
             lead.topic_id,
             hot,
             Partition(
-                self.settings.node_id, lead.leader_epoch, known.isr, copies=len(known.replicas), end=hot.end_offset
+                self.settings.node_id,
+                lead.leader_epoch,
+                known.isr,
+                copies=len(known.replicas),
+                epoch_start=hot.end_offset,
             ),
             cold=self._cold,
             begun=begun,

@@ -24,14 +24,15 @@ class Follower:
 
 
 class Partition:
-    """What the leader of `leader_epoch` knows. `end` is the leader's own position; all offsets are exclusive ends."""
+    """What the leader of `leader_epoch`, which begins at `epoch_start`, knows. `end` is the leader's own position; all
+    offsets are exclusive ends."""
 
-    def __init__(self, node_id: int, leader_epoch: int, isr: Collection[int], *, copies: int, end: int) -> None:
+    def __init__(self, node_id: int, leader_epoch: int, isr: Collection[int], *, copies: int, epoch_start: int) -> None:
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.copies = copies
-        self.end = end
-        self.epoch_start = end
+        self.end = 0
+        self.epoch_start = epoch_start
         self.high_watermark = 0
         self._isr = frozenset(isr)
         self._proposed: frozenset[int] = frozenset()
@@ -55,9 +56,9 @@ class Partition:
         return len(self._isr) >= min(min_isr, self.copies)
 
     def advance(self, end: int, min_isr: int) -> bool:
-        """The leader's own position is `end`. Whether the high watermark moved."""
-        assert end >= self.end, (end, self.end)
-        self.end = end
+        """The leader's own position is `end`; one below the last is no news, as when a topic that counted appends
+        begins to count fsyncs. Whether the high watermark moved."""
+        self.end = max(end, self.end)
         return self._move(min_isr)
 
     def fetched(self, broker: int, incarnation: str, offset: int, min_isr: int) -> bool:

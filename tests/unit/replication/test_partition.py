@@ -9,7 +9,7 @@ from tiered.replication.partition import Cold, Keep, Partition, Restart, reconci
 
 
 def test_alone_what_is_written_is_committed() -> None:
-    partition = Partition(1, 4, [1], copies=1, end=0)
+    partition = Partition(1, 4, [1], copies=1, epoch_start=0)
     assert partition.advance(10, 1)
     assert partition.high_watermark == 10
     assert not partition.advance(10, 1)
@@ -17,7 +17,7 @@ def test_alone_what_is_written_is_committed() -> None:
 
 
 def test_what_is_committed_is_on_every_in_sync_copy() -> None:
-    partition = Partition(1, 4, [1, 2, 3], copies=3, end=0)
+    partition = Partition(1, 4, [1, 2, 3], copies=3, epoch_start=0)
     assert not partition.advance(10, 2)
     assert not partition.fetched(2, "b", 10, 2)
     assert partition.fetched(3, "c", 7, 2)
@@ -25,7 +25,7 @@ def test_what_is_committed_is_on_every_in_sync_copy() -> None:
 
 
 def test_nothing_is_committed_below_the_minimum_of_in_sync_copies() -> None:
-    partition = Partition(1, 4, [1, 2], copies=3, end=0)
+    partition = Partition(1, 4, [1, 2], copies=3, epoch_start=0)
     partition.fetched(2, "b", 10, 2)
     partition.advance(10, 2)
     assert partition.high_watermark == 10
@@ -36,13 +36,13 @@ def test_nothing_is_committed_below_the_minimum_of_in_sync_copies() -> None:
 
 
 def test_a_minimum_above_the_copies_asks_for_all_of_them() -> None:
-    partition = Partition(1, 4, [1], copies=1, end=0)
+    partition = Partition(1, 4, [1], copies=1, epoch_start=0)
     assert partition.may_ack(2)
     assert partition.advance(5, 2)
 
 
 def test_a_proposed_member_counts_before_it_is_committed() -> None:
-    partition = Partition(1, 4, [1], copies=2, end=0)
+    partition = Partition(1, 4, [1], copies=2, epoch_start=0)
     partition.advance(10, 1)
     partition.fetched(2, "b", 10, 1)
     partition.propose([1, 2])
@@ -52,7 +52,7 @@ def test_a_proposed_member_counts_before_it_is_committed() -> None:
 
 
 def test_a_follower_joins_only_from_the_start_of_the_leaders_epoch() -> None:
-    partition = Partition(1, 4, [1], copies=2, end=50)
+    partition = Partition(1, 4, [1], copies=2, epoch_start=50)
     assert not partition.may_join(2)
     partition.fetched(2, "b", 49, 1)
     assert not partition.may_join(2)
@@ -61,10 +61,18 @@ def test_a_follower_joins_only_from_the_start_of_the_leaders_epoch() -> None:
 
 
 def test_another_incarnation_of_an_in_sync_follower_is_fenced() -> None:
-    partition = Partition(1, 4, [1, 2], copies=2, end=0)
+    partition = Partition(1, 4, [1, 2], copies=2, epoch_start=0)
     partition.fetched(2, "b", 5, 1)
     with pytest.raises(Fenced):
         partition.fetched(2, "b2", 0, 1)
+
+
+def test_a_position_never_goes_back() -> None:
+    partition = Partition(1, 4, [1], copies=1, epoch_start=0)
+    partition.advance(10, 1)
+    assert not partition.advance(7, 1)
+    assert partition.high_watermark == 10
+    partition.check()
 
 
 LINEAGE = [(0, 0), (2, 100), (5, 250)]
