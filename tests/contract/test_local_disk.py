@@ -61,13 +61,15 @@ def test_a_failed_sync_ends_all_writing_and_leaves_reading(disk: LocalDisk) -> N
             await disk.sync_descriptor(pipe, "g", os.fsync)
         os.close(other)
         assert caught.value.final
-        for write in (lambda: file.append([b"x"]), lambda: file.truncate(0), lambda: disk.remove("f")):
+        for write in (lambda: file.append([b"x"]), lambda: file.truncate(0), lambda: disk.rename("f", "g")):
             with pytest.raises(Unavailable, match="sync failed path=g") as caught:
                 write()
             assert caught.value.final
         with pytest.raises(Unavailable):
             await file.sync()
         assert file.pread(0, 9) == b"abc"
+        disk.remove("f")
+        assert disk.list(".") == []
 
     asyncio.run(body())
 

@@ -113,7 +113,7 @@ class SimDisk:
         self.happened("rename", new)
 
     def remove(self, path: str) -> None:
-        self.enter("remove", path, write=True)
+        self.enter("remove", path)
         node = self._find(path)
         if node is None:
             return

@@ -173,6 +173,8 @@ def test_a_failed_sync_is_final() -> None:
         with pytest.raises(Unavailable):
             file.append([b"x"])
         assert file.pread(0, 1) == b""
+        disk.remove("f")
+        assert disk.list(".") == []
 
     SimLoop(0).run(main())
 

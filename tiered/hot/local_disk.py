@@ -2,7 +2,8 @@
 
 Every call but `sync` and `sync_dir` touches only the page cache and runs in place; these two go to a few threads.
 A write that fails with an I/O error, and any failed sync, ends all writing to the directory: what the page cache then
-holds is unknown, and asking again would only hide that. Reading goes on.
+holds is unknown, and asking again would only hide that. Reading goes on, and so does removing, because the mark that
+vouches for the page cache must go.
 """
 
 from __future__ import annotations
@@ -75,7 +76,6 @@ class LocalDisk:
             raise self.failure("rename", old, error) from None
 
     def remove(self, path: str) -> None:
-        self.must_write()
         target = self.resolve(path)
         try:
             if os.path.isdir(target) and not os.path.islink(target):
