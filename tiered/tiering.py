@@ -23,6 +23,7 @@ from tiered.replication.replica import Replica
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = (0.5, 60.0)
+NEVER = 2**63
 
 
 class Tiering:
@@ -45,7 +46,7 @@ class Tiering:
         self._due: dict[Replica, None] = {}
         self._busy: set[Replica] = set()
         self._failures: dict[Replica, int] = {}
-        self._swept: dict[Replica, int] = {}
+        self._sweep_at: dict[Replica, int] = {}
         self._wake = asyncio.Event()
         self._places = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
         self._failed = metrics.counter(
@@ -94,6 +95,7 @@ class Tiering:
         except (Unavailable, Corrupt, Refused) as error:
             self._failed.inc(1, type(error).__name__.lower())
             replica.upload_problem = str(error)
+            self._sweep_at[replica] = self._clock.wall_ms() + self._grace_ms()
             pause = self._pause(replica)
             log.warning("tiering failed partition=%s again_in=%.1f why=%s", replica.at, pause, error)
             group.create_task(self._again(replica, pause))
@@ -118,7 +120,7 @@ class Tiering:
         """It is led here no more."""
         self._due.pop(replica, None)
         self._failures.pop(replica, None)
-        self._swept.pop(replica, None)
+        self._sweep_at.pop(replica, None)
 
     async def tier(self, replica: Replica) -> None:
         """One pass: copy all that is closed, expire, drop what need not be here, sweep. `Fenced`, `Unavailable`,
@@ -204,8 +206,14 @@ class Tiering:
             replica.roll()
 
     async def _sweep(self, replica: Replica) -> None:
-        """Once per epoch, after this leader has written something under it: idle partitions are not listed."""
-        manifest, epoch = replica.manifest, replica.leader_epoch
-        if manifest is not None and manifest.leader_epoch == epoch and self._swept.get(replica) != epoch:
-            await replica.cold.collector.sweep(replica.pid, replica.topic, epoch)
-            self._swept[replica] = epoch
+        """Once after this epoch began, and after each failure that may have left an object behind, when the grace time
+        of what is there is over. A partition of which nothing is cold has nothing to sweep."""
+        now_ms = self._clock.wall_ms()
+        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._grace_ms()):
+            return
+        await self._taken_over(replica)
+        await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+        self._sweep_at[replica] = NEVER
+
+    def _grace_ms(self) -> int:
+        return self._settings.tiered_object_delete_delay_ms + 1
