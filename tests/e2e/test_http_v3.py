@@ -315,7 +315,8 @@ def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
         assert [(each["id"], each["offset"]) for each in answer.json["successes"]] == [("a", 0), ("e", 1)]
         failures = {each["id"]: each["error_code"] for each in answer.json["failures"]}
         assert failures == {"b": 42206, "c": 40402, "d": 413}
-        for wrong in ({}, {"entries": []}, {"entries": [{"id": "x"}, {"id": "x"}]}, {"entries": [{"id": "x" * 81}]}):
+        twice: list[dict[str, Any]] = [{"entries": [{"id": "x"}, {"id": "x"}]}, {"entries": [{"id": "x" * 81}]}]
+        for wrong in ({}, {"entries": []}, *twice):
             refused = await site.ask("POST", path, wrong)
             assert (refused.status, refused.json["error_code"]) == (422, 42208)
 

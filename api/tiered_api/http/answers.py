@@ -12,6 +12,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from tiered_api.http import media
 from tiered_api.http.errors import HttpError
+from tiered_api.http.request import Request
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -28,7 +29,6 @@ class Answer(web.StreamResponse):
         self.payload = body
         self.kind = kind
         self.fields = headers
-        self.seconds = 60.0
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         transport = request.transport
@@ -45,7 +45,7 @@ class Answer(web.StreamResponse):
             transport.write(body)
         self._eof_sent = True
         if transport.get_write_buffer_size():
-            await drained(request, self.seconds)
+            await drained(request)
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -68,13 +68,19 @@ def head_bytes(
     return head + b"\r\n"
 
 
-async def drained(request: web.BaseRequest, seconds: float) -> None:
-    """Waits until the client has taken enough for more to be written; cuts it off after `seconds`."""
+async def drained(request: web.BaseRequest) -> None:
+    """Waits until the client has taken enough for more to be written; cuts it off when it takes too long."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(write_seconds(request)):
             await request.writer.drain()
     except TimeoutError:
         cut_off(request)
+
+
+def write_seconds(request: web.BaseRequest) -> float:
+    """How long a client may take nothing."""
+    assert isinstance(request, Request)
+    return request.site.limits.write_seconds
 
 
 def cut_off(request: web.BaseRequest) -> NoReturn:

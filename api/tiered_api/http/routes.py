@@ -130,6 +130,7 @@ V3_TOPICS = (
         "Object",
         (Query("offset_type", "string", "earliest or latest: only that one"),),
     ),
+    _get(f"{TOPIC}/partitions/-/reassignment", partitions.list_reassignments, "List"),
     _get(f"{PARTITION}/replicas", partitions.list_replicas, "List"),
     _get(f"{PARTITION}/replicas/{{broker}}", partitions.get_replica, "Object"),
     _send("POST", f"{TOPIC}/records", v3_produce.produce_records, "RecordV3", "ReportV3"),

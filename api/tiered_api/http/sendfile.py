@@ -9,10 +9,10 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from tiered.ports import FileSlice
-from tiered_api.http.answers import Answer, Headers, cut_off, head_bytes
+from tiered_api.http.answers import Answer, Headers, cut_off, head_bytes, write_seconds
 
-SLICE_BYTES = 1 << 16
-"""Larger calls are slower on loopback."""
+SLICE_BYTES = 40 << 10
+"""Measured on loopback: 40 KiB a call moves 5.5 GB per CPU-second, 64 KiB or 16 KiB half of that."""
 TURN_BYTES = 1 << 20
 """After this many bytes without a wait other connections get their turn."""
 
@@ -43,11 +43,12 @@ class SliceAnswer(Answer):
         return None
 
     async def _copy(self, request: web.BaseRequest, transport: asyncio.Transport, source: int) -> None:
+        seconds = write_seconds(request)
         socket = os.dup(transport.get_extra_info("socket").fileno())
         try:
             while transport.get_write_buffer_size():
-                await writable(request, socket, self.seconds)
-            await copy(request, socket, source, self._piece, self.seconds)
+                await writable(request, socket, seconds)
+            await copy(request, socket, source, self._piece, seconds)
         finally:
             os.close(socket)
 

@@ -12,6 +12,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from tiered.errors import Corrupt
 from tiered.node import Node
 from tiered_api.http import quick
 from tiered_api.http.answers import refusal
@@ -186,8 +187,10 @@ class Listener(web.Server):
 
     @staticmethod
     def _refused(request: Request, answer: HttpError, error: Exception) -> web.StreamResponse:
-        if answer.status >= 500:
-            log.warning("request failed operation=%s status=%d reason=%s", request.operation, answer.status, error)
+        if isinstance(error, Corrupt):
+            log.error("stored data is corrupt operation=%s target=%r why=%s", request.operation, request.target, error)
+        elif answer.status >= 500:
+            log.debug("request failed operation=%s status=%d reason=%s", request.operation, answer.status, error)
         return refusal(answer, close=not request.content.is_eof())
 
 

@@ -51,6 +51,14 @@ async def get_partition_offset(request: Request) -> web.StreamResponse:
     return as_json({**shape, **offsets})
 
 
+async def list_reassignments(request: Request) -> web.StreamResponse:
+    """The partitions that are moving to other brokers: none, for nothing can move them yet."""
+    cluster(request)
+    if "topic" in request.args:
+        topic_image(request.site, request.args["topic"])
+    return as_json(listing(request, "KafkaReassignment", []))
+
+
 async def list_replicas(request: Request) -> web.StreamResponse:
     """The replicas of a partition."""
     topic, number = partition_of_path(request)

@@ -1,0 +1,212 @@
+"""Bytes that no honest client sends: each gets an error in the one form or a closed connection, and harms no other."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.http_site import RAW, Site, run, until
+from tiered.records.batch import encode
+from tiered_api.http.limits import Limits
+
+HOST = b"Host: x\r\n"
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def body_of(answer: bytes) -> dict[str, object]:
+    body: dict[str, object] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+    return body
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/9.9\r\n" + HOST + b"\r\n",
+        b"GET /\0 HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET / HTTP/1.1\r\nBad Header: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: 1\r\n folded\r\n\r\n",
+        b"POST /topics/t HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST /topics/t HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /topics/t HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /topics/t HTTP/1.1\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"A%d: 1\r\n" % n for n in range(200)) + b"\r\n",
+    ],
+    ids=lambda data: repr(data[:40]),
+)
+def test_a_request_that_is_not_http_is_answered_400_and_the_connection_ends(
+    tmp_path: Path, request_bytes: bytes
+) -> None:
+    async def story(site: Site) -> None:
+        answer = await site.raw(request_bytes)
+        assert status_of(answer) in (400, 414, 431), answer
+        assert body_of(answer)["error_code"] == status_of(answer)
+        assert b"Traceback" not in answer and b".py" not in answer
+        assert (await site.get("/healthz")).status == 200
+
+    run(tmp_path, story)
+
+
+def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        topic = f"{site.cluster}/topics/t"
+        refused = await site.ask("PUT", topic, {})
+        assert (refused.status, refused.json["error_code"]) == (405, 405)
+        assert refused.headers["Allow"] == "DELETE, GET, HEAD, PATCH"
+        assert (await site.ask("OPTIONS", topic)).status == 405
+        assert (await site.ask("POST", f"{topic}/records", b"{}", kind="text/plain")).status == 415
+        assert (await site.ask("POST", f"{topic}/records", b"{}", kind="")).status == 415
+        assert (await site.get("/../../etc/passwd")).status == 404
+        for target in (b"/topics/%2e%2e%2f%2e%2e%2fetc", b"/topics/..", b"/topics/../../etc/passwd", b"/topics//t"):
+            answer = await site.raw(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+            assert status_of(answer) == 404, (target, answer)
+        for target in (b"/topics/%00", b"/topics/%ff", b"http://other/topics"):
+            answer = await site.raw(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+            assert status_of(answer) == 400, (target, answer)
+        assert (await site.ask("GET", "/nothing", Expect="sorcery")).status == 404
+        assert (await site.ask("HEAD", "/topics")).body == b""
+
+    run(tmp_path, story)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        head = b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: " + RAW.encode() + b"\r\n"
+        announced = await site.raw(head + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
+        assert status_of(announced) == 413 and body_of(announced)["error_code"] == 413
+        grown = b"".join(b"10000\r\n" + b"x" * 65536 + b"\r\n" for _ in range(20))
+        assert status_of(await site.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + grown)) == 413
+
+    run(tmp_path, story, Limits(body_bytes=1 << 20))
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        host, port = site.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        data = encode([(site.node.world.clock.wall_ms(), None, b"v", ())])
+        writer.write(
+            b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: application/octet-stream\r\n"
+            b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(data)
+        )
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(data)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+        writer.close()
+
+    run(tmp_path, story)
+
+
+def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        assert await site.raw(b"") == b""
+        assert await site.raw(b"GET /topics HTTP/1.1\r\nHost:") == b""
+        body = b"POST /topics/t HTTP/1.1\r\n" + HOST + b"Content-Type: application/vnd.kafka.json.v2+json\r\n"
+        assert status_of(await site.raw(body + b"Content-Length: 10\r\n\r\n{")) == 408
+        records = f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nContent-Type: application/json\r\n".encode()
+        stream = await site.raw(records + HOST + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n')
+        assert b'"error_code":408' in stream
+
+    run(tmp_path, story, Limits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
+
+
+def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 1, max_message_bytes="20000000")
+        now = site.node.world.clock.wall_ms()
+        data = encode([(now, None, b"x" * 5_000_000, ())])
+        for _ in range(4):
+            await site.ask("POST", "/topics/t/partitions/0/records", data, kind=RAW)
+        host, port = site.url.removeprefix("http://").split(":")
+        for accept in (b"application/json", b"application/octet-stream", b"text/event-stream"):
+            lazy = socket.socket()
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect((host, int(port)))
+            ask = b"GET /topics/t/partitions/0/records?max_bytes=30000000 HTTP/1.1\r\n" + HOST
+            lazy.sendall(ask + b"Accept: " + accept + b"\r\n\r\n")
+            gauge = site.node.metrics.gauge("tiered_http_connections", "")
+            await until(lambda gauge=gauge: gauge.value() >= 2)  # type: ignore[misc]
+            await until(lambda gauge=gauge: gauge.value() <= 1)  # type: ignore[misc]
+            lazy.close()
+        assert (await site.get("/healthz")).status == 200
+
+    run(tmp_path, story, Limits(write_seconds=0.3))
+
+
+def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        host, port = site.url.removeprefix("http://").split(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        assert await site.raw(b"") == b""
+        assert site.node.metrics.counter("tiered_http_connections_refused_total", "").value() == 1
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        gauge = site.node.metrics.gauge("tiered_http_connections", "")
+        await until(lambda: gauge.value() == 0)
+        assert (await site.get("/healthz")).status == 200
+
+    run(tmp_path, story, Limits(connections=3))
+
+
+def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        broken = site.node.replica("t", 0)
+        kept, broken.log = broken.log, None  # type: ignore[assignment]
+        answer = await site.get("/topics/t/partitions/0/records")
+        assert (answer.status, answer.json["error_code"]) == (500, 500)
+        assert b"NoneType" not in answer.body and b"Traceback" not in answer.body
+        broken.log = kept
+
+    run(tmp_path, story)
+
+
+def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        body = b'{"value":{"type":"JSON","data":1}}'
+        head = (
+            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        other = b"GET /topics HTTP/1.1\r\nHost: x\r\n\r\n"
+        host, port = site.url.removeprefix("http://").split(":")
+
+        async def told(*pieces: bytes, answers: int) -> list[int]:
+            """The offsets (-1 for other answers) that come back for pieces sent one after the other."""
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            found: list[int] = []
+            for _ in range(answers):
+                start = await reader.readuntil(b"\r\n\r\n")
+                length = int(start.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                value = json.loads(await reader.readexactly(length))
+                found.append(value["offset"] if isinstance(value, dict) else -1)
+            writer.close()
+            return found
+
+        assert await told(head + body, answers=1) == [0]
+        assert await told(head + body, head + body, answers=2) == [1, 2]
+        assert await told(head + body + head + body, head + body, answers=3) == [3, 4, 5]
+        assert await told(head + body + head, body, head + body, answers=3) == [6, 7, 8]
+        assert await told(head, body, other, head + body, answers=3) == [9, -1, 10]
+        assert await told(other + head + body, head + body + other, answers=4) == [-1, 11, 12, -1]
+        assert await told(*[bytes([byte]) for byte in head + body], head + body, answers=2) == [13, 14]
+
+    run(tmp_path, story)

@@ -1,0 +1,90 @@
+"""REST v2 against a real broker: what its clients send, and what they get."""
+
+from pathlib import Path
+
+from tests.e2e.http_site import Site, run
+
+V2 = "application/vnd.kafka.v2+json"
+BINARY = "application/vnd.kafka.binary.v2+json"
+JSON = "application/vnd.kafka.json.v2+json"
+
+
+def test_topics_partitions_and_brokers_look_as_v2_shows_them(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("b")
+        await site.create("a", 2, retention_ms="60000")
+        listed = await site.get("/topics")
+        assert (listed.headers["Content-Type"], listed.json) == (V2, ["a", "b"])
+        assert (await site.get("/topics", "application/json")).headers["Content-Type"] == "application/json"
+        topic = (await site.get("/topics/a")).json
+        assert (topic["name"], topic["configs"]) == ("a", {"retention.ms": "60000"})
+        replica = {"broker": 1, "leader": True, "in_sync": True}
+        assert topic["partitions"] == [{"partition": n, "leader": 1, "replicas": [replica]} for n in range(2)]
+        assert (await site.get("/topics/a/partitions")).json == topic["partitions"]
+        assert (await site.get("/topics/a/partitions/1")).json == topic["partitions"][1]
+        assert (await site.get("/brokers")).json == {"brokers": [1]}
+        assert (await site.get("/")).json == {}
+        for path, code in (("/topics/no", 40401), ("/topics/no/partitions", 40401), ("/topics/a/partitions/2", 40402)):
+            answer = await site.get(path)
+            assert (answer.status, answer.json["error_code"]) == (404, code)
+        assert (await site.get("/topics", "text/html")).status == 406
+
+    run(tmp_path, story)
+
+
+def test_records_are_produced_in_both_embedded_formats(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 3)
+        records = [{"key": "MjE=", "value": "dg=="}, {"value": "dg==", "partition": 1}, {"value": None, "partition": 1}]
+        answer = await site.ask("POST", "/topics/t", {"records": records}, kind=BINARY)
+        keyed = (-973932308 & 0x7FFFFFFF) % 3
+        places = [(each["partition"], each["offset"], each["error_code"]) for each in answer.json["offsets"]]
+        assert answer.status == 200 and answer.headers["Content-Type"] == V2
+        assert places == [(keyed, 0, None), (1, 0 if keyed != 1 else 1, None), (1, 1 if keyed != 1 else 2, None)]
+        as_json = [{"key": {"k": 1}, "value": [1, "ü"]}, {"value": None}]
+        answer = await site.ask("POST", "/topics/t/partitions/2", {"records": as_json}, kind=JSON)
+        first = answer.json["offsets"][0]["offset"]
+        assert [each["partition"] for each in answer.json["offsets"]] == [2, 2]
+        read = (await site.ask("GET", f"/topics/t/partitions/2/records?offset={first}", accept=JSON)).json
+        assert [(record["key"], record["value"]) for record in read] == [({"k": 1}, [1, "ü"]), (None, None)]
+        offsets = (await site.get("/topics/t/partitions/2/offsets")).json
+        assert offsets == {"beginning_offset": 0, "end_offset": first + 2}
+
+    run(tmp_path, story)
+
+
+def test_a_record_that_its_partition_refuses_is_named_and_the_others_are_in(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 1, max_message_bytes="1000")
+        records = [{"value": "a"}, {"value": "x" * 5000}, {"value": "b", "partition": 7}, {"value": "c"}]
+        offsets = (await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)).json["offsets"]
+        assert [each["offset"] for each in offsets] == [0, None, None, 1]
+        assert [each["error_code"] for each in offsets] == [None, 1, 1, None]
+        assert "1000" in offsets[1]["error"] and "partition 7" in offsets[2]["error"]
+
+    run(tmp_path, story)
+
+
+def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        for body, kind, status in (
+            ({"records": [{"value": "dg=="}, {"value": "not base64"}]}, BINARY, 422),
+            ({"records": [{"value": {"a": 1}}]}, "application/json", 422),
+            ({"records": []}, JSON, 422),
+            ({"record": []}, JSON, 422),
+            ([1], JSON, 422),
+            (b'{"records": [', JSON, 400),
+            ({"records": [{"value": 1, "partition": "0"}]}, JSON, 400),
+            ({"records": [{"value": 1}]}, "application/vnd.kafka.avro.v2+json", 415),
+            ({"records": [{"value": 1}]}, "", 415),
+        ):
+            answer = await site.ask("POST", "/topics/t", body, kind=kind)
+            assert answer.status == status, (body, answer)
+            assert answer.json["error_code"] // 100 in (status, status // 100)
+        wrong = {"records": [{"value": 1, "partition": 1}]}
+        assert (await site.ask("POST", "/topics/t/partitions/0", wrong, kind=JSON)).status == 422
+        assert (await site.ask("POST", "/topics/t/partitions/1", wrong, kind=JSON)).json["error_code"] == 40402
+        assert site.node.replica("t", 0).high_watermark == 0
+
+    run(tmp_path, story)
