@@ -351,7 +351,8 @@ class DiskLog:
             raise self._storage_error(error) from None
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts the batch that holds `offset` and all after it; the end is then where that batch began."""
+        """Cuts the batch that holds `offset` and all after it; the end is then where that batch began. `flush` before
+        the next append: else a power cut could bring back parts of both histories."""
         if offset >= self.end_offset:
             return
         if offset <= self._tail.segments[0].base_offset:
@@ -362,7 +363,7 @@ class DiskLog:
 
     def restart_at(self, offset: int, epochs: Lineage, producer_snapshot: bytes | None) -> None:
         """Forgets all that is local and begins empty at `offset`, with the history that others kept of what lies
-        below it (the bucket, or a leader)."""
+        below it (the bucket, or a leader). `flush` before the next append, as after `truncate_to`."""
         producers = ProducerStates(offset)
         if producer_snapshot:
             producers = ProducerStates.from_snapshot(producer_snapshot, offset, where=self.name)

@@ -18,6 +18,9 @@ from tiered.hot.producers import ProducerStates
 from tiered.hot.replay import load_producers
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Proof, Segment, parse_lines
+from tiered.ids import NO_EPOCH
+from tiered.records.batch import header
+from tiered.records.model import HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ class Opening:
         self._trusted_to = trusted_to
         self._cut_bytes = 0
         self._touched = False
+        self._last_epoch = NO_EPOCH
+        """Of the last batch that was checked: a lower one after it is of a history that was cut off."""
 
     def run(self, start_offset: int) -> Opened:
         """`start_offset` is where an empty directory begins."""
@@ -58,6 +63,8 @@ class Opening:
         epochs = epochs or Epochs()
         segments, builder = self._open_segments(listing, noted, epochs, start_offset)
         end = segments[-1].next_offset
+        if self._trusted_to != recovery.EVERYTHING and not rebuild:
+            rebuild = not self._fits(epochs, segments)
         if rebuild:
             self._walk_epochs(segments, epochs)
         if epochs.truncate_from(end) or rebuild:
@@ -142,8 +149,9 @@ class Opening:
         builder, end, next_offset = resume.builder, resume.position, resume.next_offset
         kept = len(builder.offsets), len(builder.times)
         for batch in self._files.walked(base, end, check_crc=True):
-            if batch.base_offset < next_offset:
+            if batch.base_offset < next_offset or batch.leader_epoch < self._last_epoch:
                 break
+            self._last_epoch = batch.leader_epoch
             builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
             if batch.leader_epoch > epochs.latest:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -221,8 +229,26 @@ class Opening:
             return None
 
     def _walk_epochs(self, segments: list[Segment], epochs: Epochs) -> None:
-        epochs.truncate_from(0)
+        epochs.truncate_from(segments[0].base_offset)
         for segment in segments:
             for batch in self._files.walked(segment.base_offset, 0, check_crc=False):
-                if batch.leader_epoch > epochs.latest:
+                if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
                     epochs.assign(batch.leader_epoch, batch.base_offset)
+
+    def _fits(self, epochs: Epochs, segments: list[Segment]) -> bool:
+        """Whether the lineage is that of the batches: after a power cut one of a cut log and its lineage may be back as
+        it was before. Walks the segments in which an epoch begins, and the last; of the rest looks at the first batch.
+        """
+        starts = {start for _, start in epochs.lineage}
+        for segment in segments:
+            base = segment.base_offset
+            if segment is segments[-1] or any(base < start < segment.next_offset for start in starts):
+                walked = self._files.walked(base, 0, check_crc=False)
+                seen = ((one.leader_epoch, one.base_offset) for one in walked)
+            else:
+                first = header(self._files.log(base).pread(0, HEADER_BYTES))
+                seen = (one for one in [(first.leader_epoch, first.base_offset)])
+            if any(epoch != epochs.epoch_at(offset) for epoch, offset in seen):
+                log.warning("leader epochs are those of another history directory=%s", self._files.directory)
+                return False
+        return True

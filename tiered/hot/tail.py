@@ -43,7 +43,7 @@ class Unsynced:
 
     def cut(self, end_offset: int) -> None:
         self.flushed_offset = min(self.flushed_offset, end_offset)
-        self.noted_to = min(self.noted_to, end_offset)
+        self.noted_to = -1
         self.ceiling = min(self.ceiling, end_offset)
         self.names = True
 

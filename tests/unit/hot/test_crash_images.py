@@ -41,6 +41,7 @@ class Story:
     """Bytes of each batch of the present history, by base offset."""
     old: set[bytes] = field(default_factory=set)
     """Batches that were cut off."""
+    promised: int | None = None
 
     def __post_init__(self) -> None:
         self.disk = disk(self.seed)
@@ -62,7 +63,7 @@ class Story:
                 log.roll()
                 epoch += 1
             else:
-                self._cut(log)
+                await self._cut(log)
                 epoch += 1
         self.disk.observer = None
 
@@ -74,13 +75,18 @@ class Story:
         append(log, data, epoch)
         self.written[first] = bytes(data)
 
-    def _cut(self, log: DiskLog) -> None:
-        log.truncate_to(self.rng.randint(log.end_offset // 2, log.end_offset))
+    async def _cut(self, log: DiskLog) -> None:
+        offset = self.rng.randint(log.end_offset // 2, log.end_offset)
+        # From the call on, nothing is promised of what it cuts.
+        self.promised = max((base for base in self.written if base <= offset), default=0)
+        log.truncate_to(offset)
+        await log.flush()
+        self.promised = None
         for base in [base for base in self.written if base >= log.end_offset]:
             self.old.add(self.written.pop(base))
 
     def _take(self, op: Op, log: DiskLog) -> None:
-        flushed = log.flushed_offset
+        flushed = log.flushed_offset if self.promised is None else min(log.flushed_offset, self.promised)
         kept = b"".join(data for base, data in sorted(self.written.items()) if base < flushed)
         power = self.disk.crash_image(random.Random(f"{self.seed} {op.number}"))
         self.images.append(Image(op, power, False, flushed, kept))
