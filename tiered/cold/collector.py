@@ -89,10 +89,12 @@ class Collector:
 
         written = await self._manifests.change(manifest.pid, manifest.topic, epoch, step)
         assert before is not None
-        keys = await self._dropped(before, written)
+        self._delete_later(await self._dropped(before, written))
+        return written
+
+    def _delete_later(self, keys: list[str]) -> None:
         due = self._clock.mono_ns() + self._grace_ms * 1_000_000
         self._pending.extend((due, key) for key in keys)
-        return written
 
     async def _dropped(self, before: Manifest, after: Manifest) -> list[str]:
         keys: list[str] = []
@@ -126,10 +128,11 @@ class Collector:
 
     async def sweep(self, pid: PartitionId, topic: str, epoch: int) -> list[str]:
         """Deletes what no manifest can name any more: orphans of lower epochs, own abandoned uploads, expired objects
-        that a restart forgot. Returns the keys. Fenced, Unavailable, Corrupt.
+        that a restart forgot. Returns the keys deleted now. Fenced, Unavailable, Corrupt.
 
         The order is the safety: take the manifest over, list, note what is in the making, load the manifest. An object
-        listed but neither in the making nor named by that manifest never will be named.
+        listed but neither in the making nor named by that manifest never will be named. Young ones go after the grace
+        time, with `delete_due`: readers may hold an older manifest.
         """
         await self._manifests.take_over(pid, topic, epoch)
         listed = await self._list(partition_prefix(pid))
@@ -138,7 +141,10 @@ class Collector:
         if manifest is None or manifest.leader_epoch != epoch:
             raise Fenced(f"{pid}: the manifest is not under epoch {epoch} any more")
         alive = {key async for key in self._manifests.named(manifest)}
-        keys = garbage(listed, alive, busy, epoch, self._clock.wall_ms() - self._grace_ms)
+        found = garbage(listed, alive, busy, epoch)
+        old_ms = self._clock.wall_ms() - self._grace_ms
+        self._delete_later([item.key for item in found if item.modified_ms > old_ms])
+        keys = [item.key for item in found if item.modified_ms <= old_ms]
         await self._delete(keys)
         self._deleted.inc(len(keys), "swept")
         if keys:

@@ -133,20 +133,16 @@ def dropped(nodes: Iterable[Node], old_start: int, new_start: int, opened: Opene
     return keys
 
 
-def garbage(
-    listed: Iterable[Listed], alive: Collection[str], busy: Collection[str], leader_epoch: int, before_ms: int
-) -> list[str]:
-    """Keys that nobody can name any more: of this epoch or a lower one, not alive in the manifest, not being uploaded.
+def garbage(listed: Iterable[Listed], alive: Collection[str], busy: Collection[str], leader_epoch: int) -> list[Listed]:
+    """Objects that nobody can name any more: of this epoch or a lower one, not alive in the manifest nor in the making.
 
-    Safe because the manifest has been taken over under `leader_epoch`: no lower epoch can name its keys any more, and
+    Final, because the manifest has been taken over under `leader_epoch`: no lower epoch can name its keys any more, and
     this epoch's own are in `busy` until they are decided. Keys of higher epochs belong to a newer leader and stay.
-    `before_ms` (by the store's clock) spares readers of older manifests; safety does not rest on it.
     """
     return [
-        item.key
+        item
         for item in listed
-        if item.modified_ms <= before_ms
-        and item.key not in alive
+        if item.key not in alive
         and item.key not in busy
         and (name := parse_key(item.key)) is not None
         and name.leader_epoch <= leader_epoch

@@ -103,7 +103,7 @@ def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
     rig.run(story)
 
 
-def test_the_sweep_spares_what_is_young_what_is_newer_and_what_it_does_not_know() -> None:
+def test_the_sweep_spares_what_is_newer_and_unknown_for_good_and_what_is_young_for_a_while() -> None:
     rig = Rig()
     fill(rig)
 
@@ -119,6 +119,9 @@ def test_the_sweep_spares_what_is_young_what_is_newer_and_what_it_does_not_know(
         assert await broker.collector.sweep(PID, TOPIC, 5) == [orphan]
         left = await rig.keys()
         assert {newer, foreign, young, manifest_key(PID)} <= set(left) and len(await rig.keys(".seg")) == 12
+        await rig.clock.sleep(2)
+        assert await broker.collector.delete_due() == 1
+        assert set(await rig.keys()) == set(left) - {young}
 
     rig.run(story)
 
