@@ -227,6 +227,7 @@ def test_events_follow_the_log_and_resume_after_the_last_one_seen(tmp_path: Path
         for last in ("x", "-1", "1" * 30):
             assert (await site.ask("GET", PATH, accept=EVENTS, Last_Event_ID=last)).status == 400
         assert (await site.get(f"{PATH}?offset=500", EVENTS)).status == 416
+        assert (await site.ask("HEAD", PATH, accept=EVENTS)).headers["Content-Type"] == EVENTS
 
     run(tmp_path, story)
 

@@ -88,3 +88,15 @@ def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Pat
         assert site.node.replica("t", 0).high_watermark == 0
 
     run(tmp_path, story)
+
+
+def test_a_request_of_very_many_records_keeps_their_order_in_one_partition(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 3)
+        records = [{"value": n} for n in range(12_000)]
+        answer = await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)
+        offsets = answer.json["offsets"]
+        assert [each["offset"] for each in offsets] == list(range(12_000))
+        assert len({each["partition"] for each in offsets}) == 1
+
+    run(tmp_path, story)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from tiered_api.http.site import Site
 
 RECORD_OVERHEAD = 32
 """Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""
+
+AT_ONCE = 5_000
+"""Records of one request that are dealt with before others get their turn."""
 
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -86,8 +90,21 @@ def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming)
 
 async def append_many(site: Site, topic: TopicImage, records: Sequence[Incoming]) -> list[Placed | HttpError]:
     """One batch per partition, more only where one would be too large; what became of each record, in order."""
+    turn = next(turns)
+    if len(records) <= AT_ONCE:
+        return await _append_some(site, topic, records, turn)
+    outcomes: list[Placed | HttpError] = []
+    for start in range(0, len(records), AT_ONCE):
+        outcomes += await _append_some(site, topic, records[start : start + AT_ONCE], turn)
+        await asyncio.sleep(0)
+    return outcomes
+
+
+async def _append_some(
+    site: Site, topic: TopicImage, records: Sequence[Incoming], turn: int
+) -> list[Placed | HttpError]:
     outcomes: list[Placed | HttpError] = [_UNKNOWN] * len(records)
-    turn, count = next(turns), len(topic.partitions)
+    count = len(topic.partitions)
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
         groups.setdefault(choose(record, count, turn), []).append(n)

@@ -32,6 +32,8 @@ async def read_records(request: Request) -> web.StreamResponse:
     if kind == media.BINARY:
         return await _raw(request, await asked(request, limits.read_bytes))
     ask = await asked(request, limits.json_bytes)
+    if kind == media.EVENTS and request.method == "HEAD":
+        return Answer(kind=kind)
     if kind == media.EVENTS:
         return await stream_events(request, ask, form(request))
     return await _json(request, ask, kind)
