@@ -99,6 +99,7 @@ class FakeS3(S3Server):
             case HttpFault(kind=Kind.LATE_APPLY):
                 task = asyncio.create_task(self._apply_late(fault.seconds, request, bucket, key, body))
                 self.late[task] = None
+                task.add_done_callback(self.late.pop)
                 return _hang_up(request)
         stale_seconds = fault.seconds if fault and fault.kind is Kind.STALE_LIST else 0.0
         response = self.rules.answer(request, bucket, key, body, stale_seconds)
@@ -169,7 +170,7 @@ def s3_fake() -> Iterator[FakeS3]:
         fake.endpoint = f"http://{host}:{port}"
         started.set()
         await stop.wait()
-        for task in fake.late:
+        for task in list(fake.late):
             task.cancel()
         await runner.cleanup()
 

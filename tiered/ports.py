@@ -99,7 +99,7 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """412: `if_absent` and it is there, or `if_match` and it is another. May be one's own earlier put (rule M1)."""
+    """412: `if_absent` and it is there, or `if_match` and it is another or gone. May be one's own put (rule M1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +155,12 @@ class ObjectStore(Protocol):
     url: str
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
-        """The bytes `[start, start + length)`, shorter only at the end of the object. `Unavailable` after own retries."""
+        """The bytes `[start, start + length)`, shorter only at the end of the object; `Unavailable` after own retries.
+        Only a whole object's bytes may have been checked on the way: whoever reads a range proves it himself."""
 
-    async def put(
-        self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
-    ) -> PutResult:
-        """With a condition: tried once, the outcome is the caller's to judge. Without: retried inside."""
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        """With a condition: tried once, the outcome is the caller's to judge; `Unavailable` only when the store refused
+        it and nothing landed. Without: retried inside."""
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         """One object from many parts, streamed: memory does not grow with its size. Retried inside; unconditional,

@@ -4,7 +4,7 @@ Two clients: the one for conditional puts never tries again by itself (a retry a
 success into a 412), the other does. Three lanes of threads: uploads and ranged reads cannot starve metadata, and reads
 that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
 
-A put raises `Unavailable` only when the store refused it: then nothing landed. All else that is not clear is `Unknown`.
+A conditional put raises `Unavailable` only when the store refused it and nothing landed; what is not clear is `Unknown`.
 """
 
 from __future__ import annotations
