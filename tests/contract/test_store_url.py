@@ -56,5 +56,20 @@ def test_a_bad_url_is_refused_with_what_is_allowed(url: str, why: str) -> None:
     assert "s3://bucket" in caught.value.why or "file:///dir" in caught.value.why
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("AWS_ENDPOINT_URL_S3", "nonsense", "Invalid endpoint: nonsense"),
+        ("AWS_PROFILE", "nobody", "nobody.* not be found"),
+    ],
+)
+def test_an_environment_that_s3_cannot_use_is_refused(
+    name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Refused, match=f"cannot use the store s3://bucket: .*{why}"):
+        open_store("s3://bucket", SystemClock(), SystemRng())
+
+
 def test_a_broker_without_s3_does_not_pay_for_it() -> None:
     subprocess.run([sys.executable, "-c", LIGHT], check=True, timeout=60)

@@ -4,7 +4,7 @@ Two clients: the one for conditional puts never tries again by itself (a retry a
 success into a 412), the other does. Three lanes of threads: uploads and ranged reads cannot starve metadata, and reads
 that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
 
-A conditional put raises `Unavailable` only when the store refused it and nothing landed; what is not clear is `Unknown`.
+A conditional put raises `Unavailable` only when the store refused it and nothing landed; the unclear is `Unknown`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tiered.cold.lanes import Lane
 from tiered.cold.parts import Parts, Window
-from tiered.errors import Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ports import (
     Buffer,
     Clock,
@@ -70,9 +70,12 @@ class S3Store:
         self._random = rng.stream("s3-backoff")
         self._part_bytes = part_bytes
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
-        session = boto3.session.Session()
-        self._once = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
-        self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+        try:
+            session = boto3.session.Session()
+            self._once = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
+            self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+        except (BotoCoreError, ValueError) as error:  # an endpoint that is no URL, a profile that is not there
+            raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_words(error)}") from None
         self._conditional = Lane("s3-conditional", CONDITIONAL_WORKERS)
         self._meta = Lane("s3-meta", META_WORKERS)
         self._bulk = Lane("s3-bulk", BULK_WORKERS)
@@ -317,7 +320,7 @@ def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _words(error: BotoCoreError | ClientError) -> str:
+def _words(error: Exception) -> str:
     """One line without newlines: it goes into logs."""
     return " ".join(str(error).split())
 
