@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
+from dataclasses import asdict
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import print_json, say, size
+
+if TYPE_CHECKING:
+    from pyspark_tiered.load import Progress
+    from pyspark_tiered.verify import Verified
+
+LISTED_MAX = 20
 
 
 def missing() -> str:
@@ -13,3 +26,82 @@ def missing() -> str:
     from pyspark_tiered import jars
 
     return jars.missing_tools(build=not jars.cache_folder().is_dir())
+
+
+def load(args: Namespace) -> int:
+    """Loads a topic, telling of each step; with --follow until it is interrupted."""
+    if lack := missing():
+        return _lacking(lack)
+    from pyspark_tiered.load import load as run
+
+    def tell(progress: Progress) -> None:
+        if args.format == "json":
+            print_json(asdict(progress))
+            sys.stdout.flush()
+        elif progress.step != "converted":
+            say([progress_line(progress)])
+
+    run(args.store, args.topic, args.warehouse, follow=args.follow, progress=tell)
+    return Exit.OK
+
+
+def verify(args: Namespace) -> int:
+    """Compares a table with the bucket; exit code 1 and the list when it does not hold every record once."""
+    if lack := missing():
+        return _lacking(lack)
+    from pyspark_tiered.verify import verify as run
+
+    found = run(args.store, args.topic, args.warehouse)
+    if args.format == "json":
+        print_json(_as_json(found))
+    else:
+        say(verified_lines(found))
+    return Exit.OK if found.ok else Exit.FAILED
+
+
+def sql(args: Namespace) -> int:
+    """Asks the loaded tables."""
+    if lack := missing():
+        return _lacking(lack)
+    from pyspark_tiered.sql import render
+    from pyspark_tiered.sql import sql as run
+
+    print(render(run(args.warehouse, args.query), args.format))
+    return Exit.OK
+
+
+def progress_line(progress: Progress) -> str:
+    """How far a load is, in words."""
+    done, left = size(progress.log_bytes), size(progress.log_bytes_left)
+    return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
+
+
+def verified_lines(found: Verified) -> list[str]:
+    """The outcome of a comparison, in words."""
+    bounds = ", ".join(f"{number}: {end}" for number, end in sorted(found.loaded.items()))
+    lines = [f"{found.table}: {found.rows:,} rows compared with the bucket; loaded up to {bounds or 'nothing'}"]
+    for gap in found.gaps[:LISTED_MAX]:
+        lines.append(f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {gap.why}")
+    for fault in found.faults[:LISTED_MAX]:
+        lines.append(f"partition {fault.partition}, offset {fault.offset}: {fault.kind}")
+    for what, listed in (("gaps", found.gaps), ("faults", found.faults)):
+        if len(listed) > LISTED_MAX:
+            lines.append(f"... {len(listed)} {what} in all")
+    lines.append("every record is there once" if found.ok else "the table does not hold every record once")
+    return lines
+
+
+def _as_json(found: Verified) -> dict[str, Any]:
+    return {
+        "table": found.table,
+        "ok": found.ok,
+        "rows": found.rows,
+        "loaded": {str(number): end for number, end in found.loaded.items()},
+        "faults": [fault._asdict() for fault in found.faults],
+        "gaps": [gap._asdict() for gap in found.gaps],
+    }
+
+
+def _lacking(lack: str) -> int:
+    print(f"tiered: {lack}", file=sys.stderr)
+    return Exit.MISSING
