@@ -90,6 +90,8 @@ class Node:
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._known_directory = False
+        self._trustworthy = False
+        self._trusted = False
         self._failure = ""
         self._serving = False
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").read(
@@ -157,8 +159,7 @@ class Node:
         self._found = found
         self.settings = broker_settings(image, self._own, self.settings.node_id)
         self.partitions.settings = self.settings
-        if await self.partitions.recover(image, self._found) and not self._found.same_boot:
-            await self.directory.trust()
+        self._trustworthy = await self.partitions.recover(image, self._found)
         self.image = await metadata.take(image, self.settings.node_id, self.incarnation)
         controller = Controller(self.image, self._own, lambda: text_id(self._draw_uuid()))
         self._runtime = Runtime(controller, _Snapshotting(metadata, self), self.world.clock, self._committed)
@@ -235,6 +236,11 @@ class Node:
         except Refused:
             self.partitions.unreported += lost
             raise
+        self.partitions.doubtful -= {replica.at for replica in lost}
+        if self._trustworthy and not self.partitions.doubtful and not self._trusted:
+            # Not earlier: after a death before this, the next start must doubt the same logs again.
+            self._trusted = True
+            await self.directory.trust()
 
     # -- running ------------------------------------------------------------------------------------------------------
 

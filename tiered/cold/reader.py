@@ -71,8 +71,19 @@ class ColdReader:
         With `epoch`, only data of that history. Refused(OFFSET_OUT_OF_RANGE), Unavailable, Corrupt.
         """
         stream = self._resumed(pid, offset, epoch)
-        if stream is None:
+        piece = await self._piece(pid, offset, stream, max_bytes) if stream is not None else None
+        if stream is None or piece is None:
+            # A stream that is at its end knew an older manifest: what follows may be cold since.
             stream = await self._begin(pid, manifest, offset, epoch)
+            piece = await self._piece(pid, offset, stream, max_bytes)
+        if piece is None:
+            raise _out_of_range(pid, offset)
+        self._keep(pid, stream)
+        self._bytes.inc(len(piece.data))
+        return bytes(piece.data)
+
+    async def _piece(self, pid: PartitionId, offset: int, stream: Stream, max_bytes: int) -> Piece | None:
+        """The next piece; None at the end of the stream, which is closed then, as it is when the read fails."""
         try:
             piece = await stream.piece(max_bytes)
         except BaseException as fault:
@@ -82,10 +93,7 @@ class ColdReader:
             raise
         if piece is None:
             stream.close()
-            raise _out_of_range(pid, offset)
-        self._keep(pid, stream)
-        self._bytes.inc(len(piece.data))
-        return bytes(piece.data)
+        return piece
 
     async def iterate(
         self, pid: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None

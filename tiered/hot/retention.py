@@ -119,7 +119,7 @@ def _local(closed: Sequence[Held], active: Held, config: TopicConfig, now_ms: in
     for segment in closed:
         rest -= segment.size
         by_time = keep_ms >= 0 and now_ms - stamp_ms(segment, now_ms) > keep_ms
-        by_size = 0 <= keep_bytes <= rest
+        by_size = 0 <= keep_bytes < rest + segment.size
         if segment.next_offset > cold_end or not (by_time or by_size):
             break
         below = segment.next_offset

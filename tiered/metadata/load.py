@@ -7,13 +7,16 @@ when the boundary has passed what it took, or an entry is missing, it starts ove
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.metadata import layout
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format
-from tiered.ports import NotFound, ObjectStore
+from tiered.ports import Got, NotFound, ObjectStore
+
+T = TypeVar("T")
 
 _ATTEMPTS = 8
 _WINDOW_MAX = 32
@@ -37,10 +40,10 @@ async def load_image(store: ObjectStore) -> Image:
 
 async def read_format(store: ObjectStore) -> Format | None:
     """`meta/FORMAT`, or None in an empty store. `Refused` for a version newer than this program."""
-    got = await store.get(layout.FORMAT_KEY)
-    if isinstance(got, NotFound):
+    got = await proved(store, layout.FORMAT_KEY, layout.decode_format)
+    if got is None:
         return None
-    found = layout.decode_format(got.data)
+    found = got[0]
     if found.version > layout.FORMAT_VERSION:
         raise Refused(
             Code.UNSUPPORTED_VERSION,
@@ -64,20 +67,29 @@ async def load(store: ObjectStore) -> Loaded:
     raise Unavailable(f"the metadata log in {store.url} was collected {_ATTEMPTS} times while it was read")
 
 
+async def proved(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, Got] | None:
+    """An object, decoded; None when it is not there. What does not prove itself is read once more: the way to the
+    bucket may have spoiled it. Then `Corrupt`."""
+    got = await store.get(key)
+    if isinstance(got, NotFound):
+        return None
+    try:
+        return decode(got.data), got
+    except Corrupt:
+        again = await store.get(key)
+        return None if isinstance(again, NotFound) else (decode(again.data), again)
+
+
 async def read_boundary(store: ObjectStore) -> tuple[Boundary, str]:
     """The boundary and its version; the first one of all, and "", when none was written yet."""
-    got = await store.get(layout.BOUNDARY_KEY)
-    if isinstance(got, NotFound):
-        return Boundary(), ""
-    return layout.decode_boundary(got.data), got.version
+    got = await proved(store, layout.BOUNDARY_KEY, layout.decode_boundary)
+    return (got[0], got[1].version) if got is not None else (Boundary(), "")
 
 
 async def read_entry(store: ObjectStore, slot: int) -> tuple[Entry, int] | None:
     """The entry of a slot and its size, or None at the end of the log (or below the boundary: the caller asks)."""
-    got = await store.get(layout.slot_key(slot))
-    if isinstance(got, NotFound):
-        return None
-    return layout.decode_entry(got.data, slot), len(got.data)
+    got = await proved(store, layout.slot_key(slot), lambda data: layout.decode_entry(data, slot))
+    return (got[0], got[1].size) if got is not None else None
 
 
 async def read_from(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
@@ -100,10 +112,10 @@ async def _snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
     if not boundary.snapshots:
         return Image()
     slot, key = boundary.snapshots[-1]
-    got = await store.get(key)
-    if isinstance(got, NotFound):
+    got = await proved(store, key, lambda data: layout.decode_snapshot(data, key))
+    if got is None:
         return None
-    image = layout.decode_snapshot(got.data, key)
+    image = got[0]
     if image.slot != slot:
         raise Corrupt(f"snapshot says slot {image.slot}, the boundary {slot}", where=key)
     return image

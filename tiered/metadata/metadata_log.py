@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from tiered.errors import Fenced, Unavailable
+from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import text_id
 from tiered.metadata import layout
 from tiered.metadata.changes import Change, ControllerElected
 from tiered.metadata.election import Outcome, stand
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
-from tiered.metadata.load import Loaded, load, read_boundary, read_format
+from tiered.metadata.load import Loaded, load, proved, read_boundary, read_format
 from tiered.metrics import Metrics
-from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
+from tiered.ports import Clock, ObjectStore, Ok, Rng
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SNAPSHOT_SLOTS = 256
 _SNAPSHOT_BYTES = 4 << 20
@@ -51,8 +54,8 @@ class MetadataLog:
             return found, False
         cluster_id = text_id(uuid.UUID(int=self._chance.getrandbits(128), version=4))
         mine = Format(layout.FORMAT_VERSION, cluster_id, self._nonce())
-        other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine))
-        return (mine, True) if other is None else (layout.decode_format(other), False)
+        other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine), mine, layout.decode_format)
+        return (mine, True) if other is None else (other, False)
 
     async def load(self) -> Image:
         """The committed image; remembers where the log ends."""
@@ -115,10 +118,11 @@ class MetadataLog:
         """One entry into `next_slot`; None when it is ours, else the entry that is there."""
         mine = Entry(self.next_slot, self.epoch, self._nonce(), changes)
         body = layout.encode_entry(mine)
-        other = await self._create(layout.slot_key(mine.slot), body)
+        key = layout.slot_key(mine.slot)
+        other = await self._create(key, body, mine, lambda data: layout.decode_entry(data, mine.slot))
         await self._check_boundary(mine.slot)
         if other is not None:
-            return layout.decode_entry(other, mine.slot)
+            return other
         self.next_slot += 1
         self._bytes += len(body)
         self._commits.inc()
@@ -130,27 +134,27 @@ class MetadataLog:
         while True:
             try:
                 boundary, _ = await read_boundary(self._store)
-            except Unavailable as error:
-                attempt = await self._back_off(attempt, "boundary", str(error))
+            except (Unavailable, Corrupt) as error:
+                attempt = await self._back_off(attempt, layout.BOUNDARY_KEY, str(error))
                 continue
             if slot <= boundary.collected:
                 raise Fenced(f"slot {slot} of the metadata log was collected up to {boundary.collected}")
             return
 
-    async def _create(self, key: str, body: bytes) -> bytes | None:
-        """Put-if-absent under rule M1: None when `key` holds `body` (ours by its nonce), else what it holds."""
+    async def _create(self, key: str, body: bytes, mine: T, decode: Callable[[bytes], T]) -> T | None:
+        """Put-if-absent under rule M1: None when `key` holds `mine` (told by its nonce), else what it holds. What is
+        read back and does not prove itself decides nothing."""
         attempt = 0
         while True:
-            why = "unavailable"
             try:
                 result = await self._store.put(key, body, if_absent=True)
                 if isinstance(result, Ok):
                     return None
                 why = str(result)
-                got = await self._store.get(key)
-                if not isinstance(got, NotFound):
-                    return None if got.data == body else got.data
-            except Unavailable as error:
+                got = await proved(self._store, key, decode)
+                if got is not None:
+                    return None if got[0] == mine else got[0]
+            except (Unavailable, Corrupt) as error:
                 why = str(error)
             attempt = await self._back_off(attempt, key, why)
 
