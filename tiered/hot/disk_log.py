@@ -289,10 +289,8 @@ class DiskLog:
         one; within one segment. None where nothing is (yet). Refused outside of what this directory holds."""
         limit = min(end_offset, self.end_offset)
         if offset < self.local_start_offset or offset > self.end_offset:
-            raise Refused(
-                Code.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside of {self.local_start_offset}..{self.end_offset}",
-            )
+            held = f"{self.local_start_offset}..{self.end_offset}"
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {held}")
         if offset >= limit:
             return None
         hint = self._hints.pop(offset, None)
@@ -391,10 +389,8 @@ class DiskLog:
     def drop_local_below(self, offset: int) -> int:
         """Takes closed segments that end at or below `offset` out of the log; returns how many. Their files are
         renamed, and deleted by `sweep` after file.delete.delay.ms: a reader in their middle may finish."""
-        dropped = self._dropping.below(offset, self._clock.wall_ms())
-        if dropped:
-            self._hints.clear()
-        return dropped
+        self._hints.clear()
+        return self._dropping.below(offset, self._clock.wall_ms())
 
     def sweep(self, now_ms: int) -> int:
         """Deletes dropped files whose delay is over; returns how many."""

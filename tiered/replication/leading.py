@@ -45,6 +45,8 @@ async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | 
         hot.restart_at(found.offset, sections.lineage, sections.producers or None)
     else:
         hot.restart_at(found.offset, (), None)
+    # Before anything is appended: a power cut must not bring back parts of what was dropped.
+    await hot.flush()
     return found
 
 

@@ -1,0 +1,397 @@
+"""One partition's log: what producers and readers are told, and what stands on the disk afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.disk import DiskFault, SimDisk
+from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, offsets, open_log, read_all
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.hot.disk_log import Appended, DiskLog
+from tiered.hot.producers import ProducerStates
+from tiered.records.native import walk
+
+
+def story(told: Callable[[SimDisk], Awaitable[None]]) -> None:
+    asyncio.run(_tell(told))
+
+
+async def _tell(told: Callable[[SimDisk], Awaitable[None]]) -> None:
+    await told(disk())
+
+
+async def filled(on: SimDisk, batches: int = 30, *, clock: FixedClock | None = None, **settings: object) -> DiskLog:
+    """A log of `batches` batches of one record, 141 bytes or so each: three segments or so."""
+    log = await open_log(on, config(**settings), clock=clock)
+    for number in range(batches):
+        append(log, batch(number, at=NOW))
+    return log
+
+
+def refusal(call: Callable[[], object]) -> Code:
+    with pytest.raises(Refused) as caught:
+        call()
+    return caught.value.code
+
+
+def test_records_come_back_in_order_whatever_the_size_of_a_read() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on)
+        whole = read_all(log)
+        assert offsets(whole) == list(range(30))
+        for size in (0, 1, 150, 1000, 1 << 20):
+            assert read_all(log, max_bytes=size) == whole
+        for start in range(30):
+            assert offsets(read_all(log, start))[0] == start
+
+    story(told)
+
+
+def test_a_read_begins_with_the_batch_that_holds_the_offset_and_stays_below_the_end_it_is_given() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        for first in (0, 3, 6):
+            append(log, batch(first, 3))
+        found = log.read(4, 1 << 20, end_offset=9)
+        assert found is not None
+        assert offsets(found.file.pread(found.start, found.length)) == [3, 4, 5, 6, 7, 8]
+        found = log.read(4, 1 << 20, end_offset=7)
+        assert found is not None
+        assert offsets(found.file.pread(found.start, found.length)) == [3, 4, 5]
+        assert log.read(4, 1 << 20, end_offset=5) is None, "a batch that crosses the end is not whole yet"
+        assert log.read(9, 100, end_offset=9) is None
+
+    story(told)
+
+
+def test_offsets_outside_of_the_log_are_refused() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on)
+        assert refusal(lambda: log.read(31, 1, end_offset=30)) is Code.OFFSET_OUT_OF_RANGE
+        log.advance_start(7)
+        assert refusal(lambda: log.read(6, 1, end_offset=30)) is Code.OFFSET_OUT_OF_RANGE
+        assert offsets(read_all(log))[0] == 7
+
+    story(told)
+
+
+def test_a_retry_is_answered_with_the_offsets_of_its_first_try() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        first = append(log, batch(0, 2, producer=7, sequence=0))
+        append(log, batch(2, 1, producer=7, sequence=2))
+        assert first == Appended(0, 1, -1, False)
+        assert append(log, batch(0, 2, producer=7, sequence=0)) == Appended(0, 1, -1, True)
+        both = batch(2, 1, producer=7, sequence=2) + batch(3, 1, producer=7, sequence=3)
+        assert append(log, both) == Appended(2, 3, -1, False)
+        assert offsets(read_all(log)) == [0, 1, 2, 3]
+
+    story(told)
+
+
+def test_a_retry_is_known_after_a_clean_stop_too() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        for number in range(6):
+            append(log, batch(number, producer=7, sequence=number))
+        await log.close_clean()
+        again = await open_log(on, clean=True)
+        assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
+        assert again.end_offset == 6
+        assert again.flushed_offset == 6
+
+    story(told)
+
+
+def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        times = [5, 9, 7, 7, 20, 11, 30, 2, 31, 40] * 3
+        for number, time in enumerate(times):
+            append(log, batch(number, at=NOW + time * 10 - number), epoch=number // 10)
+        stamps = [NOW + time * 10 for time in times]
+        for asked in range(NOW, NOW + 410, 5):
+            first = next((i for i, stamp in enumerate(stamps) if stamp >= asked), None)
+            found = log.offset_for_timestamp(asked)
+            assert found == (None if first is None else (first, stamps[first], first // 10))
+        assert log.max_timestamp() == (9, NOW + 400, 0)
+        log.advance_start(10)
+        assert log.max_timestamp() == (19, NOW + 400, 1)
+
+    story(told)
+
+
+def test_segments_close_by_size_and_by_age() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on, segment_ms=1000)
+        assert [view.size <= 1500 for view in log.closed_segments()] == [True] * (log.segment_count - 1)
+        assert log.segment_count == 3
+        assert not log.roll_due(NOW + 999)
+        assert log.roll_due(NOW + 1000)
+        log.roll()
+        log.roll()
+        assert log.segment_count == 4
+        assert log.active_view.base_offset == log.end_offset == 30
+
+    story(told)
+
+
+def test_sections_from_inside_a_segment_are_relative_to_the_cut() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on)
+        first = log.closed_segments()[0]
+        cut = log.sections(first.base_offset, from_offset=6)
+        whole = log.sections(first.base_offset)
+        assert (cut.base_offset, cut.next_offset) == (6, first.next_offset)
+        assert offsets(cut.log.file.pread(cut.log.start, cut.log.length)) == list(range(6, first.next_offset))
+        assert whole.log.length == first.size
+        position = 0
+        for number in range(0, len(cut.offset_index), 8):
+            relative, position = (
+                int.from_bytes(cut.offset_index[number + at : number + at + 4], "big") for at in (0, 4)
+            )
+            entry = walk(cut.log.file.pread(cut.log.start + position, 200), max_batches=1).batches[0]
+            assert entry.last_offset == 6 + relative
+        assert position > 0
+        assert cut.lineage == ((0, 6),)
+        assert ProducerStates.from_snapshot(whole.producer_snapshot, whole.next_offset).end_offset == whole.next_offset
+
+    story(told)
+
+
+def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> None:
+    async def told(on: SimDisk) -> None:
+        clock = FixedClock()
+        log = await filled(on, clock=clock, file_delete_delay_ms=60_000)
+        views = log.closed_segments()
+        held = views[0].log
+        assert log.drop_local_below(views[0].next_offset + 1) == 1
+        assert log.local_start_offset == views[0].next_offset
+        assert held.file.pread(0, held.length), "who reads it already may finish"
+        assert log.sweep(NOW + 59_999) == 0
+        assert log.sweep(NOW + 60_000) == 3
+        assert not [name for name in on.list(DIRECTORY) if name.endswith(".deleted")]
+        assert log.drop_local_below(1000) == 1, "the active segment never goes"
+
+    story(told)
+
+
+def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        for number in range(30):
+            append(log, batch(number, producer=7, sequence=number), epoch=number // 10)
+        before = read_all(log)
+        log.truncate_to(15)
+        assert log.end_offset == 15
+        assert read_all(log) == before[: len(read_all(log))]
+        assert list(log.epochs.lineage) == [(0, 0), (1, 10)]
+        assert append(log, batch(15, producer=7, sequence=15), epoch=3).base_offset == 15
+        assert list(log.epochs.lineage) == [(0, 0), (1, 10), (3, 15)]
+        log.truncate_to(0)
+        assert (log.end_offset, log.local_start_offset, len(log.producers)) == (0, 0, 0)
+
+    story(told)
+
+
+def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on)
+        states = ProducerStates(100)
+        states.apply(walk(batch(0, producer=9, sequence=4)).batches[0])
+        log.restart_at(100, ((0, 0), (4, 60)), states.snapshot())
+        assert (log.end_offset, log.local_start_offset, log.segment_count) == (100, 100, 1)
+        assert log.epochs.lineage == ((0, 0), (4, 60))
+        assert append(log, batch(0, producer=9, sequence=5), epoch=5).base_offset == 100
+        log.close()
+        again = await open_log(on)
+        assert (again.end_offset, again.epochs.lineage) == (101, ((0, 0), (4, 60), (5, 100)))
+
+    story(told)
+
+
+def test_a_full_disk_refuses_appends_and_loses_nothing() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on, 5)
+        whole = read_all(log)
+        on.faults.append(DiskFault("append", error="ENOSPC", times=-1))
+        assert refusal(lambda: append(log, batch(5, producer=1, sequence=0))) is Code.KAFKA_STORAGE_ERROR
+        for number in range(20):
+            assert refusal(lambda number=number: append(log, batch(number))) is Code.KAFKA_STORAGE_ERROR  # type: ignore[misc]
+        assert read_all(log) == whole
+        on.faults.clear()
+        assert append(log, batch(5, producer=1, sequence=0)).base_offset == 5
+        again = await open_log(on)
+        assert read_all(again) == read_all(log)
+
+    story(told)
+
+
+def test_a_full_disk_at_a_roll_is_survived() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on, 9)
+        for verb in (".timeindex", "segment-checkpoint", ".snapshot"):
+            on.faults.append(DiskFault("append", path=verb, error="ENOSPC"))
+            assert refusal(log.roll) is Code.KAFKA_STORAGE_ERROR
+        log.roll()
+        assert append(log, batch(9)).base_offset == 9
+        assert offsets(read_all(log)) == list(range(10))
+        again = await open_log(on)
+        assert read_all(again) == read_all(log)
+        assert again.closed_segments()[0].next_offset == 9
+
+    story(told)
+
+
+def test_a_failed_fsync_is_final() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on, 3)
+        on.faults.append(DiskFault("sync"))
+        with pytest.raises(Unavailable) as first:
+            await log.flush()
+        assert first.value.final
+        with pytest.raises(Unavailable):
+            await log.flush()
+        assert log.flushed_offset == 0
+        assert refusal(lambda: append(log, batch(3))) is Code.KAFKA_STORAGE_ERROR
+        assert offsets(read_all(log)) == [0, 1, 2]
+
+    story(told)
+
+
+def test_concurrent_flushes_share_an_fsync() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on, 3)
+        await log.flush()
+        synced: list[str] = []
+        on.observer = lambda op: synced.append(op.path) if op.verb == "sync" else None
+        on.sync_seconds = lambda: 0.001
+        append(log, batch(3))
+        assert await asyncio.gather(*[log.flush(4) for _ in range(50)]) == [4] * 50
+        assert len(synced) == 1
+
+    story(told)
+
+
+def test_what_is_cut_while_a_sync_runs_does_not_count_as_flushed() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on, 8)
+        on.sync_seconds = lambda: 0.001
+        flushing = asyncio.ensure_future(log.flush(8))
+        await asyncio.sleep(0)
+        log.truncate_to(3)
+        assert log.flushed_offset == 0
+        assert await flushing == 3
+        append(log, batch(3))
+        assert log.flushed_offset == 3
+        assert await log.flush(4) == 4
+
+    story(told)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["gone", "flipped", "short", "long", "zeros"])
+def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on)
+        whole, sections = read_all(log), [log.sections(view.base_offset) for view in log.closed_segments()]
+        log.close()
+        for name in [name for name in on.list(DIRECTORY) if name.endswith(suffix)]:
+            _damage(on, f"{DIRECTORY}/{name}", damage)
+        for same_boot in (True, False):
+            again = await open_log(on.clone(), same_boot=same_boot)
+            assert read_all(again) == whole
+            assert again.offset_for_timestamp(NOW + 25) == (25, NOW + 25, 0)
+            assert [again.sections(view.base_offset)[3:] for view in again.closed_segments()] == [
+                one[3:] for one in sections
+            ]
+
+    story(told)
+
+
+def _damage(on: SimDisk, path: str, how: str) -> None:
+    file = on.open(path)
+    data = file.pread(0, file.size())
+    after = {
+        "gone": b"",
+        "flipped": bytes([data[0] ^ 0x40]) + data[1:] if data else b"",
+        "short": data[:-5],
+        "long": data + b"\x01" * 24,
+        "zeros": bytes(len(data)),
+    }[how]
+    file.truncate(0)
+    file.append([after])
+    if how == "gone":
+        on.remove(path)
+
+
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "segment-checkpoint", "partition.metadata"])
+@pytest.mark.parametrize("damage", ["gone", "flipped", "short", "zeros"])
+def test_a_damaged_checkpoint_is_rebuilt(name: str, damage: str) -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        for number in range(30):
+            append(log, batch(number), epoch=number // 8)
+        log.close()
+        if not (name == "partition.metadata" and damage == "flipped"):
+            _damage(on, f"{DIRECTORY}/{name}", damage)
+        again = await open_log(on)
+        assert read_all(again) == read_all(log)
+        assert again.epochs.lineage == log.epochs.lineage
+
+    story(told)
+
+
+def test_a_segment_that_lost_its_end_is_a_named_gap_and_never_read_around() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled(on)
+        first = log.closed_segments()[0]
+        log.close()
+        on.open(f"{DIRECTORY}/{first.base_offset:020d}.log").truncate(first.size - 1)
+        again = await open_log(on)
+        missing = first.next_offset - 1
+        assert again.gaps == [(missing, first.next_offset)]
+        assert again.end_offset == 30
+        with pytest.raises(Corrupt):
+            again.read(missing, 100, end_offset=30)
+        assert offsets(read_all(again, first.next_offset)) == list(range(first.next_offset, 30))
+
+    story(told)
+
+
+def test_a_directory_belongs_to_one_topic() -> None:
+    async def told(on: SimDisk) -> None:
+        (await filled(on, 1)).close()
+        file = on.open(f"{DIRECTORY}/partition.metadata")
+        file.truncate(0)
+        file.append([b"version: 0\ntopic_id: BBBBBBBBBBBBBBBBBBBBBB"])
+        with pytest.raises(Refused) as caught:
+            await open_log(on)
+        assert caught.value.code is Code.INCONSISTENT_CLUSTER_ID
+
+    story(told)
+
+
+def test_a_follower_takes_only_what_goes_on_from_its_end() -> None:
+    async def told(on: SimDisk) -> None:
+        leader = await filled(on, 4)
+        data = read_all(leader)
+        follower = await open_log(disk(1))
+        follower.append_as_follower(data, now_ms=NOW)
+        assert read_all(follower) == data
+        assert follower.epochs.lineage == ((0, 0),)
+        assert refusal(lambda: follower.append_as_follower(data, now_ms=NOW)) is Code.CORRUPT_MESSAGE
+        assert refusal(lambda: follower.append_as_follower(data[:-1], now_ms=NOW)) is Code.CORRUPT_MESSAGE
+
+    story(told)
+
+
+def test_a_request_larger_than_a_segment_is_refused() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        assert refusal(lambda: append(log, batch(0, size=800) + batch(1, size=800))) is Code.RECORD_LIST_TOO_LARGE
+
+    story(told)

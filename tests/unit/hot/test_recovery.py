@@ -1,0 +1,89 @@
+"""What a directory may be trusted for."""
+
+from __future__ import annotations
+
+from tests.unit.hot.fixtures import NOW
+from tiered.hot.index import IndexBuilder
+from tiered.hot.recovery import Listing, gaps, resume_proved, resume_whole, sort_names, usable_snapshots
+from tiered.hot.segments import Proof, Segment
+
+
+def name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def built(batches: int = 20) -> IndexBuilder:
+    builder = IndexBuilder(100, 250)
+    for number in range(batches):
+        builder.note(number * 100, 100, 100 + number, NOW + number)
+    return builder
+
+
+def test_names_are_sorted_by_meaning() -> None:
+    names = [
+        name(0, ".log"), name(0, ".index"), name(7, ".log"), name(7, ".snapshot"), name(3, ".index"),
+        name(5, ".log.deleted"), "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp", "partition.metadata",
+    ]  # fmt: skip
+    assert sort_names(names) == Listing(
+        (0, 7), (7,), (name(5, ".log.deleted"), "leader-epoch-checkpoint.tmp", name(3, ".index"))
+    )
+
+
+def test_a_whole_log_resumes_at_its_last_index_entry() -> None:
+    builder = built()
+    position, resumed = resume_whole(100, 250, 2000, bytes(builder.offsets), bytes(builder.times))
+    assert position == 1800
+    assert (resumed.offsets, resumed.times) == (builder.offsets, builder.times)
+    assert resumed.max_timestamp == NOW + 18
+
+
+def test_a_final_time_entry_is_not_taken_for_more_than_the_offset_index_vouches_for() -> None:
+    builder = built()
+    finished = built()
+    finished.finish()
+    assert len(finished.times) > len(builder.times)
+    _, resumed = resume_whole(100, 250, 2000, bytes(finished.offsets), bytes(finished.times))
+    assert resumed.times == builder.times
+
+
+def test_preallocated_zeros_are_no_entries() -> None:
+    builder = built()
+    position, resumed = resume_whole(
+        100, 250, 2000, bytes(builder.offsets) + bytes(80), bytes(builder.times) + bytes(96)
+    )
+    assert (position, resumed.offsets) == (1800, builder.offsets)
+
+
+def test_an_empty_index_proves_nothing() -> None:
+    assert resume_whole(100, 250, 2000, b"", b"")[0] == -1
+
+
+def noted(builder: IndexBuilder, following: int = 120, size: int = 2000) -> Segment:
+    return Segment(100, following, size, NOW, NOW + 19, 119, Proof.of(builder.offsets, builder.times))
+
+
+def test_a_suspect_log_resumes_where_its_checkpoint_proves_the_indexes() -> None:
+    builder = built()
+    longer = bytes(builder.offsets) + b"torn entries", bytes(builder.times) + b"more"
+    resume = resume_proved(noted(builder), 250, 2500, *longer, trusted_to=120)
+    assert resume is not None
+    assert (resume.position, resume.next_offset) == (2000, 120)
+    assert (resume.builder.unindexed, resume.builder.max_timestamp) == (builder.unindexed, NOW + 19)
+
+
+def test_a_suspect_log_is_checked_from_its_beginning_when_nothing_is_proved() -> None:
+    builder = built()
+    whole = bytes(builder.offsets), bytes(builder.times)
+    assert resume_proved(None, 250, 2500, *whole, trusted_to=120) is None
+    assert resume_proved(noted(builder), 250, 2500, *whole, trusted_to=119) is None
+    assert resume_proved(noted(builder), 250, 1999, *whole, trusted_to=120) is None
+    assert resume_proved(noted(builder), 250, 2500, whole[0][:-1] + b"\xff", whole[1], trusted_to=120) is None
+
+
+def test_gaps_are_named() -> None:
+    segments = [Segment(0, 5, 1, NOW), Segment(5, 8, 1, NOW), Segment(10, 12, 1, NOW)]
+    assert gaps(segments) == [(8, 10)]
+
+
+def test_snapshots_of_a_cut_history_are_not_used() -> None:
+    assert usable_snapshots((3, 5, 9, 12), 4, 9) == [9, 5]

@@ -1,0 +1,101 @@
+"""What may leave, and that nothing leaves which should not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.hot.fixtures import NOW, config
+from tiered.hot.retention import Plan, plan, stamp_ms
+from tiered.hot.segments import Segment
+
+HOUR = 3_600_000
+
+
+def segment(number: int, *, newest: int | None = None, size: int = 100) -> Segment:
+    """Offsets `[10 n, 10 n + 10)`, written `9 - n` hours ago."""
+    written = NOW - (9 - number) * HOUR
+    return Segment(number * 10, number * 10 + 10, size, written, written if newest is None else newest)
+
+
+CLOSED = [segment(number) for number in range(5)]
+ACTIVE = segment(5)
+KEEP_ALL = {"retention_ms": -1, "retention_bytes": -1, "local_retention_ms": -2, "local_retention_bytes": -2}
+
+
+def planned(
+    *,
+    log_start: int = 0,
+    deletable: int = 60,
+    cold_end: int | None = None,
+    known: bool = True,
+    closed: list[Segment] = CLOSED,
+    active: Segment = ACTIVE,
+    now: int = NOW,
+    **settings: int,
+) -> Plan:
+    return plan(
+        closed,
+        active,
+        config(**{**KEEP_ALL, **settings}),
+        now,
+        log_start=log_start,
+        deletable_below=deletable,
+        cold_end=cold_end,
+        cold_bytes_known=known,
+    )
+
+
+def test_without_limits_nothing_leaves() -> None:
+    assert planned() == Plan(0, 0, False)
+    assert planned(cold_end=50) == Plan(0, 0, False)
+
+
+def test_age_takes_the_oldest_first() -> None:
+    assert planned(retention_ms=7 * HOUR) == Plan(20, 20, False)
+
+
+@pytest.mark.parametrize(("limit", "start"), [(600, 0), (501, 0), (500, 10), (350, 20), (0, 50)])
+def test_size_takes_whole_segments_only_as_long_as_the_limit_is_exceeded(limit: int, start: int) -> None:
+    assert planned(retention_bytes=limit).log_start == start
+
+
+def test_what_is_not_decided_or_replicated_yet_stays() -> None:
+    assert planned(retention_ms=1, deletable=25) == Plan(20, 20, False)
+
+
+def test_an_active_segment_that_is_too_old_is_closed_and_stays_until_then() -> None:
+    assert planned(retention_ms=1) == Plan(50, 50, True)
+    assert planned(retention_ms=1, active=segment(5, size=0)) == Plan(50, 50, False)
+    assert planned(retention_ms=1, active=segment(5, newest=NOW)) == Plan(50, 50, False)
+
+
+def test_local_copies_leave_only_below_the_cold_end() -> None:
+    assert planned(cold_end=30, local_retention_ms=1) == Plan(0, 30, False)
+    assert planned(cold_end=25, local_retention_ms=1) == Plan(0, 20, False)
+    assert planned(cold_end=0, local_retention_ms=1) == Plan(0, 0, False)
+
+
+def test_local_size_counts_what_would_remain() -> None:
+    assert planned(cold_end=50, local_retention_bytes=300) == Plan(0, 30, False)
+    assert planned(cold_end=50, local_retention_bytes=1) == Plan(0, 50, False)
+
+
+def test_local_retention_follows_total_retention_where_it_says_so() -> None:
+    assert planned(cold_end=50, retention_ms=7 * HOUR, log_start=20) == Plan(20, 20, False)
+    assert planned(cold_end=50, retention_ms=-1, local_retention_ms=-2) == Plan(0, 0, False)
+
+
+def test_total_retention_takes_what_is_not_cold_only_by_age_until_the_cold_size_is_known() -> None:
+    assert planned(cold_end=10, known=False, retention_bytes=300).log_start == 0
+    assert planned(cold_end=10, known=True, retention_bytes=300).log_start == 30
+    assert planned(cold_end=10, known=False, retention_ms=7 * HOUR).log_start == 20
+
+
+def test_a_log_start_that_moved_takes_its_segments_along() -> None:
+    assert planned(log_start=35) == Plan(35, 35, False)
+
+
+def test_timestamps_of_the_future_or_none_count_from_when_the_segment_began() -> None:
+    assert stamp_ms(segment(3, newest=NOW + HOUR), NOW) == NOW - 6 * HOUR
+    assert stamp_ms(segment(3, newest=-1), NOW) == NOW - 6 * HOUR
+    assert stamp_ms(segment(3, newest=5), NOW) == 5
