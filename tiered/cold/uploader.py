@@ -175,9 +175,8 @@ class Uploader:
         pid = manifest.pid
 
         def add(current: Manifest, _: Opened) -> Manifest:
-            if current.cold_end_offset == manifest.cold_end_offset or current.cold_end_offset == entry.next_offset:
-                return current.add(entry)
-            raise Fenced(f"{pid}: the cold end moved to {current.cold_end_offset} under epoch {epoch}")
+            # Moved by an earlier, then undecided change of this very leader: that one's object is named, or this one.
+            return current.add(entry) if current.cold_end_offset == manifest.cold_end_offset else current
 
         try:
             written = await self._manifests.change(pid, manifest.topic, epoch, add)
@@ -189,6 +188,10 @@ class Uploader:
             self._abandoned_ns[pid] = self._clock.mono_ns()
             raise
         self._busy.pop(pid, None)
+        if not any(node.key == entry.key for node in written.nodes):
+            self._abandoned_ns[pid] = self._clock.mono_ns()
+            self._segments.inc(1, "failed")
+            return written
         self._segments.inc(1, "copied")
         log.info(
             "segment is cold pid=%s base=%d next=%d bytes=%d key=%s",

@@ -301,3 +301,32 @@ def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
         assert await broker.read_all() == rig.log.all_bytes
 
     rig.run(story)
+
+
+def test_an_earlier_change_that_lands_late_wins_over_the_second_upload_of_its_range() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        rig.log.fill(50, 5)
+        manifest = await broker.take_over(1)
+        broker.fail(
+            Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=40.0), Fault(Kind.ERROR, ("get",), key="manifest", skip=1)
+        )
+        with pytest.raises(Unavailable):
+            await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        broker.fail()
+        await rig.clock.sleep(60)
+        written = await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert written is not None and written.cold_end_offset == 50
+        assert len(await rig.keys(".seg")) == 2
+        written = await broker.uploader.upload_next(rig.log, written, 1, 1000)
+        assert written is not None and written.cold_end_offset == 100
+        assert await broker.read_all() == rig.log.all_bytes
+        await rig.clock.sleep(61)
+        assert broker.uploader.has_orphans(PID)
+        await broker.collector.sweep(PID, TOPIC, 1)
+        assert await rig.keys(".seg") == [entry.key for entry in written.entries]
+
+    rig.run(story)
