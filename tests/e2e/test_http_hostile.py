@@ -27,6 +27,8 @@ def body_of(answer: bytes) -> dict[str, object]:
     "request_bytes",
     [
         b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET / HTTP/9.9\r\n" + HOST + b"\r\n",
         b"GET /\0 HTTP/1.1\r\n" + HOST + b"\r\n",

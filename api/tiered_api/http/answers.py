@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, NoReturn
 
@@ -56,7 +58,7 @@ def head_bytes(
     status: int, kind: str, length: int, keep_alive: bool | None, request: web.BaseRequest, fields: Headers = ()
 ) -> bytes:
     """Status line and headers up to the empty line."""
-    head = _LINES[status]
+    head = _LINES[status] + date_line()
     if status != 204:
         head += b"Content-Type: %b\r\nContent-Length: %d\r\n" % (kind.encode(), length)
     if not keep_alive:
@@ -66,6 +68,23 @@ def head_bytes(
     for name, value in fields:
         head += f"{name}: {value}\r\n".encode("latin-1")
     return head + b"\r\n"
+
+
+_dated = (0, b"")
+
+
+def date_line() -> bytes:
+    """The Date header that RFC 9110 asks of every answer, made once a second."""
+    global _dated
+    now = int(time.time())
+    if now != _dated[0]:
+        _dated = (now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode())
+    return _dated[1]
+
+
+def open_stream(kind: str) -> web.StreamResponse:
+    """An answer without an end that is known. It does not say which server software it comes from."""
+    return web.StreamResponse(headers={"Content-Type": kind, "Cache-Control": "no-store", "Server": "tiered"})
 
 
 async def drained(request: web.BaseRequest) -> None:

@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from tiered_api.http import media
-from tiered_api.http.answers import cut_off
+from tiered_api.http.answers import cut_off, open_stream
 from tiered_api.http.errors import NAMED, HttpError, from_named
 from tiered_api.http.reads import Ask, bytes_of, effort, fetch
 from tiered_api.http.render import events
@@ -25,7 +25,7 @@ async def stream_events(request: Request, ask: Ask, form: str) -> web.StreamResp
     """Events until the client goes, the stream is too old or the server closes."""
     ask = replace(ask, offset=_resume(request, ask.offset), max_bytes=min(ask.max_bytes, ROUND_BYTES), wait_ms=0)
     text, ask = await _round(request, ask, form)
-    response = web.StreamResponse(headers={"Content-Type": media.EVENTS, "Cache-Control": "no-store"})
+    response = open_stream(media.EVENTS)
     await response.prepare(request)
     await _send(request, response, text or b": open\n\n")
     ask = replace(ask, wait_ms=SILENCE_MS)

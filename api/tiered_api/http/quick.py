@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 
 from tiered.errors import Refused
+from tiered_api.http.answers import date_line
 from tiered_api.http.errors import HttpError
 from tiered_api.http.formats import record_v3
 from tiered_api.http.produce import append_here, choose, turns
@@ -32,7 +33,7 @@ _INTERNALS = ("_waiter", "_messages", "_next_keepalive_close_time", "_keepalive_
 POSSIBLE = all(hasattr(web.RequestHandler, name) for name in _INTERNALS)
 """Whether this aiohttp has what a connection has to look at to know that it is between two requests."""
 
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+_HEAD = b"HTTP/1.1 200 OK\r\n%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 class Known(NamedTuple):
@@ -82,7 +83,7 @@ class Heads:
             return None
         site.requests.inc(1, OPERATION, "200")
         body = known.reports.placed(record, placed)
-        return _HEAD % len(body) + body
+        return _HEAD % (date_line(), len(body)) + body
 
 
 def is_learned(request: Request, response: web.StreamResponse) -> bool:

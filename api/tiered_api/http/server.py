@@ -165,6 +165,8 @@ class Listener(web.Server):
     async def answer(self, request: Request) -> web.StreamResponse:
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
         try:
+            if "Host" not in request.headers and request.version >= (1, 1):
+                raise HttpError(400, "an HTTP/1.1 request has to name its Host")
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
             response = await route.handler(request)

@@ -15,7 +15,7 @@ from aiohttp import web
 from tiered.metadata.image import TopicImage
 from tiered.records.native import json_spans
 from tiered_api.http import media
-from tiered_api.http.answers import cut_off
+from tiered_api.http.answers import cut_off, open_stream
 from tiered_api.http.errors import HttpError
 from tiered_api.http.formats import Incoming, record_v3
 from tiered_api.http.inflate import inflater
@@ -36,7 +36,7 @@ async def stream(
     request: Request, topic: TopicImage, reports: Reports, body: bytes | None = None
 ) -> web.StreamResponse:
     """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time."""
-    response = web.StreamResponse(headers={"Content-Type": media.JSON})
+    response = open_stream(media.JSON)
     pieces = _of_whole(body) if body is not None else _of_request(request)
     await response.prepare(request)
     splitter = Splitter(request.site.limits.record_bytes)
