@@ -18,7 +18,7 @@ from tiered.metadata.layout import decode_entry
 
 
 class BucketRules:
-    """Follows the history of one bucket. `check` looks at everything that is new since the last call."""
+    """Watches one bucket: every write is checked as it takes effect, against what is there at that moment."""
 
     def __init__(self, bucket: SimBucket) -> None:
         self._bucket = bucket
@@ -27,8 +27,9 @@ class BucketRules:
         self._home: dict[tuple[PartitionId, int], tuple[int, str]] = {}
         """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
         self._epochs: dict[int, int] = {}
+        bucket.memory.observer = self._check
 
-    def check(self) -> None:
+    def _check(self) -> None:
         written = self._bucket.written
         for key, body in written[self._seen :]:
             if key.endswith("/manifest"):
@@ -41,7 +42,7 @@ class BucketRules:
 
     def manifests(self) -> Iterator[Manifest]:
         """Every manifest as it stands now."""
-        for key, stored in sorted(self._bucket.memory.objects.items()):
+        for key, stored in sorted(self._bucket.objects.items()):
             if key.endswith("/manifest"):
                 yield decode(stored.data, key)
 
@@ -58,16 +59,16 @@ class BucketRules:
             named.update(entry.key for entry in self.segments(manifest))
             for spill in manifest.spilled:
                 named.update(self._inside(spill.key))
-        return sorted(key for key in self._bucket.memory.objects if key.startswith("data/") and key not in named)
+        return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
 
     def _immutable(self, key: str, body: bytes) -> None:
         crc = zlib.crc32(body)
         assert self._crc.setdefault(key, crc) == crc, f"I20: {key} was written twice with different bytes"
 
     def _manifest(self, manifest: Manifest) -> None:
-        manifest.check()
+        assert not manifest.fault(), f"I21: {manifest.pid}: {manifest.fault()}"
         for entry in manifest.entries:
-            assert entry.key in self._bucket.memory.objects, f"I23: {manifest.pid} names {entry.key}, which is not there"
+            assert entry.key in self._bucket.objects, f"I23: {manifest.pid} names {entry.key}, which is not there"
             home = self._home.setdefault((manifest.pid, entry.base_offset), (entry.next_offset, entry.key))
             assert home == (entry.next_offset, entry.key), f"{manifest.pid} {entry.base_offset} moved from {home}"
 
@@ -89,7 +90,7 @@ class BucketRules:
                 yield from self._open(self._sub(node.key), start)
 
     def _sub(self, key: str) -> list[Node]:
-        return list(decode_sub(self._bucket.memory.objects[key].data, key))
+        return list(decode_sub(self._bucket.objects[key].data, key))
 
     def _inside(self, key: str) -> Iterator[str]:
         for node in self._sub(key):

@@ -58,7 +58,9 @@ class Ledger:
         """A reader got this value at this offset."""
         assert self.sent.get(value) == pid, f"I13: {pid} {offset} holds {value!r}, which nobody sent there"
         told = self.of(pid)
-        assert told.read.setdefault(offset, value) == value, f"I4: {pid} {offset} is {value!r} and {told.read[offset]!r}"
+        assert told.read.setdefault(offset, value) == value, (
+            f"I4: {pid} {offset} is {value!r} and {told.read[offset]!r}"
+        )
         acked = told.acked.get(offset)
         if acked is not None and acked.value != value:
             assert acked.forgivable, f"I2: {pid} {offset} was acknowledged as {acked.value!r}, reads as {value!r}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop
 from tiered.cold.faulty import ALL_VERBS, Fault, Faults, FaultyStore, Kind, Late
-from tiered.cold.memory import MemoryStore
+from tiered.cold.memory import MemoryStore, Stored
 from tiered.ports import Buffer, Clock, Ok, PutResult
 
 
@@ -24,6 +25,11 @@ class SimBucket:
     @property
     def written(self) -> list[tuple[str, bytes]]:
         return self.memory.written
+
+    @property
+    def objects(self) -> Mapping[str, Stored]:
+        """What is in the bucket now."""
+        return self.memory._objects
 
     def store(self, faults: Faults, clock: Clock) -> SimStore:
         return SimStore(self.memory, faults, clock, self._under_way)
@@ -43,11 +49,13 @@ class RecordingStore(MemoryStore):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.written: list[tuple[str, bytes]] = []
+        self.observer: Callable[[], None] = lambda: None
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         result = await super().put(key, data, if_absent=if_absent, if_match=if_match)
         if isinstance(result, Ok):
             self.written.append((key, bytes(data)))
+            self.observer()
         return result
 
 
