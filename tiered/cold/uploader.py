@@ -27,8 +27,6 @@ from tiered.records.native import crc32c, walk
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 << 20
-LATE_NS = 60 * 1_000_000_000
-"""After so long an upload that failed has landed, or never will: then its orphan can be swept."""
 
 
 class LogSections(Protocol):
@@ -79,7 +77,6 @@ class Uploader:
         self._clock = clock
         self._random = rng.stream("uploader")
         self._busy: dict[PartitionId, set[str]] = {}
-        self._abandoned_ns: dict[PartitionId, int] = {}
         self._bytes = metrics.counter("tiered_upload_bytes_total", "Bytes of cold segments put into the bucket")
         self._segments = metrics.counter("tiered_upload_segments_total", "Segments uploaded, by outcome", ("outcome",))
 
@@ -87,19 +84,9 @@ class Uploader:
         """Objects being uploaded, or whose manifest change is undecided: no garbage, although nothing names them."""
         return frozenset(self._busy.get(pid, ()))
 
-    def has_orphans(self, pid: PartitionId) -> bool:
-        """Whether uploads were abandoned and are not swept yet, long enough ago for all of them to have landed."""
-        since_ns = self._abandoned_ns.get(pid)
-        return since_ns is not None and self._clock.mono_ns() - since_ns >= LATE_NS
-
-    def swept(self, pid: PartitionId) -> None:
-        """The partition was swept after `has_orphans`."""
-        self._abandoned_ns.pop(pid, None)
-
     def forget(self, pid: PartitionId) -> None:
         """The partition is led elsewhere: what was undecided is for the next leader to judge."""
         self._busy.pop(pid, None)
-        self._abandoned_ns.pop(pid, None)
 
     async def upload_next(
         self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
@@ -155,7 +142,6 @@ class Uploader:
             await self._put(key, log_part, tail, entry.object_bytes)
         except BaseException:
             self._busy[pid].discard(key)  # never offered to a manifest: plainly an orphan, whenever it lands
-            self._abandoned_ns[pid] = self._clock.mono_ns()
             self._segments.inc(1, "failed")
             raise
         return await self._name(manifest, epoch, entry)
@@ -184,12 +170,8 @@ class Uploader:
             self.forget(pid)
             self._segments.inc(1, "fenced")
             raise
-        except Unavailable:
-            self._abandoned_ns[pid] = self._clock.mono_ns()
-            raise
         self._busy.pop(pid, None)
         if not any(node.key == entry.key for node in written.nodes):
-            self._abandoned_ns[pid] = self._clock.mono_ns()
             self._segments.inc(1, "failed")
             return written
         self._segments.inc(1, "copied")
