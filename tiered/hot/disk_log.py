@@ -219,10 +219,8 @@ class DiskLog:
 
     def append(self, data: bytearray | memoryview, *, leader_epoch: int, now_ms: int, deep: bool = False) -> Appended:
         """Produced batches, stamped in place and written whole or not at all; batches that stand in the log already
-        (an idempotent producer's retry) are answered with the offsets they have. `deep` opens every record.
-
-        Refused with the code that the producer shall see; KAFKA_STORAGE_ERROR on a full or failing disk.
-        """
+        (an idempotent producer's retry) are answered with the offsets they have. `deep` opens every record. Refused
+        with the code that the producer shall see, KAFKA_STORAGE_ERROR on a full or failing disk."""
         config, tail = self.config, self._tail
         base = tail.end_offset
         batches = admit(data, base, leader_epoch, config, now_ms, deep)

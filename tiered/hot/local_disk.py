@@ -207,6 +207,10 @@ class LocalFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        """A file that fell out of a bounded set of open ones is closed by its last user."""
+        self.close()
+
     def _write_rest(self, data: memoryview, offset: int, written: int) -> None:
         while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], offset + written)

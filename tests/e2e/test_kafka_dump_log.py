@@ -1,0 +1,138 @@
+"""Our log directories and Kafka's are the same: its dump tool reads ours without complaint, we open its, and the same
+batches become the same bytes in every file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.peer.kafka import Peer, tool
+from tests.unit.hot.fixtures import NOW, TOPIC_ID, FixedClock, batch, read_all
+from tiered.config import TopicConfig
+from tiered.hot.checkpoints import parse_metadata
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.local_disk import LocalDisk
+from tiered.hot.segment_files import OpenFiles
+from tiered.metrics import Metrics
+from tiered.records.batch import encode
+from tiered.records.model import Codec
+from tiered.records.native import walk
+
+SEGMENT_BYTES = 1 << 20
+RECORDS = 4000
+COMPLAINTS = re.compile(r"mismatch|misordered|not found|non-consecutive|corrupt|invalid|exception|error", re.IGNORECASE)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[LocalDisk]:
+    opened = LocalDisk(str(tmp_path))
+    yield opened
+    opened.close()
+
+
+async def open_log(
+    disk: LocalDisk, *, directory: str = "t-0", topic_id: str = TOPIC_ID, files: OpenFiles | None = None
+) -> DiskLog:
+    return await DiskLog.open(
+        disk,
+        FixedClock(),
+        directory,
+        TopicConfig(segment_bytes=SEGMENT_BYTES),
+        same_boot=True,
+        clean=True,
+        metrics=Metrics(),
+        topic_id=topic_id,
+        name=directory,
+        files=files,
+    )
+
+
+def dumped(directory: Path, suffix: str, *options: str) -> str:
+    """What Kafka's dump tool says of all files of one kind."""
+    names = sorted(str(path) for path in directory.glob("*" + suffix))
+    assert names, f"no {suffix} in {directory}"
+    text = tool("dump-log", "--files", ",".join(names), *options)
+    complaints = [row for row in text.splitlines() if COMPLAINTS.search(row) and "isvalid: true" not in row]
+    assert not complaints, complaints[:5]
+    return text
+
+
+def test_open_files_are_bounded_and_a_slice_outlives_its_place(disk: LocalDisk) -> None:
+    async def run() -> None:
+        files = OpenFiles(disk, 6)
+        logs = [await open_log(disk, directory=f"t-{number}", files=files) for number in range(20)]
+        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        for number in range(40):
+            for log in logs:
+                log.append(batch(number), leader_epoch=0, now_ms=NOW)
+        first = logs[0].read(0, 1 << 20, end_offset=40)
+        assert first is not None
+        for log in logs[1:]:
+            assert len(read_all(log, max_bytes=1000)) == first.length
+        assert len(first.file.pread(first.start, first.length)) == first.length
+        if before:
+            assert len(os.listdir("/proc/self/fd")) <= before + 8
+
+    asyncio.run(run())
+
+
+@pytest.mark.java
+def test_kafkas_dump_tool_reads_our_files(disk: LocalDisk, tmp_path: Path) -> None:
+    async def run() -> None:
+        log = await open_log(disk)
+        for number in range(3000):
+            codec = Codec(number % 5)
+            made = [(NOW + number * 7 % 1000, b"k", random.Random(number).randbytes(900), (("h", b"v"),))]
+            data = encode(made, codec=codec, producer_id=9, producer_epoch=0, base_sequence=number)
+            log.append(bytearray(data), leader_epoch=number // 1000, now_ms=NOW)
+        assert log.segment_count > 1
+        await log.close_clean()
+
+    asyncio.run(run())
+    text = dumped(tmp_path / "t-0", ".log", "--deep-iteration")
+    assert text.count("isvalid: true") == 3000
+    assert len(re.findall(r"\| offset: \d+", text)) == 3000
+    for suffix in (".index", ".timeindex"):
+        dumped(tmp_path / "t-0", suffix, "--verify-index-only")
+        assert "passed sanity check" in dumped(tmp_path / "t-0", suffix, "--index-sanity-check")
+    assert "producerId: 9" in dumped(tmp_path / "t-0", ".snapshot")
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_the_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path) -> None:
+    with Peer() as peer:
+        address = ("--bootstrap-server", peer.address)
+        tool("topics", *address, "--create", "--topic", "t", "--config", f"segment.bytes={SEGMENT_BYTES}")
+        sizes = ("--num-records", str(RECORDS), "--record-size", "900", "--throughput", "-1")
+        small = (f"bootstrap.servers={peer.address}", "batch.size=3000", "enable.idempotence=true")
+        tool("producer-perf", "--topic", "t", *sizes, "--producer-props", *small)
+        peer.stop()
+        theirs = peer.logs / "t-0"
+        files = {path.name: path.read_bytes() for path in theirs.iterdir()}
+        topic_id = parse_metadata(files["partition.metadata"])
+
+        async def run() -> None:
+            ours = await open_log(disk, topic_id=topic_id)
+            for name in sorted(name for name in files if name.endswith(".log")):
+                for one in walk(files[name]).batches:
+                    ours.append_as_follower(files[name][one.at : one.at + one.size], now_ms=NOW)
+            await ours.close_clean()
+            written = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
+            assert len([name for name in files if name.endswith(".log")]) > 2
+            assert {name for name in files if written.get(name) != files[name]} == set()
+
+            opened = await open_log(LocalDisk(str(peer.logs)), topic_id=topic_id)
+            assert opened.end_offset == RECORDS
+            assert opened.gaps == []
+            assert len(read_all(opened, max_bytes=1 << 20)) == sum(len(files[n]) for n in files if n.endswith(".log"))
+            assert len(opened.producers) == 1
+            opened.close()
+
+        asyncio.run(run())
