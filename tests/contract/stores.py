@@ -54,7 +54,7 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
     if kind == "memory":
         return StoreCase(kind, lambda: open_store("memory://", clock, rng), 200)
     if kind == "directory":
-        return StoreCase(kind, lambda: open_store(f"file://{folder}/store", clock, rng), 60)
+        return StoreCase(kind, lambda: open_store(f"file://{folder}/store", clock, rng), 40)
     if kind == "faulty":
         return StoreCase(kind, lambda: faulty(MemoryStore(clock), Faults(), clock), 200)
     if kind == "simulated":
@@ -64,5 +64,5 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
         return StoreCase(kind, lambda: SimBucket(loop).store(faults, sim_clock), 200, loop.run)
     prefix = SimRng(name).stream("prefix").getrandbits(64)
     return StoreCase(
-        kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 6 if kind == "s3-fake" else 3
+        kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 4 if kind == "s3-fake" else 2
     )

@@ -144,7 +144,11 @@ def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: in
     run(body)
 
 
-def test_a_body_that_breaks_off_every_time_is_unavailable(fake: FakeS3, run: Run) -> None:
+def test_a_body_that_breaks_off_every_time_is_unavailable(
+    fake: FakeS3, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.cold.s3.BACKOFF_SECONDS", 0.001)
+
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")
         fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",)))
