@@ -16,6 +16,7 @@ from tiered.config import Settings
 from tiered.metadata.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.node import Node
+from tiered.ports import World
 from tiered.world import real_world
 from tiered_api.http.limits import Limits
 from tiered_api.http.server import serve_http
@@ -91,11 +92,14 @@ class Site:
 
 
 @asynccontextmanager
-async def site(directory: Path, limits: Limits | None = None, **settings: Any) -> AsyncIterator[Site]:
-    """A broker on `directory`, stopped cleanly at the end."""
+async def site(
+    directory: Path, limits: Limits | None = None, ports: Callable[[World], World] | None = None, **settings: Any
+) -> AsyncIterator[Site]:
+    """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), http="127.0.0.1:0", **settings)
-    node = Node(chosen, real_world(chosen), Metrics())
+    world = real_world(chosen)
+    node = Node(chosen, ports(world) if ports else world, Metrics())
     try:
         await node.start()
         server = await serve_http(node, "127.0.0.1", 0, limits=limits)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ports import FileSlice
 from tiered.records.batch import header, records
-from tiered.records.model import CODEC_MASK, Record
+from tiered.records.model import CODEC_MASK, CRC_FROM, Record
+from tiered.records.native import crc32c
 from tiered.replication.replica import Fetched, Replica
 from tiered_api.http.errors import OFFSET_OUT_OF_RANGE, HttpError
 from tiered_api.http.produce import replica_of, topic_image
@@ -105,10 +106,13 @@ class Opened(NamedTuple):
 
 def opened(data: bytes, offset: int, room: int) -> Iterator[Opened]:
     """The batches of `data`, records below `offset` left out, control batches empty. Ends before the batch that would
-    exceed `room` decompressed bytes, but gives at least one."""
-    at = 0
+    exceed `room` decompressed bytes, but gives at least one. Who reads JSON cannot check a CRC, so it is checked here:
+    `Corrupt` when it does not match."""
+    at, whole = 0, memoryview(data)
     while at < len(data):
         head = header(data, at)
+        if crc32c(whole[at + CRC_FROM : at + head.size]) != head.crc:
+            raise Corrupt("CRC of a stored batch does not match", position=at)
         rows: list[Record] = []
         if not head.is_control:
             rows = records(data, at)

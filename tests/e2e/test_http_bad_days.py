@@ -1,0 +1,98 @@
+"""What clients see when the disk is full, the bucket is away or stored bytes are broken: an error in words, and
+everything that still can be done is done."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.http_site import RAW, Site, run, until
+from tests.sim.disk import SimDisk
+from tiered.cold.faulty import Faults, faulty
+from tiered.ports import World
+from tiered.records.batch import encode
+
+PATH = "/topics/t/partitions/0/records"
+
+
+def with_disk(disk: SimDisk) -> Callable[[World], World]:
+    return lambda world: replace(world, disk=disk)
+
+
+def record(text: str) -> dict[str, Any]:
+    return {"value": {"type": "STRING", "data": text}}
+
+
+def test_a_full_disk_refuses_records_and_goes_on_giving_them(tmp_path: Path) -> None:
+    disk = SimDisk(random.Random(1))
+
+    async def story(site: Site) -> None:
+        await site.create("t")
+        await site.produce("t", "before")
+        disk.capacity = disk.space().total - disk.space().free
+        post = f"{site.cluster}/topics/t/records"
+        for n in range(3):
+            refused = await site.ask("POST", post, record(f"lost {n}" * 1000))
+            assert (refused.status, refused.json["error_code"]) == (500, 50003), refused
+        raw = encode([(site.node.world.clock.wall_ms(), None, b"x" * 9000, ())])
+        assert (await site.ask("POST", PATH, raw, kind=RAW)).json["error_code"] == 50003
+        stream = await site.ask("POST", post, b'{"value":{"type":"STRING","data":"%b"}} ' % (b"y" * 9000) * 2)
+        assert stream.body.count(b'"error_code":50003') == 2
+        assert [each["value"] for each in (await site.get(PATH)).json["records"]] == ["before"]
+        assert any("full" in problem for problem in (await site.get("/healthz")).json["problems"])
+        disk.capacity = None
+        assert (await site.ask("POST", post, record("after"))).json["offset"] == 1
+        raw_read = await site.get(PATH, RAW)
+        assert b"before" in raw_read.body and b"after" in raw_read.body
+
+    run(tmp_path, story, ports=with_disk(disk))
+
+
+def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(tmp_path: Path) -> None:
+    faults = Faults(reply_seconds=0.01)
+
+    def ports(world: World) -> World:
+        return replace(world, store=faulty(world.store, faults, world.clock))
+
+    async def story(site: Site) -> None:
+        await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
+        for n in range(30):
+            await site.produce("t", f"{n:0100d}")
+        replica = site.node.replica("t", 0)
+        await until(lambda: replica.local_start_offset > 0)
+        faults.outage = True
+        cold = await site.get(f"{PATH}?offset=0")
+        assert (cold.status, cold.json["error_code"]) == (503, 50302), cold
+        assert (await site.ask("POST", f"{site.cluster}/topics/t/records", record("hot"))).json["offset"] == 30
+        hot = await site.get(f"{PATH}?offset=30")
+        assert [each["value"] for each in hot.json["records"]] == ["hot"]
+        problems = (await site.get("/healthz")).json["problems"]
+        assert any("store unreachable" in problem for problem in problems)
+        faults.outage = False
+        assert (await site.get(f"{PATH}?offset=0")).json["records"][0]["offset"] == 0
+
+    run(tmp_path, story, ports=ports)
+
+
+def test_broken_bytes_are_named_and_never_given(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        await site.produce("t", "a", "b")
+        (log,) = tmp_path.glob("log/t-0/*.log")
+        data = bytearray(log.read_bytes())
+        data[data.index(b"b")] ^= 1
+        log.write_bytes(data)
+        for accept in ("application/json", "application/vnd.kafka.binary.v2+json", "text/event-stream"):
+            flipped = await site.get(PATH, accept)
+            assert (flipped.status, flipped.json["error_code"]) == (500, 50002)
+        data[61:] = b"\xff" * len(data[61:])
+        log.write_bytes(data)
+        answer = await site.get(PATH)
+        assert (answer.status, answer.json["error_code"]) == (500, 50002)
+        assert "does not prove itself" in answer.json["message"] and str(tmp_path) not in answer.json["message"]
+        log.write_bytes(data[:70])
+        cut = await site.get(PATH)
+        assert (cut.status, cut.json["error_code"]) == (500, 50002)
+
+    run(tmp_path, story)
