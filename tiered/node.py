@@ -40,6 +40,7 @@ from tiered.metadata.settings import broker_settings, topic_config
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions, held
 from tiered.ports import World
+from tiered.replication.leading import Past
 from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.tiering import Tiering
@@ -92,6 +93,7 @@ class Node:
         self._known_directory = False
         self._trustworthy = False
         self._trusted = False
+        self._reporting = asyncio.Lock()
         self._failure = ""
         self._serving = False
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").read(
@@ -154,6 +156,9 @@ class Node:
         gone = await self._refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         self._known_directory = self._knows(image, found)
+        last = image.brokers.get(self.settings.node_id)
+        if last is not None and not last.alive:
+            self.partitions.past = Past.SETTLED
         if not self._known_directory:
             found = found._replace(same_boot=False, clean=False)
         self._found = found
@@ -216,6 +221,10 @@ class Node:
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
+        async with self._reporting:
+            await self._report_losses()
+
+    async def _report_losses(self) -> None:
         lost, self.partitions.unreported = self.partitions.unreported, []
         for replica in lost:
             log.warning(
@@ -290,7 +299,7 @@ class Node:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         durable = clean and await self.partitions.close_clean()
-        if durable:
+        if durable and not self.cold.manifests.undecided:
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
         elif self.disk.dead is not None:
             await self._say(requests.DistrustDirectory(self.settings.node_id, self.incarnation))

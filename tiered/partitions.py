@@ -20,7 +20,7 @@ from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.settings import topic_config
 from tiered.metrics import Metrics
 from tiered.ports import World
-from tiered.replication.leading import begin
+from tiered.replication.leading import Past, begin
 from tiered.replication.partition import Partition
 from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
@@ -53,6 +53,7 @@ class Partitions:
         self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
         self.doubtful: frozenset[TopicPartition] = frozenset()
         self.unreported: list[Replica] = []
+        self.past = Past.OPEN
         self._world = world
         self._metrics = metrics
         self._disk = disk
@@ -156,7 +157,8 @@ class Partitions:
             self._logs[lead.at] = await self._open(lead.at, topic, unknown)
         hot = self._logs[lead.at]
         pid = Replica.id_of(lead.at, lead.topic_id)
-        begun = await begin(hot, self._cold, pid, fresh=lead.fresh)
+        past = Past.NONE if lead.fresh else self.past
+        begun = await begin(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
         known = topic.partitions[lead.at.partition]
         return Replica(
             lead.at,

@@ -194,6 +194,11 @@ class ManifestStore:
             except NeedsOpen as wanted:
                 opened[wanted.spill.key] = await self.open(wanted.spill)
 
+    @property
+    def undecided(self) -> bool:
+        """Whether a change that nobody waits for any more may yet land."""
+        return bool(self._undecided)
+
     def busy(self, pid: PartitionId) -> frozenset[str]:
         """Sub-manifests that an undecided change may yet name: no garbage, although no manifest names them."""
         return frozenset(self._writing.get(pid, ()))

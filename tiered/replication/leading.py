@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from enum import Enum
 from typing import NamedTuple
 
 from tiered.cold.manifest import Manifest, SegmentEntry
@@ -21,11 +22,25 @@ class Begun(NamedTuple):
     restart: Restart | None
 
 
-async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, *, fresh: bool) -> Begun:
+class Past(Enum):
+    """What is known of those who led before."""
+
+    NONE = "the topic was created just now: nothing of it can be cold"
+    SETTLED = "the last leader stopped cleanly: no write of its is under way"
+    OPEN = "a write of an earlier leader may be under way to the manifest"
+
+
+async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoch: int, past: Past) -> Begun:
     """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
-    first batch. `fresh`: the topic was created just now, so nothing of it can be cold. `Unavailable` when the bucket
-    does not say; nothing is served then."""
-    manifest = None if fresh else await cold.manifests.load(pid)
+    first batch. `Unavailable` when the bucket does not say; nothing is served then.
+
+    Reading the manifest is not enough while an earlier leader's change to it may still land: the cold end would move
+    over offsets that are acknowledged here by then. So it is taken over first, which fences that change."""
+    manifest = None
+    if past is Past.OPEN and hot.config.remote_storage_enable:
+        manifest = await cold.manifests.take_over(pid, topic, epoch)
+    elif past is not Past.NONE:
+        manifest = await cold.manifests.load(pid)
     restart = await _agree(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
