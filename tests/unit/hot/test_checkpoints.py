@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from tests.unit.hot.fixtures import TOPIC_ID
+from tests.unit.hot.fixtures import TOPIC_ID, disk
 from tiered.errors import Corrupt
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
@@ -41,3 +43,16 @@ def test_partition_metadata() -> None:
     for torn in (data[:-1], data[:-4] + bytes(4), b"", b"version: 1\ntopic_id: " + TOPIC_ID.encode()):
         with pytest.raises(Corrupt):
             checkpoints.parse_metadata(torn)
+
+
+def test_a_saved_file_survives_a_power_cut_whole() -> None:
+    async def run() -> None:
+        on = disk()
+        on.make_dirs("log")
+        await checkpoints.save(on, ".", "first", b"")
+        await checkpoints.save(on, "log", "name", b"old")
+        await checkpoints.save(on, "log", "name", b"new")
+        assert checkpoints.load(on.after_power_cut(), "log", "name") == b"new"
+
+    asyncio.run(run())
+    assert checkpoints.load(disk(), "log", "name") is None
