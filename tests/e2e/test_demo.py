@@ -1,0 +1,127 @@
+"""`tiered demo`, which `make demo` runs, with fewer flights: on a directory, on S3, without Java, with a difference."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import COMMAND
+from tests.fakes3 import BUCKET, s3_moto
+from tiered.errors import Corrupt
+from tiered_api.cli.demo_broker import demo_broker
+from tiered_api.cli.demo_flights import Departure, departures
+from tiered_api.cli.demo_questions import QUESTIONS, answers, query
+from tiered_api.cli.demo_replay import replay
+from tiered_api.cli.demo_stream import stream
+
+FEW = "3000"
+
+
+def demo(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the demo to its end."""
+    whole = {**os.environ, **(env or {})}
+    command = [*COMMAND, "demo", "--records", FEW, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=whole)
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_everything_holds_on_a_directory(tmp_path: Path) -> None:
+    done = demo("--dir", str(tmp_path / "demo"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"^\[(\d)/7\]", done.stdout, re.MULTILINE) == list("1234567")
+    assert "3,000 rows, equal in every column; no gaps" in done.stdout
+    assert "Every comparison held" in done.stdout
+    assert list((tmp_path / "demo" / "bucket" / "data").rglob("*.seg"))
+    left = list((tmp_path / "demo" / "data" / "log").glob("flights-*/*.log"))
+    assert len(left) == 6 and all(path.stat().st_size == 0 for path in left)
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_everything_holds_on_s3(tmp_path: Path) -> None:
+    with s3_moto() as server:
+        done = demo("--dir", str(tmp_path / "demo"), "--store", f"s3://{BUCKET}/trial", env=server.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"tiered cold ls --store s3://{BUCKET}/trial/demo/log --topic flights" in done.stdout
+
+
+def test_without_java_it_goes_as_far_as_the_replay_and_says_what_is_missing(tmp_path: Path) -> None:
+    done = demo("--dir", str(tmp_path / "demo"), env={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
+    assert done.returncode == 3, done.stderr
+    assert re.findall(r"^\[(\d)/7\]", done.stdout, re.MULTILINE) == list("1234")
+    assert "Every record came back" in done.stdout
+    assert re.search(r"Java.*install", done.stdout.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    done = demo("--dir", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, f"tiered: --dir {tmp_path}: it must be empty or absent\n")
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [Departure(b"ZZ", 0, b"{}"), Departure(b"UA", 1_357_034_400_000, b"{}")],
+    ids=["another record", "another value"],
+)
+def test_the_replay_finds_the_one_record_that_differs(tmp_path: Path, altered: Departure) -> None:
+    async def differing() -> None:
+        sent = departures(500)
+        async with demo_broker(tmp_path / "data", f"file://{tmp_path}/bucket", tmp_path / "log") as broker:
+            cluster_id = (await broker.ask("GET", "/tiered/v1/node"))["cluster_id"]
+            body = {
+                "topic_name": "flights",
+                "partitions_count": 2,
+                "configs": [{"name": "retention.ms", "value": "-1"}],
+            }
+            await broker.ask("POST", f"/v3/clusters/{cluster_id}/topics", body)
+            placed = await stream(broker, cluster_id, "flights", sent, lambda _: None)
+            assert await replay(broker, "flights", sent, placed, lambda _: None) > 0
+            sent[0] = altered
+            with pytest.raises(Corrupt, match=r"flights-\d offset 0 holds"):
+                await replay(broker, "flights", sent, placed, lambda _: None)
+
+    asyncio.run(differing())
+
+
+def test_a_flight_is_a_record_keyed_by_its_carrier_at_its_scheduled_hour() -> None:
+    first = departures(1)[0]
+    assert (first.key, first.timestamp) == (b"UA", 1_357_034_400_000)
+    assert first.flight["time_hour"] == "2013-01-01T10:00:00Z" and first.flight["dest"] == "IAH"
+    sent = json.loads(first.produced())
+    assert sent["value"]["data"] == first.flight and sent["key"]["data"] == "UA"
+
+
+def test_what_the_input_says_of_the_questions() -> None:
+    records = [
+        _flight("UA", "EWR", 1, None, None),
+        _flight("UA", "EWR", 1, 5, 61),
+        _flight("AA", "JFK", 2, 0, 60),
+    ]
+    assert answers(records) == [
+        [("UA", 2), ("AA", 1)],
+        [(1, 1, 2), (2, 0, 1)],
+        [("EWR", 1, 1), ("JFK", 1, 0)],
+    ]
+    assert all("FROM flights" in query(question, "flights") for question in QUESTIONS)
+
+
+def _flight(carrier: str, origin: str, month: int, dep_delay: int | None, arr_delay: int | None) -> Departure:
+    flight = {
+        "carrier": carrier,
+        "origin": origin,
+        "month": month,
+        "dep_delay": dep_delay,
+        "arr_delay": arr_delay,
+    }
+    return Departure(carrier.encode(), 0, json.dumps(flight).encode())
