@@ -16,7 +16,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import TopicPartition
 from tiered.metadata.delta import Lead, between
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image, Loss, TopicImage
 from tiered.metadata.settings import topic_config
 from tiered.metrics import Metrics
 from tiered.ports import World
@@ -122,7 +122,8 @@ class Partitions:
         await self._lead_all(new, delta.led)
         for at, replica in self._replicas.items():
             loss = new.topics[at.topic].partitions[at.partition].loss
-            replica.possible_loss = loss._asdict() if loss is not None else None
+            if loss is not None:
+                replica.possible_loss = loss._asdict()
 
     async def open_missing(self, image: Image) -> None:
         """Tries again to lead what could not be opened."""
@@ -136,6 +137,9 @@ class Partitions:
         async with places:
             try:
                 replica = await self._begin(image.topics_by_id[lead.topic_id], lead)
+                if replica.restarted:
+                    # The point noted before may lie above the new end: it must not vouch for what comes below it now.
+                    await self.save_offsets()
             except (Unavailable, Corrupt, Refused) as error:
                 log.error("partition is not served partition=%s why=%s", lead.at, error)
                 if lead.at in self._logs and self._logs[lead.at].broken:
@@ -146,6 +150,7 @@ class Partitions:
         self.unopened.pop(lead.at, None)
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
+            replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
 
     async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
         assert self._found is not None

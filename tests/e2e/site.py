@@ -1,0 +1,112 @@
+"""A bucket, a machine and the broker that runs there, in virtual time; and records to send through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.sim.clock import SimRng
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
+from tests.sim.store import SimBucket
+from tests.sim.world import SimMachine
+from tiered.config import Settings
+from tiered.metadata.requests import (
+    CreateTopic,
+)
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered.ports import FileSlice
+from tiered.records.batch import encode, records
+from tiered.records.native import walk
+from tiered.replication.replica import Replica
+
+QUICK = Settings(
+    num_partitions=1,
+    log_retention_check_interval_ms=1_000,
+    remote_log_manager_task_interval_ms=2_000,
+    tiered_object_delete_delay_ms=5_000,
+    tiered_topic_delete_delay_ms=60_000,
+)
+SMALL = {"segment.bytes": "4096", "retention.ms": "-1"}
+COLD_AT_ONCE = SMALL | {"local.retention.bytes": "1"}
+
+
+class Site:
+    """A bucket, a machine, and the broker that runs there now."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.bucket = SimBucket(loop)
+        self.network = SimNetwork(loop, SimRng(f"{loop.seed}/net").stream("net"))
+        self.machine = SimMachine(loop, "one", self.bucket, self.network)
+        self.node = self._fresh(QUICK)
+
+    def _fresh(self, settings: Settings) -> Node:
+        return Node(settings, self.machine.process(), Metrics())
+
+    async def start(self, settings: Settings = QUICK) -> Node:
+        self.node = self._fresh(settings)
+        await self.node.start()
+        return self.node
+
+    async def stop(self) -> None:
+        await self.node.stop()
+
+    async def crash(self, how: Callable[[], None]) -> None:
+        """`how` is a method of the machine: its ports are gone before the broker's tasks are."""
+        how()
+        await self.node.stop(clean=False)
+
+    async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> Replica:
+        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        await self.node.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
+        return self.node.replica(name, 0)
+
+    async def until(self, true: Callable[[], bool], seconds: float = 120) -> None:
+        """Lets virtual time pass until it holds."""
+        deadline = self.loop.now_ns + int(seconds * 1e9)
+        while not true():
+            assert self.loop.now_ns < deadline, f"not within {seconds} s: {self.node.health()}"
+            await asyncio.sleep(0.1)
+
+
+def run(story: Callable[[Site], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+    loop = SimLoop(seed, seconds_max=100_000)
+
+    async def main() -> None:
+        await story(Site(loop))
+
+    loop.run(main())
+
+
+def batch(values: list[bytes], timestamp: int = 1_700_000_000_000) -> bytearray:
+    return bytearray(encode([(timestamp + i, b"k", value, ()) for i, value in enumerate(values)]))
+
+
+async def fill(replica: Replica, count: int, start: int = 0) -> None:
+    """`count` records of about 1 KiB, one batch each; the value begins with the record's number."""
+    for number in range(start, start + count):
+        await replica.append(batch([b"%06d" % number + b"x" * 1000]))
+
+
+async def read_values(replica: Replica, start: int, *, max_bytes: int = 3000) -> list[bytes]:
+    """The first bytes of every record from `start` to the end, read as a consumer does."""
+    found: list[bytes] = []
+    offset = start
+    while offset < replica.high_watermark:
+        fetched = await replica.read(offset, max_bytes)
+        data = fetched.data
+        if isinstance(data, FileSlice):
+            data = data.file.pread(data.start, data.length)
+        walked = walk(data)
+        assert walked.why == "" and walked.batches, (offset, walked)
+        for each in walked.batches:
+            found += [(record.value or b"")[:6] for record in records(data, each.at) if record.offset >= offset]
+        offset = walked.batches[-1].last_offset + 1
+    return found
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(start, end)]

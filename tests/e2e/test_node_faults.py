@@ -1,0 +1,151 @@
+"""A broker on a bad day: bucket away, disk full or dead, faults everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.site import Site, fill, numbers, read_values, run
+from tests.sim.disk import DiskFault
+from tiered.cold.faulty import Fault, Kind
+from tiered.errors import Code, Refused, Unavailable
+from tiered.metadata.requests import (
+    CreateTopic,
+)
+
+# -- bad days ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        site.machine.faults.outage = True
+        await fill(replica, 20)
+        await site.until(lambda: site.node.store.outage is not None)
+        assert await read_values(replica, 0) == numbers(0, 20)
+        health = site.node.health()
+        assert health.ok
+        assert any("store unreachable since" in each and "segments wait" in each for each in health.problems)
+        assert health.details["waiting_segments"] >= 5
+        assert "tiered_upload_waiting_segments 6" in site.node.metrics.render()
+        with pytest.raises(Refused) as refused:
+            await site.node.submit(CreateTopic("u"))
+        assert refused.value.code is Code.REQUEST_TIMED_OUT
+        site.machine.faults.outage = False
+        await site.until(lambda: replica.cold_end_offset == 18, 300)
+        await site.until(lambda: "u" in site.node.image.topics, 300)
+        assert site.node.health().problems == []
+        await site.stop()
+
+    run(story)
+
+
+def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 3)
+        site.machine.disk.capacity = 1
+        with pytest.raises(Refused) as refused:
+            await fill(replica, 1, start=3)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        health = site.node.health()
+        assert any(each.startswith("disk full since") for each in health.problems)
+        assert "tiered_disk_full 1" in site.node.metrics.render()
+        assert await read_values(replica, 0) == numbers(0, 3)
+        site.machine.disk.capacity = None
+        await fill(replica, 1, start=3)
+        assert site.node.health().problems == []
+        assert await read_values(replica, 0) == numbers(0, 4)
+        await site.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("verb", ["append", "sync"])
+def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(flush="ack", retention_ms="-1")
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault(verb, ".log"))
+        with pytest.raises(Refused) as refused:
+            await fill(replica, 1, start=5)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        await asyncio.wait_for(site.node.ended.wait(), 1)
+        health = site.node.health()
+        assert not health.ok
+        assert any("data directory" in each for each in health.problems)
+        await site.stop()
+        site.machine.kill()
+        again = (await site.start()).replica("t", 0)
+        assert (await read_values(again, 0))[:5] == numbers(0, 5)
+        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        await site.stop()
+
+    run(story)
+
+
+def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.crash(site.machine.lose_disk)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest", times=3)]
+        node = await site.start()
+        with pytest.raises(Refused, match="not served"):
+            node.replica("t", 0)
+        assert any("t-0 is not served" in each for each in node.health().problems)
+        await site.until(lambda: not node.partitions.unopened)
+        assert await read_values(node.replica("t", 0), 0) == numbers(0, 9)
+        await site.until(lambda: node.replica("t", 0).explain()["possible_loss"] is not None)
+        assert node.health().problems == []
+        await site.stop()
+
+    run(story)
+
+
+def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 5)
+        await site.crash(site.machine.kill)
+        again = (await site.start()).replica("t", 0)
+        await site.until(lambda: again.log.flushed_offset == 5, 5)
+        await site.crash(site.machine.power_cut)
+        assert (await site.start()).replica("t", 0).high_watermark == 5
+        await site.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
+    async def story(site: Site) -> None:
+        site.machine.faults.rules = [
+            Fault(Kind.ERROR, chance=0.1),
+            Fault(Kind.LOST_REPLY, ("put", "upload"), chance=0.2),
+            Fault(Kind.LATE_APPLY, ("put", "upload"), chance=0.1, seconds=3),
+        ]
+        for _ in range(50):
+            try:
+                await site.start()
+                break
+            except (Unavailable, Refused):
+                await site.crash(site.machine.kill)
+        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        await fill(replica, 20)
+        await site.until(lambda: replica.local_start_offset >= 18, 3000)
+        site.machine.faults.rules = []
+        assert await read_values(replica, 0) == numbers(0, 20)
+        await site.crash(site.machine.lose_disk)
+        again = (await site.start()).replica("t", 0)
+        assert await read_values(again, 0) == numbers(0, again.cold_end_offset)
+        await site.stop()
+
+    run(story, seed)

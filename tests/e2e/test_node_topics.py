@@ -1,0 +1,251 @@
+"""What users of a broker rely on: topics, settings, retention, reading."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.site import Site, batch, fill, numbers, read_values, run
+from tiered.errors import Code, Refused
+from tiered.metadata.image import TopicImage
+from tiered.metadata.requests import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    DeleteTopic,
+)
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        topic_id = site.node.image.topics["t"].topic_id
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        waiting = asyncio.create_task(replica.read(10, 1000, max_wait_ms=60_000))
+        await asyncio.sleep(0)
+        await site.node.submit(DeleteTopic("t"))
+        for ask in (replica.append(batch([b"x"])), replica.read(0, 1000), waiting):
+            with pytest.raises(Refused) as refused:
+                await ask
+            assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+        with pytest.raises(Refused):
+            site.node.replica("t", 0)
+        await asyncio.sleep(30)
+        assert await site.bucket.memory.list(f"data/{topic_id}/")
+        await site.until(lambda: not site.node.image.deleted, 300)
+        assert await site.bucket.memory.list(f"data/{topic_id}/") == []
+        assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
+        await site.stop()
+
+    run(story)
+
+
+def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.node.submit(DeleteTopic("t"))
+        again = await site.create()
+        assert (again.topic_id != replica.topic_id, again.high_watermark, again.cold_end_offset) == (True, 0, 0)
+        await fill(again, 3, start=700)
+        await site.stop()
+        node = await site.start()
+        assert await read_values(node.replica("t", 0), 0) == numbers(700, 703)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_deleted_while_its_log_was_away_leaves_nothing_behind() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 2)
+        await site.node.submit(DeleteTopic("t"))
+        await site.crash(site.machine.kill)
+        await site.start()
+        assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
+        await site.stop()
+
+    run(story)
+
+
+def test_partitions_are_added_while_it_runs() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.create()
+        topic = await site.node.submit(CreatePartitions("t", 3))
+        assert isinstance(topic, TopicImage)
+        assert len(topic.partitions) == 3
+        await fill(site.node.replica("t", 2), 2)
+        assert await read_values(site.node.replica("t", 2), 0) == numbers(0, 2)
+        await site.stop()
+
+    run(story)
+
+
+def test_settings_take_effect_while_it_runs() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(retention_ms="-1")
+        await site.node.submit(AlterTopicConfigs("t", {"max.message.bytes": "100"}))
+        with pytest.raises(Refused) as refused:
+            await fill(replica, 1)
+        assert refused.value.code is Code.MESSAGE_TOO_LARGE
+        await site.node.submit(AlterTopicConfigs("t", {"max.message.bytes": None}))
+        await fill(replica, 1)
+        await site.node.submit(AlterBrokerConfigs(-1, {"message.max.bytes": "200"}))
+        with pytest.raises(Refused):
+            await fill(replica, 1)
+        assert replica.config.max_message_bytes == 200
+        await site.stop()
+        assert (await site.start()).replica("t", 0).config.max_message_bytes == 200
+        await site.stop()
+
+    run(story)
+
+
+def test_names_that_are_not_there_are_said_so() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.create()
+        for topic, partition in (("u", 0), ("t", 1), ("t", -1)):
+            with pytest.raises(Refused) as refused:
+                site.node.replica(topic, partition)
+            assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+        await site.stop()
+
+    run(story)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_topic_goes_up_too() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 1)
+        await asyncio.sleep(9 * 60)
+        assert replica.cold_end_offset == 0
+        await site.until(lambda: replica.cold_end_offset == 1, 90)
+        await site.stop()
+
+    run(story)
+
+
+def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
+        await fill(replica, 10)
+        await site.until(lambda: replica.local_start_offset == 9)
+        await site.until(lambda: replica.log_start_offset == 10, 1500)
+        with pytest.raises(Refused) as refused:
+            await replica.read(0, 1000)
+        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+        await asyncio.sleep(120)
+        segments = [each for each in await site.bucket.memory.list("data/") if each.key.endswith(".seg")]
+        assert segments == []
+        await fill(replica, 1, start=10)
+        assert await read_values(replica, 10) == numbers(10, 11)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(
+            segment_bytes="4096", retention_ms="-1", retention_bytes="9000", remote_storage_enable="false"
+        )
+        await fill(replica, 20)
+        await site.until(lambda: replica.log_start_offset > 0)
+        assert replica.local_bytes <= 9000 + 4096
+        assert await site.bucket.memory.list("data/") == []
+        assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create("t", 5)
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        await asyncio.sleep(20 * 60)
+        before = site.node.store.requests()
+        await asyncio.sleep(60 * 60)
+        assert site.node.store.requests() - before <= 60
+        await site.stop()
+
+    run(story)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        began = site.loop.now_ns
+        assert (await replica.read(0, 1000, max_wait_ms=500)).size == 0
+        assert site.loop.now_ns - began == 500_000_000
+        waiting = asyncio.create_task(replica.read(0, 5000, max_wait_ms=60_000, min_bytes=1500))
+        await asyncio.sleep(1)
+        await fill(replica, 1)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await fill(replica, 1)
+        assert (await waiting).size >= 1500
+        await site.stop()
+
+    run(story)
+
+
+def test_records_are_found_by_time_hot_and_cold() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        base = site.node.world.clock.wall_ms()
+        for number in range(10):
+            await replica.append(batch([b"x" * 1000], timestamp=base + 100 * number))
+        await site.until(lambda: replica.local_start_offset == 9)
+        for number in range(10):
+            assert await replica.offset_for_timestamp(base + 100 * number - 50) == (number, base + 100 * number, 0)
+        assert await replica.offset_for_timestamp(base + 1000) is None
+        await site.stop()
+
+    run(story)
+
+
+def test_deleted_records_stay_deleted() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        assert await replica.delete_records(4) == 4
+        with pytest.raises(Refused):
+            await replica.read(3, 1000)
+        with pytest.raises(Refused):
+            await replica.delete_records(11)
+        assert await read_values(replica, 4) == numbers(4, 10)
+        await site.crash(site.machine.lose_disk)
+        again = (await site.start()).replica("t", 0)
+        assert again.log_start_offset == 4
+        assert await again.delete_records(-1) == again.high_watermark
+        await site.stop()
+
+    run(story)
