@@ -135,7 +135,8 @@ class _Loader:
 
     def _convert(self, plan: Round, loaded: Mapping[int, int]) -> list[LoadedFile]:
         """One Spark task for each split. `Unavailable` when a segment vanished meanwhile: a new plan will do."""
-        from py4j.protocol import Py4JJavaError
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
 
         if not plan.splits:
             return []
@@ -143,7 +144,7 @@ class _Loader:
         tasks = self._spark.sparkContext.parallelize(plan.splits, len(plan.splits))
         try:
             found = tasks.map(lambda split: convert(store, split, url)).collect()
-        except Py4JJavaError as failure:
+        except (Py4JError, PySparkException) as failure:
             if is_overtaken(plan.splits, _cold_topic(store, self._topic, loaded)):
                 raise Unavailable(f"a planned segment expired: {first_line(failure)}") from failure
             raise Unavailable(f"could not convert {self._topic}: {_reason(failure)}", final=True) from failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from driver import FAST_START, OtherDriver, other_driver
 from fakes3 import BUCKET, s3_moto
 from pyspark.sql import SparkSession
 
@@ -26,6 +27,13 @@ def spark(bucket: str) -> Iterator[SparkSession]:
     """Two cores. Without Java or Maven the tests are skipped in the words that a user would read."""
     if lack := jars.missing_tools(build=not jars.cache_folder().is_dir()):
         pytest.skip(lack)
-    running = session(master="local[2]", conf={"spark.driver.memory": "1500m"})
+    running = session(master="local[2]", conf=FAST_START)
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def other(spark: SparkSession) -> Iterator[OtherDriver]:
+    """Started after the session, whose jars and S3 address it inherits."""
+    with other_driver() as started:
+        yield started

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from driver import FAST_START
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.load import load
 from pyspark_tiered.session import session
 from pyspark_tiered.table import Advance, LoadedFile
 
@@ -57,6 +59,11 @@ def commits(spark: SparkSession, driver: str, table: str, partition: int, count:
     return told
 
 
+def load_all(spark: SparkSession, driver: str, store: str, warehouse: str, split_bytes: int) -> int:
+    """Loads the topic of the tests; how many rows this driver was told that it loaded."""
+    return load(store, "flights", warehouse, spark=spark, split_bytes=split_bytes).rows
+
+
 def make_folder(spark: SparkSession, folder: str) -> None:
     """Delta makes a table's log folder before it writes there."""
     path = _path(spark, folder)
@@ -81,10 +88,10 @@ def _path(spark: SparkSession, path: str) -> Any:
 
 def main() -> None:
     """Answers each line `[race, arguments...]` with a line of its result."""
-    races: dict[str, Callable[..., Any]] = {"create": create, "commits": commits}
+    races: dict[str, Callable[..., Any]] = {"create": create, "commits": commits, "load": load_all}
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Spark prints where it likes
-    spark = session(master="local[1]")
+    spark = session(master="local[1]", conf=FAST_START)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         race, *arguments = json.loads(line)

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 import racing
+from driver import OtherDriver
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
 
 pytestmark = pytest.mark.java
-
-
-class OtherDriver:
-    """A second Spark driver, in a process of its own."""
-
-    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
-        self._orders = orders
-        self._answers = answers
-
-    def start(self, race: str, *arguments: str | int) -> None:
-        self._orders.write(json.dumps([race, *arguments]) + "\n")
-        self._orders.flush()
-
-    def result(self) -> Any:
-        return json.loads(self._answers.readline())
-
-
-@pytest.fixture(scope="module")
-def other(spark: SparkSession) -> Iterator[OtherDriver]:
-    """Started after the session, whose jars and S3 address it inherits."""
-    process = subprocess.Popen(
-        [sys.executable, str(Path(racing.__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process:
-        try:
-            assert process.stdout.readline() == "ready\n"
-            yield OtherDriver(process.stdin, process.stdout)
-        finally:
-            process.kill()
 
 
 @pytest.fixture

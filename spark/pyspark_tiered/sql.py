@@ -1,0 +1,112 @@
+"""SQL over the loaded topics of a warehouse: each table under its topic's name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark_tiered.delta_commit import first_line
+from pyspark_tiered.session import session, spark_url
+from tiered.errors import Code, Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Cell = Any
+"""A value as Spark gives it to Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a query."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> Answer:
+    """Runs one query. Names that SQL cannot read plainly stand in back ticks. `Refused` in Spark's words."""
+    from pyspark.errors import PySparkException
+
+    running = spark or session()
+    for name, url in tables(running, warehouse).items():
+        running.read.format("delta").load(url).createOrReplaceTempView(f"`{name}`")
+    try:
+        found = running.sql(query)
+        return Answer(tuple(found.columns), tuple(tuple(row) for row in found.collect()))
+    except PySparkException as failure:
+        raise Refused(Code.INVALID_REQUEST, first_line(failure)) from failure
+
+
+def tables(spark: SparkSession, warehouse: str) -> dict[str, str]:
+    """Topic names and table URLs of a warehouse, by its folders that hold a Delta log."""
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(spark_url(warehouse))
+    files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    if not files.exists(folder):
+        raise Refused(Code.INVALID_REQUEST, f"there is no warehouse at {spark_url(warehouse)}")
+    children = [status.getPath() for status in files.listStatus(folder) if status.isDirectory()]
+    return {
+        child.getName(): str(child.toString())
+        for child in children
+        if files.exists(jvm.org.apache.hadoop.fs.Path(child, "_delta_log"))
+    }
+
+
+def render(answer: Answer, form: str = "text") -> str:
+    """The answer as `text` (aligned columns), `json` (one object a line) or `csv`."""
+    forms: dict[str, Callable[[Answer], str]] = {"text": _text, "json": _json, "csv": _csv}
+    if form not in forms:
+        raise Refused(Code.INVALID_REQUEST, f"unknown format {form!r}; there are {', '.join(forms)}")
+    return forms[form](answer)
+
+
+def _text(answer: Answer) -> str:
+    lines = [answer.columns, *([_plain(cell) for cell in row] for row in answer.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(_line(line, widths) for line in [lines[0], rule, *lines[1:]])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _json(answer: Answer) -> str:
+    return "\n".join(json.dumps(dict(zip(answer.columns, map(_value, row), strict=True))) for row in answer.rows)
+
+
+def _csv(answer: Answer) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(answer.columns)
+    writer.writerows([_plain(cell) for cell in row] for row in answer.rows)
+    return out.getvalue().rstrip("\n")
+
+
+def _plain(cell: Cell) -> str:
+    value = _value(cell)
+    return "NULL" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(cell: Cell) -> Cell:
+    """A value that JSON can hold: bytes as UTF-8 where they are, else in hexadecimal; times in ISO 8601."""
+    if isinstance(cell, (bytes, bytearray)):
+        try:
+            return cell.decode()
+        except UnicodeDecodeError:
+            return cell.hex()
+    if isinstance(cell, datetime):
+        return cell.isoformat(sep=" ")
+    if isinstance(cell, tuple) and hasattr(cell, "asDict"):
+        return {name: _value(value) for name, value in cell.asDict().items()}
+    if isinstance(cell, (list, tuple)):
+        return [_value(value) for value in cell]
+    if isinstance(cell, dict):
+        return {str(key): _value(value) for key, value in cell.items()}
+    return cell if isinstance(cell, (str, int, float, bool, type(None))) else str(cell)

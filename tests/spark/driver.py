@@ -1,0 +1,49 @@
+"""A second Spark driver, in a process of its own, for the tests that need two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+FAST_START = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""For sessions that live for a minute: the better compiler would cost more than it saves."""
+
+
+class OtherDriver:
+    """Told by `start`, asked by `result`; one order at a time."""
+
+    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
+        self._orders = orders
+        self._answers = answers
+
+    def start(self, race: str, *arguments: str | int) -> None:
+        self._orders.write(json.dumps([race, *arguments]) + "\n")
+        self._orders.flush()
+
+    def result(self) -> Any:
+        return json.loads(self._answers.readline())
+
+
+@contextmanager
+def other_driver() -> Iterator[OtherDriver]:
+    """`racing.py` as a process, ready."""
+    program = Path(__file__).with_name("racing.py")
+    with subprocess.Popen(
+        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield OtherDriver(process.stdin, process.stdout)
+        finally:
+            process.stdin.close()
+            process.wait(30)

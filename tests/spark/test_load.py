@@ -1,0 +1,189 @@
+"""Loading: every record once in the table, after kills, beside other loaders, on a directory and on S3."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import filling
+import loader
+import pytest
+from driver import OtherDriver
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.load import Progress, load
+from pyspark_tiered.table import Advance
+from pyspark_tiered.verify import Gap, verify
+from tiered.errors import Refused
+from tiered.ids import PartitionId, TopicId
+from tiered.records.model import Codec, Produced
+
+pytestmark = pytest.mark.java
+
+TOPIC = filling.topic_id(1)
+SMALL = 8_000
+"""Bytes of a split in these tests: many small ones."""
+
+
+def rows(partition: int, count: int, first: int = 0) -> list[Produced]:
+    """Records with and without key, value and headers."""
+    return [
+        (
+            filling.BASE_MS + i,
+            None if i % 3 == 0 else f"k{i % 7}".encode(),
+            None if i % 11 == 0 else f"{partition}:{i}".encode() * 3,
+            (("h", b"x"), ("n", None)) if i % 5 == 0 else (),
+        )
+        for i in range(first, first + count)
+    ]
+
+
+def fill(store: str, name: str = "flights", topic_id: TopicId = TOPIC, partitions: int = 2) -> None:
+    filling.create_topic(store, name, topic_id, partitions)
+    for partition in range(partitions):
+        more(store, partition, 0, 3000, name, topic_id)
+
+
+def more(store: str, partition: int, first: int, count: int, name: str = "flights", topic_id: TopicId = TOPIC) -> None:
+    segments = filling.segments(rows(partition, count, first), base_offset=first)
+    filling.upload(store, name, PartitionId(topic_id, partition), list(segments))
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
+    """URLs of a fresh place, for store and warehouse."""
+    root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"
+    return lambda name: f"{root}/{name}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> str:
+    return str(tmp_path / "warehouse")
+
+
+def test_a_load_holds_every_record_once_and_a_second_one_adds_only_what_is_new(
+    spark: SparkSession, place: Callable[[str], str]
+) -> None:
+    fill(place("store"))
+    steps: list[str] = []
+
+    def report(progress: Progress) -> None:
+        steps.append(progress.step)
+
+    first = load(place("store"), "flights", place("warehouse"), progress=report, spark=spark, split_bytes=SMALL)
+    assert (first.rows, first.log_bytes_left) == (6000, 0)
+    assert steps[:3] == ["planned", "converted", "committed"]
+    assert steps[-1] == "done"
+    more(place("store"), 1, 3000, 500)
+    assert load(place("store"), "flights", place("warehouse"), spark=spark).rows == 500
+    assert load(place("store"), "flights", place("warehouse"), spark=spark).rows == 0
+    found = verify(place("store"), "flights", place("warehouse"), spark=spark)
+    assert (found.ok, found.rows, found.loaded, found.gaps) == (True, 6500, {0: 3000, 1: 3500}, ())
+
+
+def test_files_name_the_bounds_that_let_queries_skip_them(spark: SparkSession, store: str, warehouse: str) -> None:
+    fill(store)
+    load(store, "flights", warehouse, spark=spark, split_bytes=SMALL)
+    log = Path(warehouse, "flights", "_delta_log", f"{0:020d}.json").read_text().splitlines()
+    stats = [json.loads(line["add"]["stats"]) for line in map(json.loads, log) if "add" in line]
+    assert sorted((s["minValues"]["partition"], s["minValues"]["offset"]) for s in stats)[0] == (0, 0)
+    assert all(s["maxValues"]["offset"] - s["minValues"]["offset"] + 1 == s["numRecords"] for s in stats)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_all_codecs_load(spark: SparkSession, store: str, warehouse: str, codec: Codec) -> None:
+    filling.create_topic(store, "codec", TOPIC, 1)
+    segments = list(filling.segments(rows(0, 200), codec=codec))
+    filling.upload(store, "codec", PartitionId(TOPIC, 0), segments)
+    assert load(store, "codec", warehouse, spark=spark).rows == 200
+    first = spark.read.format("delta").load(f"{warehouse}/codec").orderBy("offset").take(2)[1]
+    assert (first["key"], first["value"], first["headers"]) == (b"k1", b"0:1" * 3, None)
+
+
+def test_killed_at_every_step_and_run_again_the_table_is_whole(spark: SparkSession, tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    fill(store)
+    steps = ("planned", "converted", "committed")
+    killed = [
+        subprocess.Popen([sys.executable, loader.__file__, store, f"{tmp_path}/{step}", step], stdin=subprocess.DEVNULL)
+        for step in steps
+    ]
+    assert [process.wait(100) for process in killed] == [-signal.SIGKILL] * 3
+    for step in steps:
+        rest = load(store, "flights", f"{tmp_path}/{step}", spark=spark).rows
+        assert rest < 6000 if step == "committed" else rest == 6000
+        found = verify(store, "flights", f"{tmp_path}/{step}", spark=spark)
+        assert (found.ok, found.rows) == (True, 6000)
+
+
+def test_two_loaders_at_once_double_nothing(
+    spark: SparkSession, other: OtherDriver, place: Callable[[str], str]
+) -> None:
+    fill(place("store"))
+    other.start("load", place("store"), place("warehouse"), SMALL)
+    mine = load(place("store"), "flights", place("warehouse"), spark=spark, split_bytes=SMALL).rows
+    assert mine + other.result() == 6000
+    found = verify(place("store"), "flights", place("warehouse"), spark=spark)
+    assert (found.ok, found.rows) == (True, 6000)
+
+
+def test_a_plan_whose_start_has_moved_commits_nothing(spark: SparkSession, store: str, warehouse: str) -> None:
+    fill(store)
+    load(store, "flights", warehouse, spark=spark)
+    table = DeltaTable(spark, f"file:{warehouse}/flights", "flights", TOPIC)
+    assert not table.commit([], [Advance(0, -1, 3000)])
+    assert not table.commit([], [Advance(0, 3000, 4000), Advance(1, 2999, 4000)])
+    assert table.loaded() == {0: 3000, 1: 3000}
+
+
+def test_a_segment_that_vanishes_during_a_round_means_a_new_plan(
+    spark: SparkSession, store: str, warehouse: str
+) -> None:
+    fill(store)
+    vanish = threading.Event()
+
+    def report(progress: Progress) -> None:
+        if progress.step == "planned" and not vanish.is_set():
+            vanish.set()
+            filling.expire(store, "flights", PartitionId(TOPIC, 0), 1000)
+
+    assert load(store, "flights", warehouse, progress=report, spark=spark).rows == 5000
+    found = verify(store, "flights", warehouse, spark=spark)
+    assert (found.ok, found.gaps) == (True, (Gap(0, 0, 1000, "expired before it was loaded"),))
+
+
+def test_rows_of_a_topic_made_anew_do_not_enter_the_old_table(spark: SparkSession, store: str, warehouse: str) -> None:
+    fill(store)
+    load(store, "flights", warehouse, spark=spark)
+    filling.delete_topic(store, TOPIC)
+    fill(store, topic_id=filling.topic_id(2))
+    with pytest.raises(Refused, match="load into another warehouse"):
+        load(store, "flights", warehouse, spark=spark)
+
+
+def test_a_table_ahead_of_the_bucket_is_refused(
+    spark: SparkSession, store: str, warehouse: str, tmp_path: Path
+) -> None:
+    fill(store)
+    load(store, "flights", warehouse, spark=spark)
+    older = f"file://{tmp_path}/older"
+    filling.create_topic(older, "flights", TOPIC, 2)
+    with pytest.raises(Refused, match="only up to 0"):
+        load(older, "flights", warehouse, spark=spark)
+
+
+def test_an_empty_topic_becomes_an_empty_table(spark: SparkSession, store: str, warehouse: str) -> None:
+    filling.create_topic(store, "quiet", TOPIC, 3)
+    assert load(store, "quiet", warehouse, spark=spark).rows == 0
+    assert spark.read.format("delta").load(f"{warehouse}/quiet").count() == 0
