@@ -30,7 +30,6 @@ QUICK = Settings(
     tiered_topic_delete_delay_ms=60_000,
 )
 SMALL = {"segment.bytes": "4096", "retention.ms": "-1"}
-COLD_AT_ONCE = SMALL | {"local.retention.bytes": "1"}
 
 
 class Site:
