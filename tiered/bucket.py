@@ -41,7 +41,7 @@ class Bucket:
 @asynccontextmanager
 async def open_bucket(url: str) -> AsyncIterator[Bucket]:
     """The bucket behind a store URL, closed at the end. Refused when no cluster is in it; Unavailable, Corrupt."""
-    store = open_store(url, SystemClock(), SystemRng())
+    store = open_store(url, SystemClock(), SystemRng(), make=False)
     try:
         bucket = Bucket(store, await load_image(store))
         try:

@@ -73,7 +73,7 @@ class Bucket:
 @asynccontextmanager
 async def open_bucket(url: str) -> AsyncIterator[Bucket]:
     """The bucket behind a store URL, closed at the end."""
-    store = open_store(url, SystemClock(), SystemRng())
+    store = open_store(url, SystemClock(), SystemRng(), make=False)
     bucket = Bucket(store)
     try:
         yield bucket

@@ -36,15 +36,19 @@ T = TypeVar("T")
 
 
 class DirectoryStore:
-    """Objects as files below `root`, which is made when absent."""
+    """Objects as files below `root`, which is made when absent, unless `make` is false: for who only reads."""
 
-    def __init__(self, root: str, clock: Clock, rng: Rng) -> None:
+    def __init__(self, root: str, clock: Clock, rng: Rng, *, make: bool = True) -> None:
         self.root = os.path.abspath(root)
         self.url = f"file://{self.root}"
         self._clock = clock
         self._random = rng.stream("directory-store")
         self._small = Lane("store", 8)
         self._bulk = Lane("store-bulk", 8)
+        if not make:
+            if not os.path.isdir(self.root):
+                raise Refused(Code.INVALID_CONFIG, f"there is no store {self.url}: no such directory")
+            return
         try:
             for name in INTERNAL:
                 os.makedirs(os.path.join(self.root, name), exist_ok=True)
