@@ -96,7 +96,8 @@ def parse_offsets(data: bytes, *, where: str = "") -> dict[TopicPartition, int]:
 
 
 async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Replaces a file durably: all of the old or all of the new after any crash."""
+    """Replaces a file durably: all of the old or all of the new after any crash. Of two calls at once the later one's
+    data remains; it may be the earlier one that moves it into place."""
     path = f"{directory}/{name}"
     disk.remove(path + ".tmp")
     file = disk.open(path + ".tmp", create=True)
@@ -105,7 +106,8 @@ async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
         await file.sync()
     finally:
         file.close()
-    disk.rename(path + ".tmp", path)
+    if disk.exists(path + ".tmp"):
+        disk.rename(path + ".tmp", path)
     await disk.sync_dir(directory)
 
 
