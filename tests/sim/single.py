@@ -12,95 +12,26 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from tests.sim.bucket_rules import BucketRules
+from tests.sim.clients import Clients
 from tests.sim.ledger import Ledger
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
+from tests.sim.options import SETTINGS, Options
 from tests.sim.store import SimBucket, drawn_faults
 from tests.sim.world import SimMachine
-from tiered.config import Settings
-from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.ids import PartitionId, TopicPartition
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import PartitionId
 from tiered.metadata.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.node import Node
-from tiered.ports import FileSlice
-from tiered.records.batch import Codec, encode, records
-from tiered.records.native import walk
 from tiered.replication.replica import Replica
 
 CHAOS_SECONDS = 40.0
 SETTLE_SECONDS = 240.0
-READ_BYTES = 8192
-ANSWERS_LOST = 0.2
-"""Share of answers that an idempotent producer acts as if it never got: it sends the batch again."""
 EVENTS = 200
 EVENT_CHARS = 160
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a seed draws; printed with a failing run."""
-
-    seed: int
-    topics: int
-    partitions: int
-    segment_bytes: int
-    flush: str
-    local_retention_bytes: int
-    retention_bytes: int
-    producers: int
-    kills: bool
-    power_cuts: bool
-    lost_disks: bool
-    full_disk: bool
-    outages: bool
-    worst_fault: float
-
-    @classmethod
-    def drawn(cls, seed: int) -> Options:
-        draw = random.Random(f"{seed}/options")
-        return cls(
-            seed=seed,
-            topics=draw.randint(1, 2),
-            partitions=draw.randint(1, 3),
-            segment_bytes=draw.choice((1024, 2048, 8192)),
-            flush=draw.choice(("none", "none", "ack")),
-            local_retention_bytes=draw.choice((1, 4096, -2)),
-            retention_bytes=draw.choice((-1, -1, 16384)),
-            producers=draw.randint(2, 4),
-            kills=draw.random() < 0.7,
-            power_cuts=draw.random() < 0.5,
-            lost_disks=draw.random() < 0.3,
-            full_disk=draw.random() < 0.3,
-            outages=draw.random() < 0.3,
-            worst_fault=draw.choice((0.0, 0.03, 0.1)),
-        )
-
-    @property
-    def topic_configs(self) -> dict[str, str]:
-        return {
-            "segment.bytes": str(self.segment_bytes),
-            "segment.ms": "5000",
-            "flush": self.flush,
-            "local.retention.bytes": str(self.local_retention_bytes),
-            "retention.bytes": str(self.retention_bytes),
-            "retention.ms": "-1",
-            "file.delete.delay.ms": "2000",
-        }
-
-
-SETTINGS = replace(
-    Settings(),
-    log_retention_check_interval_ms=1000,
-    remote_log_manager_task_interval_ms=1000,
-    log_flush_offset_checkpoint_interval_ms=3000,
-    log_flush_scheduler_interval_ms=1000,
-    tiered_upload_max_lag_ms=5000,
-    tiered_object_delete_delay_ms=2000,
-)
 
 
 class Run:
@@ -114,13 +45,16 @@ class Run:
         self.rules = BucketRules(self.bucket)
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
         self.node: Node | None = None
-        self.counts = {"acked": 0, "read": 0, "cold_read": 0, "crashes": 0, "duplicates": 0}
+        self.clients = Clients(self.options, self.ledger, self.machine.clock, lambda: self.node, self._event)
+        self.crashes = 0
         self._loop = loop
         self._draw = random.Random(f"{seed}/run")
-        self._values = 0
-        self._producers = 1000
         self._durable: dict[PartitionId, int] = {}
-        self._chaos = True
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the run did, so that a test can tell whether it proves anything."""
+        return {**self.clients.counts, "crashes": self.crashes}
 
     @property
     def trace(self) -> tuple[int, int]:
@@ -146,13 +80,15 @@ class Run:
             faults = drawn_faults(self._draw, options.worst_fault)
             self.machine.faults.rules[:] = faults.rules
             self.machine.faults.reply_seconds = faults.reply_seconds
-        clients = [self._loop.create_task(self._produce(i), name=f"producer-{i}") for i in range(options.producers)]
-        clients += [self._loop.create_task(self._consume(), name="reader") for _ in range(2)]
+        clients = [
+            self._loop.create_task(self.clients.produce(i), name=f"producer-{i}") for i in range(options.producers)
+        ]
+        clients += [self._loop.create_task(self.clients.consume(i), name=f"reader-{i}") for i in range(2)]
         end_ns = self._loop.now_ns + round(CHAOS_SECONDS * 1e9)
         while self._loop.now_ns < end_ns:
             await asyncio.sleep(self._draw.uniform(0.5, 6.0))
             await self._trouble()
-        self._chaos = False
+        self.clients.working = False
         await asyncio.gather(*clients)
 
     async def _trouble(self) -> None:
@@ -214,7 +150,7 @@ class Run:
 
     async def _crash(self, kind: str) -> None:
         """The process is gone at once; `stop` only clears away tasks whose ports are revoked already."""
-        self.counts["crashes"] += 1
+        self.crashes += 1
         node, self.node = self.node, None
         if node is not None:
             self._check_alive(node)
@@ -268,112 +204,6 @@ class Run:
             request = CreateTopic(f"t{i}", self.options.partitions, configs=self.options.topic_configs)
             await self._running().submit(request)
 
-    def _replica(self, at: TopicPartition) -> Replica | None:
-        """None while the broker is down or does not lead it yet."""
-        try:
-            return self.node.replica(*at) if self.node is not None else None
-        except Refused:
-            return None
-
-    def _some_partition(self, draw: random.Random) -> TopicPartition:
-        return TopicPartition(f"t{draw.randrange(self.options.topics)}", draw.randrange(self.options.partitions))
-
-    def _batch(self, draw: random.Random, pid: PartitionId, producer: int, sequence: int) -> tuple[bytes, list[bytes]]:
-        values = []
-        for _ in range(draw.randint(1, 5)):
-            self._values += 1
-            values.append(b"%d:" % self._values + b"x" * draw.choice((0, 10, 200)))
-            self.ledger.send(pid, values[-1])
-        now = self.machine.clock.wall_ms()
-        codec = draw.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4))
-        rows = [(now, None, value, ()) for value in values]
-        epoch = 0 if producer >= 0 else -1
-        return encode(rows, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence), values
-
-    async def _produce(self, number: int) -> None:
-        """One partition; an idempotent producer sends the same batch again until it knows what became of it."""
-        draw = random.Random(f"{self.options.seed}/producer/{number}")
-        at, idempotent = self._some_partition(draw), draw.random() < 0.5
-        producer, sequence = self._new_producer() if idempotent else -1, 0 if idempotent else -1
-        while self._chaos:
-            await asyncio.sleep(draw.expovariate(4.0))
-            replica = self._replica(at)
-            if replica is None:
-                continue
-            pid = PartitionId(replica.topic_id, replica.partition)
-            body, values = self._batch(draw, pid, producer, sequence)
-            fate = await self._send(at, pid, body, values, again=idempotent)
-            if fate and idempotent and draw.random() < ANSWERS_LOST:
-                await self._send(at, pid, body, values, again=True)
-            if idempotent:
-                sequence = sequence + len(values) if fate else 0
-                producer = producer if fate else self._new_producer()
-
-    def _new_producer(self) -> int:
-        self._producers += 1
-        return self._producers
-
-    async def _send(
-        self, at: TopicPartition, pid: PartitionId, body: bytes, values: list[bytes], *, again: bool
-    ) -> bool:
-        """Whether it was acknowledged; an idempotent producer gives up only when the broker lost its sequence."""
-        for _ in range(100):
-            replica = self._replica(at)
-            if replica is not None:
-                try:
-                    appended = await replica.append(bytearray(body), timeout_ms=5000)
-                except (Refused, Unavailable) as error:
-                    self._event(f"produce {at} refused why={error}")
-                    if isinstance(error, Refused) and error.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                        return False
-                else:
-                    self.counts["acked"] += len(values)
-                    self.counts["duplicates"] += appended.duplicate
-                    for i, value in enumerate(values):
-                        self.ledger.ack(pid, appended.base_offset + i, value)
-                    return True
-            if not again:
-                return False
-            await asyncio.sleep(0.5)
-        return False
-
-    async def _consume(self) -> None:
-        draw = random.Random(f"{self.options.seed}/reader/{self._draw.random()}")
-        while self._chaos:
-            await asyncio.sleep(draw.expovariate(3.0))
-            replica = self._replica(self._some_partition(draw))
-            if replica is None:
-                continue
-            start, end = replica.log_start_offset, replica.high_watermark
-            if start < end:
-                await self._read(replica, draw.randint(start, end - 1))
-
-    async def _read(self, replica: Replica, offset: int) -> None:
-        """One fetch; during chaos the bucket may not answer, and a start that moved is no error."""
-        pid = PartitionId(replica.topic_id, replica.partition)
-        cold = offset < replica.local_start_offset
-        try:
-            rows = await self._fetch(replica, offset)
-        except (Refused, Unavailable, Corrupt) as error:
-            self._event(f"read {replica.at} {offset} failed why={error}")
-            return
-        self.counts["read"] += len(rows)
-        self.counts["cold_read"] += len(rows) if cold else 0
-        if self.node is not None and replica in self.node.replicas():
-            for at, value in rows:
-                self.ledger.see(pid, at, value)
-
-    async def _fetch(self, replica: Replica, offset: int) -> list[tuple[int, bytes]]:
-        fetched = await replica.read(offset, READ_BYTES)
-        data = fetched.data
-        body = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data
-        walked = walk(body)
-        assert walked.why == "", f"{replica.at} {offset}: {walked.why}"
-        rows = [record for batch in walked.batches for record in records(body, batch.at)]
-        assert not rows or rows[0].offset <= offset <= rows[-1].offset, f"{replica.at} {offset}: {rows[0].offset}"
-        assert not rows or rows[-1].offset < fetched.high_watermark
-        return [(row.offset, row.value or b"") for row in rows if row.offset >= offset]
-
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def _all_cold(self) -> None:
@@ -411,7 +241,7 @@ class Run:
         offset = replica.log_start_offset
         while offset < replica.high_watermark:
             try:
-                rows = await self._fetch(replica, offset)
+                rows = await self.clients.fetch(replica, offset)
             except Refused:
                 assert replica.log_start_offset > offset, f"{replica.at} {offset} is refused, start {replica.explain()}"
                 offset = replica.log_start_offset
@@ -449,8 +279,8 @@ class Run:
         """I23: after one more segment under the new epoch, nothing unnamed is left in the bucket."""
         draw = random.Random(f"{self.options.seed}/last")
         for pid, replica in self._pids(self._running()).items():
-            body, values = self._batch(draw, pid, -1, -1)
-            assert await self._send(replica.at, pid, body, values, again=False)
+            body, values = self.clients.batch(draw, pid, -1, -1)
+            assert await self.clients.send(replica.at, pid, body, values, again=False)
         await self._all_cold()
         await self._until(lambda: not self.rules.unreferenced(), "the bucket holds only what is named")
         await self._audit_all()

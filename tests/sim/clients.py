@@ -1,0 +1,155 @@
+"""The clients of a run: producers and readers that tell the ledger what they were told.
+
+Half of the producers are idempotent: they send a batch again until they know what became of it, and now and then
+although they know, as one does whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from tests.sim.clock import SimClock
+from tests.sim.ledger import Ledger
+from tests.sim.options import Options
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import PartitionId, TopicPartition
+from tiered.node import Node
+from tiered.ports import FileSlice
+from tiered.records.batch import Codec, encode, records
+from tiered.records.native import walk
+from tiered.replication.replica import Replica
+
+READ_BYTES = 8192
+ANSWERS_LOST = 0.2
+SENDS_MAX = 100
+
+
+class Clients:
+    """All of one run. They work until `working` is unset."""
+
+    def __init__(
+        self,
+        options: Options,
+        ledger: Ledger,
+        clock: SimClock,
+        node: Callable[[], Node | None],
+        event: Callable[[str], None],
+    ) -> None:
+        self.working = True
+        self.counts = {"acked": 0, "read": 0, "cold_read": 0, "duplicates": 0}
+        self._options = options
+        self._ledger = ledger
+        self._clock = clock
+        self._node = node
+        self._event = event
+        self._values = 0
+        self._producers = 1000
+
+    def _replica(self, at: TopicPartition) -> Replica | None:
+        """None while the broker is down or does not lead it yet."""
+        try:
+            return node.replica(*at) if (node := self._node()) is not None else None
+        except Refused:
+            return None
+
+    def _some_partition(self, draw: random.Random) -> TopicPartition:
+        return TopicPartition(f"t{draw.randrange(self._options.topics)}", draw.randrange(self._options.partitions))
+
+    def batch(self, draw: random.Random, pid: PartitionId, producer: int, sequence: int) -> tuple[bytes, list[bytes]]:
+        values = []
+        for _ in range(draw.randint(1, 5)):
+            self._values += 1
+            values.append(b"%d:" % self._values + b"x" * draw.choice((0, 10, 200)))
+            self._ledger.send(pid, values[-1])
+        now = self._clock.wall_ms()
+        codec = draw.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4))
+        rows = [(now, None, value, ()) for value in values]
+        epoch = 0 if producer >= 0 else -1
+        return encode(rows, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence), values
+
+    async def produce(self, number: int) -> None:
+        """One partition; an idempotent producer sends the same batch again until it knows what became of it."""
+        draw = random.Random(f"{self._options.seed}/producer/{number}")
+        at, idempotent = self._some_partition(draw), draw.random() < 0.5
+        producer, sequence = self._new_producer() if idempotent else -1, 0 if idempotent else -1
+        while self.working:
+            await asyncio.sleep(draw.expovariate(4.0))
+            replica = self._replica(at)
+            if replica is None:
+                continue
+            pid = PartitionId(replica.topic_id, replica.partition)
+            body, values = self.batch(draw, pid, producer, sequence)
+            fate = await self.send(at, pid, body, values, again=idempotent)
+            if fate and idempotent and draw.random() < ANSWERS_LOST:
+                await self.send(at, pid, body, values, again=True)
+            if idempotent:
+                sequence = sequence + len(values) if fate else 0
+                producer = producer if fate else self._new_producer()
+
+    def _new_producer(self) -> int:
+        self._producers += 1
+        return self._producers
+
+    async def send(
+        self, at: TopicPartition, pid: PartitionId, body: bytes, values: list[bytes], *, again: bool
+    ) -> bool:
+        """Whether it was acknowledged; an idempotent producer gives up only when the broker lost its sequence."""
+        for _ in range(SENDS_MAX):
+            replica = self._replica(at)
+            if replica is not None:
+                try:
+                    appended = await replica.append(bytearray(body), timeout_ms=5000)
+                except (Refused, Unavailable) as error:
+                    self._event(f"produce {at} refused why={error}")
+                    if isinstance(error, Refused) and error.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                        return False
+                else:
+                    self.counts["acked"] += len(values)
+                    self.counts["duplicates"] += appended.duplicate
+                    for i, value in enumerate(values):
+                        self._ledger.ack(pid, appended.base_offset + i, value)
+                    return True
+            if not again:
+                return False
+            await asyncio.sleep(0.5)
+        return False
+
+    async def consume(self, number: int) -> None:
+        draw = random.Random(f"{self._options.seed}/reader/{number}")
+        while self.working:
+            await asyncio.sleep(draw.expovariate(3.0))
+            replica = self._replica(self._some_partition(draw))
+            if replica is None:
+                continue
+            start, end = replica.log_start_offset, replica.high_watermark
+            if start < end:
+                await self._read(replica, draw.randint(start, end - 1))
+
+    async def _read(self, replica: Replica, offset: int) -> None:
+        """One fetch; during chaos the bucket may not answer, and a start that moved is no error."""
+        pid = PartitionId(replica.topic_id, replica.partition)
+        cold = offset < replica.local_start_offset
+        try:
+            rows = await self.fetch(replica, offset)
+        except (Refused, Unavailable, Corrupt) as error:
+            self._event(f"read {replica.at} {offset} failed why={error}")
+            return
+        self.counts["read"] += len(rows)
+        self.counts["cold_read"] += len(rows) if cold else 0
+        node = self._node()
+        if node is not None and replica in node.replicas():
+            for at, value in rows:
+                self._ledger.see(pid, at, value)
+
+    async def fetch(self, replica: Replica, offset: int) -> list[tuple[int, bytes]]:
+        fetched = await replica.read(offset, READ_BYTES)
+        data = fetched.data
+        body = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data
+        walked = walk(body)
+        assert walked.why == "", f"{replica.at} {offset}: {walked.why}"
+        rows = [record for batch in walked.batches for record in records(body, batch.at)]
+        assert not rows or rows[0].offset <= offset <= rows[-1].offset, f"{replica.at} {offset}: {rows[0].offset}"
+        assert not rows or rows[-1].offset < fetched.high_watermark
+        return [(row.offset, row.value or b"") for row in rows if row.offset >= offset]

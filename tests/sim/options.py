@@ -1,0 +1,71 @@
+"""What a seed draws of one run: shapes, sizes, and which troubles may come."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from tiered.config import Settings
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a seed draws; printed with a failing run."""
+
+    seed: int
+    topics: int
+    partitions: int
+    segment_bytes: int
+    flush: str
+    local_retention_bytes: int
+    retention_bytes: int
+    producers: int
+    kills: bool
+    power_cuts: bool
+    lost_disks: bool
+    full_disk: bool
+    outages: bool
+    worst_fault: float
+
+    @classmethod
+    def drawn(cls, seed: int) -> Options:
+        draw = random.Random(f"{seed}/options")
+        return cls(
+            seed=seed,
+            topics=draw.randint(1, 2),
+            partitions=draw.randint(1, 3),
+            segment_bytes=draw.choice((1024, 2048, 8192)),
+            flush=draw.choice(("none", "none", "ack")),
+            local_retention_bytes=draw.choice((1, 4096, -2)),
+            retention_bytes=draw.choice((-1, -1, 16384)),
+            producers=draw.randint(2, 4),
+            kills=draw.random() < 0.7,
+            power_cuts=draw.random() < 0.5,
+            lost_disks=draw.random() < 0.3,
+            full_disk=draw.random() < 0.3,
+            outages=draw.random() < 0.3,
+            worst_fault=draw.choice((0.0, 0.03, 0.1)),
+        )
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        return {
+            "segment.bytes": str(self.segment_bytes),
+            "segment.ms": "5000",
+            "flush": self.flush,
+            "local.retention.bytes": str(self.local_retention_bytes),
+            "retention.bytes": str(self.retention_bytes),
+            "retention.ms": "-1",
+            "file.delete.delay.ms": "2000",
+        }
+
+
+SETTINGS = replace(
+    Settings(),
+    log_retention_check_interval_ms=1000,
+    remote_log_manager_task_interval_ms=1000,
+    log_flush_offset_checkpoint_interval_ms=3000,
+    log_flush_scheduler_interval_ms=1000,
+    tiered_upload_max_lag_ms=5000,
+    tiered_object_delete_delay_ms=2000,
+)
