@@ -110,6 +110,26 @@ def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        host, port = site.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
+        )
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b'26\r\n{"value":{"type":"STRING","data":"a"}}\r\n')
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+        assert b'"offset":0' in await reader.readuntil(b"}\n")
+        writer.write(b"0\r\n\r\n")
+        assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"0\r\n\r\n")
+        writer.close()
+
+    run(tmp_path, story)
+
+
 def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t")

@@ -18,7 +18,7 @@ from tiered_api.http import media
 from tiered_api.http.answers import cut_off, open_stream
 from tiered_api.http.errors import HttpError
 from tiered_api.http.formats import Incoming, record_v3
-from tiered_api.http.inflate import inflater
+from tiered_api.http.inflate import Inflater, inflater
 from tiered_api.http.produce import Placed, append_many
 from tiered_api.http.request import Request, malformed
 from tiered_api.http.site import Site
@@ -35,10 +35,10 @@ RESCAN_BYTES_PER_SECOND = 100_000_000
 async def stream(
     request: Request, topic: TopicImage, reports: Reports, body: bytes | None = None
 ) -> web.StreamResponse:
-    """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time."""
+    """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time. The answer
+    begins with the first report: a client that sees it earlier may think that it need not send more."""
     response = open_stream(media.JSON)
-    pieces = _of_whole(body) if body is not None else _of_request(request)
-    await response.prepare(request)
+    pieces = _of_request(request) if body is None else _of_whole(body)
     splitter = Splitter(request.site.limits.record_bytes)
     try:
         async for piece in pieces:
@@ -55,6 +55,7 @@ async def stream(
     except HttpError as error:
         response.force_close()
         await _send(request, response, reports.failed(error) + b"\n")
+    await response.prepare(request)
     await response.write_eof()
     return response
 
@@ -131,6 +132,8 @@ def _parse(text: bytes, now_ms: int) -> Incoming | HttpError:
 async def _send(request: Request, response: web.StreamResponse, data: bytes) -> None:
     try:
         async with asyncio.timeout(request.site.limits.write_seconds):
+            if not response.prepared:
+                await response.prepare(request)
             await response.write(data)
     except TimeoutError:
         cut_off(request)
@@ -142,11 +145,16 @@ async def _of_whole(body: bytes) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
-async def _of_request(request: Request) -> AsyncIterator[bytes]:
-    """What the client sends, decompressed, until it ends, falls silent, grows too old or the server closes."""
-    limits = request.site.limits
+def _of_request(request: Request) -> AsyncIterator[bytes]:
+    """The client's pieces. A client that waits to be asked for them (`Expect`) is asked now, before any answer."""
     opened = inflater(request.headers.get("Content-Encoding", ""))
     request.expect()
+    return _pieces(request, opened)
+
+
+async def _pieces(request: Request, opened: Inflater | None) -> AsyncIterator[bytes]:
+    """What the client sends, decompressed, until it ends, falls silent, grows too old or the server closes."""
+    limits = request.site.limits
     until = asyncio.get_running_loop().time() + limits.stream_seconds
     while asyncio.get_running_loop().time() < until:
         try:
