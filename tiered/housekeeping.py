@@ -57,16 +57,23 @@ class Housekeeping:
         """Closes segments that are old enough, also when nothing is appended; deletes files whose delay is over."""
         node, now_ms = self._node, self._node.world.clock.wall_ms()
         for replica in node.replicas():
-            max_age_ms = node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
-            if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
-                replica.roll()
-            replica.log.sweep(now_ms)
+            try:
+                self._look_after(replica, now_ms)
+            except (Unavailable, Refused) as error:
+                log.warning("log is looked after later partition=%s why=%s", replica.at, error)
             node.tiering.wake(replica)
         node.directory.sweep(now_ms)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
         await node.partitions.open_missing(node.image)
         await node.report_losses()
+
+    def _look_after(self, replica: Replica, now_ms: int) -> None:
+        """Deletes first: a full disk needs the room before it can take a new segment."""
+        replica.log.sweep(now_ms)
+        max_age_ms = self._node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
+        if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
+            replica.roll()
 
     async def flush_tails(self) -> None:
         """Once: what an earlier process of this boot left in the page cache only."""
