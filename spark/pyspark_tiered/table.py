@@ -34,6 +34,9 @@ SCHEMA = _struct(
 COLUMNS = tuple(str(field["name"]) for field in SCHEMA["fields"])
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
+EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999: a timestamp beyond them has no statistics, because no calendar of Delta's readers has it."""
+
 TOPIC_ID = "tiered.topic.id"
 TOPIC_NAME = "tiered.topic.name"
 
@@ -101,11 +104,15 @@ def actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advan
 
 
 def _add(file: LoadedFile) -> str:
-    shared = {"partition": file.partition}
+    least: Json = {"partition": file.partition, "offset": file.first_offset}
+    most: Json = {"partition": file.partition, "offset": file.last_offset}
+    if EARLIEST_US <= file.min_timestamp_us <= file.max_timestamp_us <= LATEST_US:
+        least["timestamp"] = _timestamp(file.min_timestamp_us)
+        most["timestamp"] = _timestamp(file.max_timestamp_us)
     stats = {
         "numRecords": file.rows,
-        "minValues": {**shared, "offset": file.first_offset, "timestamp": _timestamp(file.min_timestamp_us)},
-        "maxValues": {**shared, "offset": file.last_offset, "timestamp": _timestamp(file.max_timestamp_us)},
+        "minValues": least,
+        "maxValues": most,
         "nullCount": {"partition": 0, "offset": 0, "timestamp": 0},
     }
     add = {

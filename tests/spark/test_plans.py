@@ -1,0 +1,192 @@
+"""The pure parts: splits, rounds, option bounds, Delta actions, versions that belong together."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_tiered import jars, table
+from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, Kind, bounds
+from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
+from pyspark_tiered.rounds import Skipped, is_overtaken, next_round, skipped
+from pyspark_tiered.session import s3a_settings, spark_url
+from pyspark_tiered.table import Advance, LoadedFile
+from tiered.cold.manifest import SegmentEntry
+from tiered.errors import Refused
+from tiered.ids import TopicId
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def entry(base: int, end: int, log_bytes: int) -> SegmentEntry:
+    return SegmentEntry(f"key-{base}", base, end, 1, ((1, 0),), 0, 0, end - base, log_bytes, 0, log_bytes, (), 0)
+
+
+def topic(*sizes: list[tuple[int, int]], log_start: int = 0) -> ColdTopic:
+    """A topic whose partitions have segments of these (records, bytes)."""
+    partitions = []
+    for number, run in enumerate(sizes):
+        entries, offset = [], 0
+        for records, size in run:
+            entries.append(entry(offset, offset + records, size))
+            offset += records
+        partitions.append(ColdPartition(number, log_start, offset, tuple(entries)))
+    return ColdTopic("t", TopicId("id"), tuple(partitions))
+
+
+def whole(cold: ColdTopic) -> dict[int, tuple[int, int]]:
+    return {number: (low, high) for number, low, high, _ in cold.partitions}
+
+
+def test_small_segments_are_joined_and_large_ones_are_cut() -> None:
+    cold = topic([(10, 32 * MIB)] * 8, [(1000, 1024 * MIB)])
+    found = splits(cold, whole(cold), tasks=64)
+    assert [(s.partition, s.start, s.end) for s in found[:2]] == [(0, 0, 40), (0, 40, 80)]
+    assert [(s.start, s.end) for s in found[2:]] == [(125 * i, 125 * i + 125) for i in range(8)]
+    assert {s.log_bytes for s in found} == {128 * MIB}
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 10**6), st.integers(100, 10**9)), max_size=20), min_size=1, max_size=4),
+    st.integers(1, 16),
+)
+def test_splits_cover_each_offset_once_and_stay_in_size(sizes: list[list[tuple[int, int]]], tasks: int) -> None:
+    cold = topic(*sizes)
+    found = splits(cold, whole(cold), tasks)
+    for partition in cold.partitions:
+        run = [s for s in found if s.partition == partition.partition]
+        assert [s.start for s in run] == [0, *(s.end for s in run[:-1])] if run else partition.cold_end_offset == 0
+        assert not run or run[-1].end == partition.cold_end_offset
+        for split in run:
+            held = [(e.base_offset, e.next_offset) for e in split.entries]
+            assert held[0][0] <= split.start < split.end <= held[-1][1]
+            assert all(low < split.end and high > split.start for low, high in held)
+            assert split.manifest().find(split.start) == split.entries[0]
+            assert split.log_bytes <= 2 * SPLIT_BYTES_MAX
+        if len(run) > 1:
+            assert sum(s.log_bytes for s in run) / len(run) >= SPLIT_BYTES_MIN / 2
+
+
+def test_bounds_outside_of_the_bucket_are_refused() -> None:
+    cold = topic([(10, MIB)], log_start=3)
+    with pytest.raises(Refused, match=r"holds \[3, 10\)"):
+        splits(cold, {0: (2, 10)}, 1)
+    with pytest.raises(Refused, match=r"offsets \[3, 11\)"):
+        splits(cold, {0: (3, 11)}, 1)
+    assert splits(cold, {0: (5, 5)}, 1) == []
+
+
+def test_a_round_takes_the_oldest_of_all_partitions_and_says_what_is_left() -> None:
+    cold = topic([(10, 100)] * 6, [(10, 100)] * 6)
+    plan = next_round(cold, {1: 10}, tasks=1, split_bytes=100)
+    assert [(s.partition, s.start) for s in plan.splits] == [(0, 0), (1, 10), (0, 10), (1, 20)]
+    assert plan.advances == (Advance(0, -1, 20), Advance(1, 10, 30))
+    assert plan.bytes_left == 700
+
+
+def test_what_expired_is_skipped_and_a_table_ahead_of_its_bucket_is_refused() -> None:
+    cold = topic([(10, 100)], log_start=4)
+    assert next_round(cold, {0: 2}, 1).advances == (Advance(0, 2, 10),)
+    assert skipped(cold, {0: 2}) == [Skipped(0, 2, 4)]
+    assert skipped(cold, {}) == []
+    assert next_round(cold, {0: 10}, 1).splits == ()
+    with pytest.raises(Refused, match="only up to 10"):
+        next_round(cold, {0: 11}, 1)
+
+
+def test_a_plan_is_overtaken_when_one_of_its_segments_is_named_no_more() -> None:
+    before, after = topic([(10, 100)] * 2), topic([(10, 100)])
+    plan = next_round(before, {}, 1)
+    assert is_overtaken(plan.splits, after)
+    assert not is_overtaken(plan.splits, before)
+
+
+def test_offset_options_as_in_sparks_kafka_source() -> None:
+    given_json = {"startingoffsets": '{"t": {"0": 5, "1": -2, "2": -1}}'}
+    found = bounds(given_json, "starting", "t", [0, 1, 2], EARLIEST)
+    assert found == {0: Bound(Kind.OFFSET, 5), 1: EARLIEST, 2: LATEST}
+    assert bounds({}, "ending", "t", [0], LATEST) == {0: LATEST}
+    assert bounds({"endingoffsets": "latest"}, "ending", "t", [0], LATEST) == {0: LATEST}
+    both = {"startingtimestamp": "7", "startingoffsets": "earliest"}
+    assert bounds(both, "starting", "t", [0, 1], EARLIEST) == dict.fromkeys([0, 1], Bound(Kind.TIMESTAMP, 7))
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("startingoffsets", "{"),
+        ("startingoffsets", '{"other": {"0": 1}}'),
+        ("startingoffsets", '{"t": {"0": -3, "1": 0}}'),
+        ("startingoffsets", '{"t": {"0": 1}}'),
+        ("startingoffsetsbytimestamp", '{"t": [1]}'),
+        ("startingtimestamp", "yesterday"),
+    ],
+)
+def test_bad_bounds_are_refused_by_the_options_name(option: str, text: str) -> None:
+    with pytest.raises(Refused, match=r"starting(Offsets|Timestamp)"):
+        bounds({option: text}, "starting", "t", [0, 1], EARLIEST)
+
+
+def test_a_commit_is_its_files_and_then_one_version_per_partition() -> None:
+    file = LoadedFile(3, "part.parquet", 99, 2, 10, 11, 1_500_999, 2_000_001, 5)
+    add, txn = map(json.loads, table.actions("ID", [file], [Advance(3, 10, 12)], 77))
+    stats = json.loads(add["add"].pop("stats"))
+    assert add == {
+        "add": {"path": "part.parquet", "partitionValues": {}, "size": 99, "modificationTime": 5, "dataChange": True}
+    }
+    assert stats["numRecords"] == 2
+    assert stats["minValues"] == {"partition": 3, "offset": 10, "timestamp": "1970-01-01T00:00:01.500Z"}
+    assert stats["maxValues"] == {"partition": 3, "offset": 11, "timestamp": "1970-01-01T00:00:02.000Z"}
+    assert txn == {"txn": {"appId": "ID/3", "version": 12, "lastUpdated": 77}}
+    assert table.loaded({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
+
+
+def test_times_beyond_the_calendar_have_no_statistics_rather_than_wrong_ones() -> None:
+    file = LoadedFile(0, "p", 1, 1, 0, 0, -(1 << 63), (1 << 63) - 1, 0)
+    stats = json.loads(json.loads(table.actions("ID", [file], [], 0)[0])["add"]["stats"])
+    assert stats["minValues"] == stats["maxValues"] == {"partition": 0, "offset": 0}
+
+
+def test_places_in_sparks_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert spark_url("s3://bucket/prefix/") == "s3a://bucket/prefix"
+    assert spark_url("file:///a%20b") == "file:/a b"
+    assert spark_url("warehouse") == f"file:{tmp_path}/warehouse"
+    settings = s3a_settings({"AWS_ENDPOINT_URL": "http://x:1", "AWS_REGION": "eu-west-1"})
+    assert settings["spark.hadoop.fs.s3a.endpoint"] == "http://x:1"
+    assert settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
+    assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
+
+
+def test_pip_and_maven_bring_the_same_versions() -> None:
+    pins = dict(
+        line.split("==")
+        for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
+        if "==" in line
+    )
+    names = {"m": "http://maven.apache.org/POM/4.0.0"}
+    properties = ElementTree.parse(jars.SOURCES / "pom.xml").find("m:properties", names)
+    assert properties is not None
+    assert properties.findtext("m:spark.version", namespaces=names) == pins["pyspark"]
+    assert properties.findtext("m:delta.version", namespaces=names) == pins["delta-spark"]
+
+
+def test_without_java_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert jars.missing_tools().startswith("Spark needs Java and there is none")
+    assert "openjdk" in jars.missing_tools()
+
+
+def test_jars_are_kept_by_the_hash_of_their_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TIERED_JARS", str(tmp_path))
+    assert jars.cache_folder().parent == tmp_path
+    assert jars.cache_folder() != jars.cache_folder(["kafka"])
+    jars.cache_folder().mkdir()
+    (jars.cache_folder() / "a.jar").touch()
+    assert jars.jars() == [jars.cache_folder() / "a.jar"]

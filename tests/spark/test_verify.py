@@ -1,0 +1,113 @@
+"""`verify` finds what a table must not have, and `sql` answers over what was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import filling
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.load import load
+from pyspark_tiered.sql import Answer, render, sql
+from pyspark_tiered.verify import Fault, Gap, Verified, explained, verify
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+java = pytest.mark.java
+TOPIC = filling.topic_id(7)
+REST = "timestamp, timestamp_type, key, value, headers"
+
+
+@pytest.fixture
+def checked(spark: SparkSession, tmp_path: Path) -> Callable[[str], Verified]:
+    """Verifies a table of offsets 0 to 299 after one SQL statement has harmed it."""
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+    filling.create_topic(store, "t", TOPIC, 1)
+    rows = [(filling.BASE_MS + i, b"k", f"value {i}".encode(), ()) for i in range(300)]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    load(store, "t", warehouse, spark=spark)
+
+    def check(harm: str) -> Verified:
+        spark.sql(harm.format(t=f"delta.`{warehouse}/t`"))
+        return verify(store, "t", warehouse, spark=spark)
+
+    return check
+
+
+@java
+@pytest.mark.parametrize(
+    ("harm", "faults"),
+    [
+        ("DELETE FROM {t} WHERE offset = 17", (Fault("missing", 0, 17),)),
+        (
+            "INSERT INTO {t} SELECT * FROM {t} WHERE (offset = 5 OR offset = 299)",
+            (Fault("duplicate", 0, 5), Fault("duplicate", 0, 299)),
+        ),
+        ("UPDATE {t} SET value = CAST('value 8!' AS binary) WHERE offset = 8", (Fault("changed", 0, 8),)),
+        ("UPDATE {t} SET key = NULL WHERE offset = 9", (Fault("changed", 0, 9),)),
+        (f"INSERT INTO {{t}} SELECT partition, 300, {REST} FROM {{t}} WHERE offset = 1", (Fault("extra", 0, 300),)),
+        (f"INSERT INTO {{t}} SELECT 4, offset, {REST} FROM {{t}} WHERE offset = 1", (Fault("extra", 4, 1),)),
+    ],
+    ids=["missing", "duplicate", "changed value", "changed key", "beyond the bound", "unknown partition"],
+)
+def test_a_planted_fault_is_found_and_named(
+    checked: Callable[[str], Verified], harm: str, faults: tuple[Fault, ...]
+) -> None:
+    found = checked(harm)
+    assert (found.ok, found.faults) == (False, faults)
+
+
+@java
+def test_offsets_that_the_log_never_had_are_gaps_and_no_faults(spark: SparkSession, tmp_path: Path) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+    filling.create_topic(store, "t", TOPIC, 1)
+    rows = [(filling.BASE_MS + i, None, b"v", ()) for i in range(100)]
+    first, *_ = filling.segments(rows)
+    (later,) = filling.segments(rows, base_offset=150)
+    filling.upload(store, "t", PartitionId(TOPIC, 0), [first._replace(next_offset=150), later])
+    load(store, "t", warehouse, spark=spark)
+    found = verify(store, "t", warehouse, spark=spark)
+    assert (found.ok, found.rows) == (True, 200)
+    assert found.gaps == (Gap(0, 100, 150, "no record in the log has this offset"),)
+
+
+@java
+def test_what_was_never_loaded_cannot_be_verified(spark: SparkSession, tmp_path: Path) -> None:
+    filling.create_topic(f"file://{tmp_path}/store", "t", TOPIC, 1)
+    with pytest.raises(Refused, match="never loaded"):
+        verify(f"file://{tmp_path}/store", "t", str(tmp_path), spark=spark)
+
+
+def test_a_hole_is_cut_at_the_log_start() -> None:
+    assert explained(2, 10, 30, 20) == [
+        Gap(2, 10, 20, "expired before it was loaded"),
+        Gap(2, 20, 30, "no record in the log has this offset"),
+    ]
+    assert explained(2, 10, 30, 0) == [Gap(2, 10, 30, "no record in the log has this offset")]
+    assert explained(2, 10, 30, 40) == [Gap(2, 10, 30, "expired before it was loaded")]
+
+
+@java
+def test_sql_knows_topics_by_name_and_refuses_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+    filling.create_topic(store, "my-topic.v1", TOPIC, 1)
+    rows = [(filling.BASE_MS, b"k", f"v{i}".encode(), ()) for i in range(3)]
+    filling.upload(store, "my-topic.v1", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    load(store, "my-topic.v1", warehouse, spark=spark)
+    answer = sql(warehouse, "SELECT offset, value FROM `my-topic.v1` WHERE offset > 0 ORDER BY 1", spark=spark)
+    assert (answer.columns, answer.rows) == (("offset", "value"), ((1, b"v1"), (2, b"v2")))
+    with pytest.raises(Refused, match="TABLE_OR_VIEW_NOT_FOUND"):
+        sql(warehouse, "SELECT * FROM nothing", spark=spark)
+    with pytest.raises(Refused, match="no warehouse"):
+        sql(f"{warehouse}/none", "SELECT 1", spark=spark)
+
+
+def test_answers_in_three_forms() -> None:
+    answer = Answer(("name", "n"), (("a", 1), (b"bytes", None), (b"\xff", 2.5)))
+    assert render(answer) == "name   n\n-----  ----\na      1\nbytes  NULL\nff     2.5"
+    assert render(answer, "csv") == "name,n\na,1\nbytes,NULL\nff,2.5"
+    assert render(answer, "json") == '{"name": "a", "n": 1}\n{"name": "bytes", "n": null}\n{"name": "ff", "n": 2.5}'
+    with pytest.raises(Refused, match="text, json, csv"):
+        render(answer, "xml")
