@@ -95,7 +95,7 @@ class Tiering:
         except (Unavailable, Corrupt, Refused) as error:
             self._failed.inc(1, type(error).__name__.lower())
             replica.upload_problem = str(error)
-            self._sweep_at[replica] = self._clock.wall_ms() + self._grace_ms()
+            self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
             pause = self._pause(replica)
             log.warning("tiering failed partition=%s again_in=%.1f why=%s", replica.at, pause, error)
             group.create_task(self._again(replica, pause))
@@ -206,14 +206,16 @@ class Tiering:
             replica.roll()
 
     async def _sweep(self, replica: Replica) -> None:
-        """Once after this epoch began, and after each failure that may have left an object behind, when the grace time
-        of what is there is over. A partition of which nothing is cold has nothing to sweep."""
+        """Once after this epoch began, and after each failure that may have left an object behind: late enough for an
+        upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
+        nothing to sweep."""
         now_ms = self._clock.wall_ms()
-        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._grace_ms()):
+        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
             return
         await self._taken_over(replica)
         await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
         self._sweep_at[replica] = NEVER
 
-    def _grace_ms(self) -> int:
-        return self._settings.tiered_object_delete_delay_ms + 1
+    def _settled_ms(self) -> int:
+        """Once for what is under way to land, once for what landed to grow old enough."""
+        return 2 * self._settings.tiered_object_delete_delay_ms + 1

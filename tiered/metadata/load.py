@@ -18,6 +18,7 @@ from tiered.ports import Got, NotFound, ObjectStore
 
 T = TypeVar("T")
 
+READS_MAX = 3
 _ATTEMPTS = 8
 _WINDOW_MAX = 32
 
@@ -68,16 +69,16 @@ async def load(store: ObjectStore) -> Loaded:
 
 
 async def proved(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, Got] | None:
-    """An object, decoded; None when it is not there. What does not prove itself is read once more: the way to the
-    bucket may have spoiled it. Then `Corrupt`."""
-    got = await store.get(key)
-    if isinstance(got, NotFound):
-        return None
-    try:
-        return decode(got.data), got
-    except Corrupt:
-        again = await store.get(key)
-        return None if isinstance(again, NotFound) else (decode(again.data), again)
+    """An object, decoded; None when it is not there. A get that fails, or whose bytes do not prove themselves, is made
+    again: the way to the bucket may be at fault. Then `Unavailable` or `Corrupt`."""
+    for attempt in range(READS_MAX):
+        try:
+            got = await store.get(key)
+            return None if isinstance(got, NotFound) else (decode(got.data), got)
+        except (Unavailable, Corrupt):
+            if attempt == READS_MAX - 1:
+                raise
+    return None
 
 
 async def read_boundary(store: ObjectStore) -> tuple[Boundary, str]:
