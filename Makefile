@@ -4,7 +4,7 @@
 #   make demo    the main job on real data: HTTP in, bucket, replay, Delta, SQL
 #   make test    all tests (those that need Java are skipped by name where there is none)
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
-#   make sim     simulated runs with faults: make sim SEEDS=1000
+#   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make up      a broker on 127.0.0.1:8082, data in ./tiered-data
 #   make clean   remove .venv and caches
@@ -36,7 +36,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py
 
 sim: $(VENV)/.dev
-	TIERED_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: $(VENV)/.dev
 	@$(JARS)
