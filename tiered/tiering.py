@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = (0.5, 60.0)
 NEVER = 2**63
+UNDER_WAY_MS = 120_000
+"""How long an upload that nobody waits for may take to land; a later one stays until the next epoch's sweep."""
 
 
 class Tiering:
@@ -218,4 +220,4 @@ class Tiering:
 
     def _settled_ms(self) -> int:
         """Once for what is under way to land, once for what landed to grow old enough."""
-        return 2 * self._settings.tiered_object_delete_delay_ms + 1
+        return UNDER_WAY_MS + self._settings.tiered_object_delete_delay_ms + 1
