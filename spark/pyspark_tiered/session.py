@@ -25,6 +25,8 @@ DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
 SMALL_TABLES = {
     # Spark's defaults are for clusters: 200 shuffle tasks, 50 to read a table's state, 10,000 to list a folder.
     "spark.sql.shuffle.partitions": "4",
@@ -88,6 +90,7 @@ def _settings(paths: Sequence[Path]) -> dict[str, str]:
         **SMALL_TABLES,
         **s3a_settings(os.environ),
         "spark.jars": ",".join(map(str, paths)),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
