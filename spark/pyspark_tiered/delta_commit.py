@@ -54,25 +54,32 @@ class DeltaTable:
         return table.loaded(dict(converters.asJava(snapshot.transactions())), self.topic_id)
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
-        """True: these partitions now stand at these ends. False: another loader was there first, make a new plan.
+        """True: the files are in the table, these partitions at these ends. False: another was first, plan again.
 
         The first commit makes the table.
         `Unavailable` when the commit failed and the table, read again, is unchanged: the same call may be repeated.
         """
-        from delta.exceptions import DeltaConcurrentModificationException
+        from delta import exceptions as delta
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        lost = (
+            delta.ConcurrentTransactionException,
+            delta.ConcurrentWriteException,
+            delta.DeltaConcurrentModificationException,
+            delta.MetadataChangedException,
+            delta.ProtocolChangedException,
+        )
         try:
             return self._commit(files, advances)
-        except DeltaConcurrentModificationException as conflict:
+        except lost as conflict:
             log.info("another loader was there first table=%s why=%s", self.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
             state = self.loaded()
             log.warning("commit unclear, table read again table=%s why=%s", self.url, first_line(failure))
             if all(state.get(step.partition, -1) == step.end for step in advances):
-                return True
+                return self._holds(files)  # else another loader took the very same step
             if any(state.get(step.partition, -1) != step.start for step in advances):
                 return False
             raise Unavailable(f"Delta could not commit to {self.url}: {first_line(failure)}") from failure
@@ -91,6 +98,12 @@ class DeltaTable:
         parsed = [self._delta.actions.Action.fromJson(line) for line in lines]
         transaction.commit(self._seq(parsed), self._operation())
         return True
+
+    def _holds(self, files: Sequence[LoadedFile]) -> bool:
+        """Whether a commit of these files landed: all of them did or none."""
+        if not files:
+            return True
+        return bool(self._snapshot().allFiles().where(f"path = '{files[0].path}'").count() == 1)
 
     def _operation(self) -> Any:
         """What the table's history shows: Delta's word for an append."""

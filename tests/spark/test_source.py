@@ -43,9 +43,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def read(spark: SparkSession, store: str, schema: str = "", **options: str | int) -> DataFrame:
+def read(spark: SparkSession, store: str, schema: str | int = "", **options: str | int) -> DataFrame:
     reader = spark.read.format("tiered").options(**{"store": store, "topic": "t", **options})
-    return (reader.schema(schema) if schema else reader).load()
+    return (reader.schema(str(schema)) if schema else reader).load()
 
 
 def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, store: str) -> None:
