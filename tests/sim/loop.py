@@ -8,12 +8,13 @@ signals do not exist here: asking for them is an error, so nothing real can slip
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import heapq
 import random
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
@@ -35,6 +36,35 @@ if TYPE_CHECKING:
     Loop = asyncio.SelectorEventLoop
 else:
     Loop = asyncio.AbstractEventLoop
+
+
+class InOrder(dict[asyncio.Task[Any], None]):
+    """What `asyncio.TaskGroup` needs of a set, in the order of insertion: a set of tasks iterates by their addresses,
+    and a group that ends cancels its tasks in that order."""
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self[task] = None
+
+    def discard(self, task: asyncio.Task[Any]) -> None:
+        self.pop(task, None)
+
+
+@contextlib.contextmanager
+def ordered_task_groups() -> Iterator[None]:
+    """Groups made inside cancel their tasks in the order in which they were created."""
+    group: Any = asyncio.TaskGroup
+    begin = group.__init__
+
+    def ordered(self: Any) -> None:
+        begin(self)
+        assert self._tasks == set(), "TaskGroup keeps its tasks elsewhere in this Python"
+        self._tasks = InOrder()
+
+    group.__init__ = ordered
+    try:
+        yield
+    finally:
+        group.__init__ = begin
 
 
 class SimLoop(Loop):
@@ -63,7 +93,7 @@ class SimLoop(Loop):
         gc_was_on = gc.isenabled()
         gc.disable()  # finalizers run when memory says so, not when the seed does
         try:
-            with asyncio.Runner(loop_factory=lambda: self) as runner:
+            with ordered_task_groups(), asyncio.Runner(loop_factory=lambda: self) as runner:
                 result = runner.run(main)
         finally:
             if gc_was_on:
