@@ -51,7 +51,7 @@ def test_everything_holds_on_s3(tmp_path: Path) -> None:
     with s3_moto() as server:
         done = demo("--dir", str(tmp_path / "demo"), "--store", f"s3://{BUCKET}/trial", env=server.environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"tiered cold ls --store s3://{BUCKET}/trial/demo/log --topic flights" in done.stdout
+    assert f"cold ls --store s3://{BUCKET}/trial/demo/log --topic flights" in done.stdout
 
 
 def test_without_java_it_goes_as_far_as_the_replay_and_says_what_is_missing(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ far as the replay and ends with 3.
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -136,12 +138,22 @@ def _rate(count: int, started: float) -> str:
 
 
 def _closing(place: Place, seconds: float) -> list[str]:
+    run = _program()
     return [
         "",
         f"Every comparison held, {seconds:.0f} s in all. To look further:",
-        f"  tiered cold ls --store {place.store} --topic {TOPIC}",
-        f"  tiered cold cat --store {place.store} --topic {TOPIC} --max 3",
-        f'  tiered sql --warehouse {place.warehouse} "SELECT key, count(*) FROM {TOPIC} GROUP BY key"',
-        f"  tiered serve --store {place.store} --data-dir {place.directory / 'data'}",
+        f"  {run} cold ls --store {place.store} --topic {TOPIC}",
+        f"  {run} cold cat --store {place.store} --topic {TOPIC} --max 3",
+        f'  {run} sql --warehouse {place.warehouse} "SELECT key, count(*) FROM {TOPIC} GROUP BY key"',
+        f"  {run} serve --store {place.store} --data-dir {place.directory / 'data'}",
         f"  rm -r {place.directory}",
     ]
+
+
+def _program() -> str:
+    """The command as it can be typed here: plainly where the PATH has it, else by its path."""
+    if shutil.which("tiered"):
+        return "tiered"
+    beside = Path(sys.executable).with_name("tiered")
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
