@@ -213,7 +213,7 @@ class Node:
         )
         await self.submit(
             requests.RegisterBroker(
-                self.settings.node_id, self.incarnation, self._found.directory_id, self.settings.http,
+                self.settings.node_id, self.incarnation, self._found.directory_id if known else "", self.settings.http,
                 self.settings.broker_rack, whole,
             )
         )  # fmt: skip
@@ -248,6 +248,9 @@ class Node:
         self.partitions.doubtful -= {replica.at for replica in lost}
         if self._trustworthy and not self.partitions.doubtful and not self._trusted:
             # Not earlier: after a death before this, the next start must doubt the same logs again.
+            if not self._known_directory and self._found is not None:
+                node_id, directory = self.settings.node_id, self._found.directory_id
+                await self.submit(requests.NameDirectory(node_id, self.incarnation, directory))
             self._trusted = True
             await self.directory.trust()
 
@@ -302,7 +305,7 @@ class Node:
         if durable and not self.cold.manifests.undecided:
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
         elif self.disk.dead is not None:
-            await self._say(requests.DistrustDirectory(self.settings.node_id, self.incarnation))
+            await self._say(requests.NameDirectory(self.settings.node_id, self.incarnation, ""))
         if self._main is not None:
             self._main.cancel()
             with contextlib.suppress(asyncio.CancelledError):

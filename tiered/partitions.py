@@ -142,8 +142,7 @@ class Partitions:
                     await self.save_offsets()
             except (Unavailable, Corrupt, Refused) as error:
                 log.error("partition is not served partition=%s why=%s", lead.at, error)
-                if lead.at in self._logs and self._logs[lead.at].broken:
-                    self._disk.died(str(error))
+                self._judge(lead.at, error)
                 self.unopened[lead.at] = (lead, str(error))
                 return
         self._replicas[lead.at] = replica
@@ -151,6 +150,18 @@ class Partitions:
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
             replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
+
+    def _judge(self, at: TopicPartition, error: Unavailable | Corrupt | Refused) -> None:
+        """A log that broke while it was made ready: on a full disk it is opened anew, on a failing one nothing is."""
+        hot = self._logs.get(at)
+        if hot is None or not hot.broken:
+            return
+        if isinstance(error, Unavailable) and not error.final:
+            self._disk.refused(str(error))
+            hot.close()
+            del self._logs[at]
+        else:
+            self._disk.died(str(error))
 
     async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
         assert self._found is not None

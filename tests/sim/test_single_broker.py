@@ -28,6 +28,19 @@ def test_no_seed_breaks_a_promise() -> None:
         assert totals[name] > 0, f"the seeds never got to {name}: they prove less than they seem to"
 
 
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (118, "an upload whose manifest change was undecided is named once, not twice"),
+        (167, "a loss whose report did not reach the log is reported by the next start"),
+        (1417, "the same for a topic with flush=ack: a directory is trusted only once its losses are told"),
+        (2416, "a log that cannot be cut on a full disk is opened anew when there is room, the broker lives on"),
+    ],
+)
+def test_seeds_that_once_failed(seed: int, what: str) -> None:
+    assert run(seed).counts["acked"] > 0, what
+
+
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
     """Steps and digest of a run in a process of its own."""
     code = f"from tests.sim.single import run; print(*run({seed}).trace)"

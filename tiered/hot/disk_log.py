@@ -367,7 +367,8 @@ class DiskLog:
         self._cut(lambda: cutting.restart(self._tail, offset, epochs, producers, interval))
 
     def _cut(self, cut: Callable[[], None]) -> None:
-        """A cut that fails half way leaves a directory that only a new start can judge."""
+        """A cut that fails half way leaves a directory that only opening it anew can judge: `Unavailable`, final or not
+        as the disk was."""
         if self._flushing.broken:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._flushing.broken)
         self._hints.clear()
@@ -375,7 +376,7 @@ class DiskLog:
             cut()
         except Unavailable as error:
             self._flushing.broken = f"a cut of the log failed: {error}"
-            raise Refused(Code.KAFKA_STORAGE_ERROR, self._flushing.broken) from None
+            raise Unavailable(self._flushing.broken, final=error.final) from None
 
     # -- start and retention ------------------------------------------------------------------------------------------
 

@@ -60,9 +60,9 @@ class Controller:
             case requests.AnnounceBroker():
                 known = self._incarnation(request.node_id, request.incarnation)
                 return self._restate(replace(known, http=request.http), now_ms)
-            case requests.DistrustDirectory():
+            case requests.NameDirectory():
                 known = self._incarnation(request.node_id, request.incarnation)
-                return self._restate(replace(known, directory=""), now_ms)
+                return self._restate(replace(known, directory=request.directory), now_ms)
             case requests.StopBroker():
                 return self._stop(request)
             case requests.ReportLoss():

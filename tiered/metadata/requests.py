@@ -84,11 +84,13 @@ class AnnounceBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class DistrustDirectory:
-    """-> None. The incarnation's disk failed: what its directory says proves nothing to the next one."""
+class NameDirectory:
+    """-> None. The next incarnation may believe what this directory says of itself; none when it is empty: the disk
+    failed, or what it lost is not told yet."""
 
     node_id: int
     incarnation: str
+    directory: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ Request = (
     | AlterBrokerConfigs
     | RegisterBroker
     | AnnounceBroker
-    | DistrustDirectory
+    | NameDirectory
     | StopBroker
     | ReportLoss
 )
