@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import pieces
 from pyspark_tiered.plan import Split
-from pyspark_tiered.rows import arrow_batches
+from pyspark_tiered.rows import arrow_batches, same_int
 from pyspark_tiered.table import LoadedFile
 from tiered.cold.store_url import open_store
 from tiered.errors import Unavailable
@@ -67,10 +67,10 @@ def _table_rows(batches: Iterable[pyarrow.RecordBatch], partition: int) -> Itera
     """The table's columns, in its order, of decoded batches."""
     import pyarrow as pa
 
-    number = pa.scalar(partition, pa.int32())
     for batch in batches:
         offset, timestamp, kind, key, value, headers = batch.columns
-        arrays = [pa.repeat(number, batch.num_rows), offset, timestamp, kind.cast(pa.int8()), key, value, headers]
+        numbers = same_int(partition, batch.num_rows)
+        arrays = [numbers, offset, timestamp, kind.cast(pa.int8()), key, value, headers]
         yield pa.RecordBatch.from_arrays(
             arrays, ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
         )

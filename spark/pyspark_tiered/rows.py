@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,26 @@ def arrow_batches(
             rows = record_batch(sections(piece.data, placed), columns, split.start, split.end)
             if rows.num_rows:
                 yield rows
+
+
+def same_int(value: int, rows: int) -> pyarrow.Array:
+    """A column of int32 that is `value` in all rows.
+
+    Not pa.repeat of a pa.scalar: making one from a Python value imports pandas, half a second in every worker.
+    """
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(value.to_bytes(4, sys.byteorder) * rows)])
+
+
+def same_text(value: str, rows: int) -> pyarrow.Array:
+    """A column of strings that is `value` in all rows."""
+    import pyarrow as pa
+
+    data = value.encode()
+    ends = b"".join(end.to_bytes(4, sys.byteorder) for end in (0, len(data)))
+    one = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    return one.take(same_int(0, rows))
 
 
 def _groups(batches: Iterable[Walked], group_bytes: int) -> Iterator[list[Walked]]:

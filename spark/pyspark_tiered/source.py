@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from pyspark_tiered import offsets
 from pyspark_tiered.bucket import open_bucket, pieces
 from pyspark_tiered.plan import Split, splits
-from pyspark_tiered.rows import arrow_batches
+from pyspark_tiered.rows import arrow_batches, same_int, same_text
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -146,9 +146,7 @@ def _with_constants(rows: pyarrow.RecordBatch, columns: tuple[str, ...], split: 
     """The columns in the order asked for, `topic` and `partition` filled in."""
     import pyarrow as pa
 
-    constants: dict[str, Any] = {
-        "topic": pa.scalar(split.topic, pa.string()),
-        "partition": pa.scalar(split.partition, pa.int32()),
-    }
-    arrays = [pa.repeat(constants[name], rows.num_rows) if name in constants else rows.column(name) for name in columns]
+    count = rows.num_rows
+    constants = {"topic": lambda: same_text(split.topic, count), "partition": lambda: same_int(split.partition, count)}
+    arrays = [constants[name]() if name in constants else rows.column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -1,0 +1,190 @@
+"""A topic into Delta: our loader on the bucket beside Spark's Kafka source on Apache Kafka, the same batches in both.
+
+One warm session, `local[2]`, zstd level 1 in both, legs in the order A B B A; CPU seconds of the whole process tree
+(this driver, its JVM, the Python workers), for the Kafka source with its broker's.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.broker import TICKS, Broker
+from bench.figures import Figure, median_ratio, paired
+from tests.peer.kafka import Peer, tool
+from tiered.records.batch import Codec, encode, stamp
+from tiered.records.native import walk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 5_000_000
+PARTITIONS = 4
+VALUE_BYTES = 100
+BATCH_RECORDS = 148
+"""About 16 KiB before compression."""
+REQUEST_BYTES = 8 << 20
+PAIRS = 4
+TOPIC = "events"
+STARTED_MS = int(time.time() * 1000)
+
+
+def batches(partition: int) -> Iterator[bytearray]:
+    """A partition's records as zstd batches, all values distinct, about 2.5 times smaller when compressed."""
+    draw = random.Random(partition)
+    count = RECORDS // PARTITIONS
+    for base in range(0, count, BATCH_RECORDS):
+        rows = []
+        for i in range(base, min(base + BATCH_RECORDS, count)):
+            head = f'{{"id":{partition * count + i},"user":{draw.randrange(10**6)},"price":{draw.random():.6f},"text":"'
+            rows.append((STARTED_MS + i // 100, None, f"{head:a<{VALUE_BYTES - 2}}".encode()[: VALUE_BYTES - 2] + b'"}', ()))
+        yield bytearray(encode(rows, codec=Codec.ZSTD))
+
+
+def fill(broker: Broker) -> None:
+    """Our topic, all of it in the bucket."""
+    broker.create_topic(TOPIC, PARTITIONS, segment_bytes=16 << 20, max_message_bytes=4 << 20)
+    for partition in range(PARTITIONS):
+        path, body = f"/topics/{TOPIC}/partitions/{partition}/records", bytearray()
+        for batch in (*batches(partition), None):
+            if body and (batch is None or len(body) + len(batch) > REQUEST_BYTES):
+                status, answer = broker.request("POST", path, bytes(body), "application/octet-stream")
+                if status != 200:
+                    raise RuntimeError(f"raw produce: {status} {answer!r}")
+                body.clear()
+            body += batch or b""
+    until = time.monotonic() + 300
+    for partition in range(PARTITIONS):
+        while (state := broker.partition(TOPIC, partition))["cold_end_offset"] < state["high_watermark"]:
+            if time.monotonic() > until:
+                raise RuntimeError(f"not cold after 300 s: {state}")
+            time.sleep(0.2)
+
+
+def fill_peer(peer: Peer) -> None:
+    """The same batches as Kafka's own log files: it rebuilds the indexes when it starts."""
+    tool("topics", "--bootstrap-server", peer.address, "--create", "--topic", TOPIC, "--partitions", str(PARTITIONS))
+    peer.stop()
+    (peer.logs / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    for partition in range(PARTITIONS):
+        folder = peer.logs / f"{TOPIC}-{partition}"
+        for old in folder.glob("0*"):
+            old.unlink()
+        offset = 0
+        with (folder / f"{0:020d}.log").open("wb") as log:
+            for batch in batches(partition):
+                stamp(batch, 0, offset, 0)
+                offset = walk(batch).batches[0].last_offset + 1
+                log.write(batch)
+    peer.start()
+
+
+def tree_cpu(root: int) -> float:
+    """CPU seconds of a process, its living descendants, and their dead children."""
+    parents: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it ended meanwhile
+            continue
+        pid = int(entry.name)
+        parents.setdefault(int(fields[1]), []).append(pid)
+        used[pid] = sum(int(field) for field in fields[11:15]) / TICKS
+    total, waiting = 0.0, [root]
+    while waiting:
+        pid = waiting.pop()
+        total += used.get(pid, 0.0)
+        waiting += parents.get(pid, [])
+    return total
+
+
+def load_ours(spark: SparkSession, store: str, warehouse: Path) -> None:
+    from pyspark_tiered.load import load
+
+    load(store, TOPIC, str(warehouse), spark=spark)
+
+
+def load_kafka(spark: SparkSession, address: str, table: Path) -> None:
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", address).option("subscribe", TOPIC)
+    rows = source.option("startingOffsets", "earliest").option("endingOffsets", "latest").load()
+    columns = ["partition", "offset", "timestamp", "timestampType AS timestamp_type", "key", "value"]
+    rows.selectExpr(*columns).write.format("delta").save(str(table))
+
+
+def digest(spark: SparkSession, table: Path) -> tuple[int, int]:
+    """(rows, sum of hashes over what both tables have)."""
+    rows = spark.read.format("delta").load(str(table))
+    row = rows.selectExpr(
+        "count(*) AS n", "sum(cast(xxhash64(partition, offset, timestamp, value) AS decimal(38))) AS h"
+    ).collect()[0]
+    return int(row.n), int(row.h)
+
+
+class Legs:
+    """Counted loads of both kinds in one session, each into a fresh table."""
+
+    def __init__(self, spark: SparkSession, store: str, peer: Peer, root: Path) -> None:
+        self._spark, self._store, self._peer, self._root = spark, store, peer, root
+        self._legs = 0
+        self.walls: dict[str, list[float]] = {"ours": [], "kafka": []}
+
+    def ours(self) -> float:
+        return self._rate("ours", lambda place: load_ours(self._spark, self._store, place))
+
+    def kafka(self) -> float:
+        return self._rate("kafka", lambda place: load_kafka(self._spark, self._peer.address, place))
+
+    def _rate(self, kind: str, leg: Callable[[Path], None]) -> float:
+        """Rows per CPU second of everything that worked for it."""
+        self._legs += 1
+        place = self._root / f"{kind}-{self._legs}"
+        before, start = tree_cpu(os.getpid()), time.perf_counter()
+        leg(place)
+        self.walls[kind].append(time.perf_counter() - start)
+        used = tree_cpu(os.getpid()) - before  # Kafka's broker is a child of this process; idle it costs 3 % of a core
+        rows, self.last_digest = digest(self._spark, place / TOPIC if kind == "ours" else place)
+        if rows != RECORDS:
+            raise RuntimeError(f"{kind} loaded {rows} rows of {RECORDS}")
+        return RECORDS / used
+
+
+def main() -> list[Figure]:
+    from pyspark_tiered.session import session
+
+    conf = {"spark.sql.parquet.compression.codec": "zstd", "spark.hadoop.parquet.compression.codec.zstd.level": "1"}
+    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, Peer() as peer:
+        root = Path(directory)
+        with Broker(root / "data", "tiered.upload.max.lag.ms=2000", "log.retention.check.interval.ms=500") as broker:
+            fill(broker)
+        fill_peer(peer)
+        spark = session(master="local[2]", conf=conf, profiles=("kafka",))
+        legs = Legs(spark, f"file://{root / 'data' / 'bucket'}", peer, root)
+        legs.kafka()
+        theirs_digest = legs.last_digest
+        legs.ours()
+        if legs.last_digest != theirs_digest:
+            raise RuntimeError("the two tables differ")
+        pairs = list(paired(PAIRS, legs.ours, legs.kafka))
+        spark.stop()
+    ratio, low, high = median_ratio(pairs)
+    ours = statistics.median(a for a, _ in pairs)
+    theirs = statistics.median(b for _, b in pairs)
+    wall = [statistics.median(legs.walls[kind][1:]) for kind in ("ours", "kafka")]
+    return [
+        Figure(
+            "Delta load, 5 M x 100 B zstd", ours / 1e6, "M rows/CPU-s", 1.5, note=f"{wall[0]:.1f} s; CRCs checked"
+        ),
+        Figure(
+            "Delta load / Spark's Kafka source", ratio, "x", 3.0,
+            note=f"Kafka {theirs / 1e6:.2f} M, {wall[1]:.1f} s; pairs {low:.1f}-{high:.1f}",
+        ),
+    ]  # fmt: skip
