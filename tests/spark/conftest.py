@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from driver import FAST_START, OtherDriver, other_driver
-from fakes3 import BUCKET, s3_moto
 from pyspark.sql import SparkSession
 
 from pyspark_tiered import jars
 from pyspark_tiered.session import session
+from tests.fakes3 import BUCKET, s3_moto
+from tests.spark.driver import FAST_START, OtherDriver, other_driver
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,9 @@ import os
 import signal
 import sys
 
-from driver import FAST_START
-
 from pyspark_tiered.load import Progress, load
 from pyspark_tiered.session import session
+from tests.spark.driver import FAST_START
 
 
 def main(store: str, warehouse: str, step: str) -> None:

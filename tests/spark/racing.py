@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from driver import FAST_START
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -16,6 +15,7 @@ from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.load import load
 from pyspark_tiered.session import session
 from pyspark_tiered.table import Advance, LoadedFile
+from tests.spark.driver import FAST_START
 
 LOG_STORES = {
     "delta's own on s3": "io.delta.storage.S3SingleDriverLogStore",

@@ -10,16 +10,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import filling
-import loader
 import pytest
-from driver import OtherDriver
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.load import Progress, load
 from pyspark_tiered.table import Advance
 from pyspark_tiered.verify import Gap, verify
+from tests.spark import filling, loader
+from tests.spark.driver import OtherDriver
 from tiered.errors import Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.records.model import Codec, Produced

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import racing
-from driver import OtherDriver
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
+from tests.spark import racing
+from tests.spark.driver import OtherDriver
 
 pytestmark = pytest.mark.java
 

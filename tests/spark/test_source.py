@@ -6,11 +6,11 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-import filling
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark import filling
 from tiered.ids import PartitionId
 from tiered.records.batch import encode
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import filling
 import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.load import load
 from pyspark_tiered.sql import Answer, render, sql
 from pyspark_tiered.verify import Fault, Gap, Verified, explained, verify
+from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId
 
