@@ -31,7 +31,8 @@ class Op(NamedTuple):
 class DiskFault:
     """Fails calls of a verb (append, pwrite, truncate, pread, sync, rename, ...) on paths that contain `path`.
 
-    `error` is EIO, which is final for a write or sync, or ENOSPC. `times=-1` means without end.
+    `error` is EIO, which is final for a write or sync, ENOSPC (of an append), or EMFILE, which passes. `times=-1` means
+    without end.
     """
 
     verb: str
@@ -180,6 +181,8 @@ class SimDisk:
             if write:
                 self._failed = f"{verb} failed path={path} error=Input/output error"
             raise self._no(verb, path, "Input/output error")
+        if any(fault.error == "EMFILE" and fault.hits(verb, path) for fault in self.faults):
+            raise self._no(verb, path, "Too many open files")
 
     def room(self, path: str, wanted: int) -> int:
         """Of `wanted` bytes, how many still fit."""

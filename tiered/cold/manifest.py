@@ -42,6 +42,11 @@ class SegmentEntry:
     level = 0
     segment_count = 1
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether every offset of it has a record: then each batch begins where the one before it ends."""
+        return self.record_count == self.next_offset - self.base_offset
+
 
 @dataclass(frozen=True, slots=True)
 class Spill:

@@ -16,6 +16,7 @@ from tiered.cold.cache import ChunkCache, Fetch, Lease
 from tiered.cold.chunks import next_chunk
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Corrupt
+from tiered.hot.epochs import Epochs
 from tiered.records.model import HEADER_BYTES, LENGTH_FROM, Walked
 from tiered.records.native import walk
 
@@ -142,12 +143,18 @@ class Stream:
         return None
 
     def _ordered(self, entry: SegmentEntry, view: memoryview, batches: list[Walked], at: int) -> Piece | None:
-        """The batches up to the first whose offsets cannot be: no CRC covers the base offset of a batch."""
+        """The batches up to the first that cannot stand there: no CRC covers a batch's base offset and leader epoch."""
         last, good = max(self._last_offset, entry.base_offset - 1), 0
+        known = last >= entry.base_offset or at == 0
+        epochs = Epochs(entry.lineage)
         for batch in batches:
-            if not last < batch.base_offset <= batch.last_offset < entry.next_offset:
+            if not (last < batch.base_offset <= batch.last_offset < entry.next_offset):
                 break
-            last, good = batch.last_offset, good + 1
+            if entry.is_dense and batch.base_offset > (last + 1 if known else self.offset):
+                break
+            if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
+                break
+            last, known, good = batch.last_offset, True, good + 1
         if not good:
             self._once_more(entry, at, f"batch of offset {batches[0].base_offset} is out of place")
             return None
