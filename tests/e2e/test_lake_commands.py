@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.serving import Served, tiered
-from tiered_api.cli.main import main
 
 SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
 
 
-@pytest.fixture
-def spark_ends() -> Iterator[None]:
-    """Commands run in this process share one session; nothing after this test shall find it."""
-    yield
-    from pyspark.sql import SparkSession
+ONE_PROCESS = """
+import json, sys
+from tiered_api.cli.main import main
+for arguments in json.loads(sys.argv[1]):
+    code = main(arguments)
+    print(f"\\nexit {code}", flush=True)
+"""
 
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        running.stop()
+
+def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Exit code and output of commands that share one Spark, in a process (and a JVM) of their own."""
+    program = [sys.executable, "-c", ONE_PROCESS, json.dumps(commands)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=280)
+    parts = re.split(r"^exit (\d+)$", done.stdout, flags=re.MULTILINE)
+    assert len(parts) == 2 * len(commands) + 1, done.stdout + done.stderr
+    return [(int(code), text.strip()) for text, code in zip(parts[::2], parts[1::2], strict=False)]
 
 
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_load_verify_and_ask(tmp_path: Path, capfd: pytest.CaptureFixture[str], spark_ends: None) -> None:
-    def run(*arguments: str) -> tuple[int, str]:
-        capfd.readouterr()
-        code = main(arguments)
-        return code, capfd.readouterr().out.strip()
-
+def test_load_verify_and_ask(tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/bucket", str(tmp_path / "warehouse")
     with Served(tmp_path / "data", "--store", store, *SOON) as broker:
         broker.create_topic("letters")
@@ -43,23 +46,24 @@ def test_load_verify_and_ask(tmp_path: Path, capfd: pytest.CaptureFixture[str], 
             pass
     topic = ("--store", store, "--topic", "letters", "--warehouse", warehouse)
 
-    code, told = run("load", *topic, "--format", "json")
-    last = json.loads(told.splitlines()[-1])
-    assert (code, last["step"], last["rows"], last["log_bytes_left"]) == (0, "done", 6, 0)
-
-    code, told = run("verify", *topic)
-    assert (code, told.splitlines()[-1]) == (0, "every record is there once")
-
     delete = f"DELETE FROM delta.`{warehouse}/letters` WHERE offset = 3"
-    assert run("sql", "--warehouse", warehouse, delete)[0] == 0
-    code, told = run("verify", *topic, "--format", "json")
-    assert (code, json.loads(told)["faults"]) == (1, [{"kind": "missing", "partition": 0, "offset": 3}])
-
     asked = "SELECT offset, CAST(value AS STRING) AS letter FROM letters ORDER BY offset DESC LIMIT 2"
-    code, told = run("sql", "--warehouse", warehouse, "--format", "csv", asked)
-    assert (code, list(csv.reader(told.splitlines()))) == (0, [["offset", "letter"], ["5", '"f"'], ["4", '"e"']])
-
-    assert run("sql", "--warehouse", warehouse, "SELECT nothing FROM letters") == (2, "")
+    loaded, whole, deleted, broken, answer, wrong = run(
+        ("load", *topic, "--format", "json"),
+        ("verify", *topic),
+        ("sql", "--warehouse", warehouse, delete),
+        ("verify", *topic, "--format", "json"),
+        ("sql", "--warehouse", warehouse, "--format", "csv", asked),
+        ("sql", "--warehouse", warehouse, "SELECT nothing FROM letters"),
+    )
+    last = json.loads(loaded[1].splitlines()[-1])
+    assert (loaded[0], last["step"], last["rows"], last["log_bytes_left"]) == (0, "done", 6, 0)
+    assert (whole[0], whole[1].splitlines()[-1]) == (0, "every record is there once")
+    assert deleted[0] == 0
+    assert (broken[0], json.loads(broken[1])["faults"]) == (1, [{"kind": "missing", "partition": 0, "offset": 3}])
+    assert answer[0] == 0
+    assert list(csv.reader(answer[1].splitlines())) == [["offset", "letter"], ["5", '"f"'], ["4", '"e"']]
+    assert wrong == (2, "")
 
 
 @pytest.mark.parametrize(
