@@ -120,7 +120,7 @@ class DiskLog:
             topic_id=topic_id,
             name=name,
         )
-        self._claim()
+        self._tail.claim(topic_id)
         if not whole:
             await self.flush()
         return self
@@ -141,16 +141,6 @@ class DiskLog:
         await self.flush()
         self.close()
 
-    def _claim(self) -> None:
-        path = f"{self._files.directory}/{checkpoints.METADATA_FILE}"
-        try:
-            owner = checkpoints.parse_metadata(self._files.read(path) or b"", where=path)
-        except Corrupt:
-            self._tail.replace(checkpoints.METADATA_FILE, checkpoints.encode_metadata(self.topic_id))
-        else:
-            if owner != self.topic_id:
-                raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {self.topic_id}")
-
     # -- what there is ------------------------------------------------------------------------------------------------
 
     @property
@@ -162,6 +152,11 @@ class DiskLog:
     def flushed_offset(self) -> int:
         """Everything below it is durable: the recovery point."""
         return self._tail.unsynced.flushed_offset
+
+    @property
+    def unproved_bytes(self) -> int:
+        """Bytes of the active segment that a start after a power cut would check, whatever was fsynced of them."""
+        return self._tail.unproved_bytes
 
     @property
     def broken(self) -> str:

@@ -7,7 +7,7 @@ A failed sync is final: what the page cache holds is unknown from then on; a sec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
@@ -37,7 +37,9 @@ class Flushing:
         while True:
             if self.broken:
                 raise Unavailable(self.broken, final=True)
-            reached = unsynced.noted_to if up_to is None else unsynced.flushed_offset
+            reached = unsynced.flushed_offset
+            if up_to is None:
+                reached = -1 if unsynced.replaced else unsynced.noted_to
             if reached >= min(target, self._tail.end_offset):
                 return unsynced.flushed_offset
             if self._running is not None:
@@ -70,7 +72,7 @@ class Flushing:
                         await tail.files.open(path).sync()
         await self._sync_names()
         if whole and unsynced.ceiling == end and active is tail.active:
-            tail.note([noted])
+            tail.prove(noted)
             await tail.files.open(f"{tail.files.directory}/{checkpoints.SEGMENTS_FILE}").sync()
             unsynced.noted_to = min(end, unsynced.ceiling)
         unsynced.flushed_offset = max(unsynced.flushed_offset, min(end, unsynced.ceiling))
@@ -101,8 +103,20 @@ class Flushing:
 
     async def _sync_names(self) -> None:
         """Replaced files and names; once also the names of the folders above, which may be new themselves."""
-        unsynced, files = self._tail.unsynced, self._tail.files
-        replaced, unsynced.replaced = sorted(unsynced.replaced), set()
+        unsynced = self._tail.unsynced
+        replaced, names, above = unsynced.replaced, unsynced.names, unsynced.names_above
+        unsynced.replaced, unsynced.names, unsynced.names_above = set(), False, False
+        try:
+            await self._sync_these(sorted(replaced), names, above)
+        except BaseException:
+            # Failed or cancelled half way: the next sync begins where this one did.
+            unsynced.replaced |= replaced
+            unsynced.names |= names
+            unsynced.names_above |= above
+            raise
+
+    async def _sync_these(self, replaced: Iterable[str], names: bool, above: bool) -> None:
+        files = self._tail.files
         for name in replaced:
             path = f"{files.directory}/{name}"
             if files.disk.exists(path):
@@ -111,11 +125,9 @@ class Flushing:
                     await file.sync()
                 finally:
                     file.close()
-        if unsynced.names:
-            unsynced.names = False
+        if names:
             await files.disk.sync_dir(files.directory)
-        if unsynced.names_above:
-            unsynced.names_above = False
-            above = files.directory.split("/")[:-1]
-            for depth in range(len(above), -1, -1):
-                await files.disk.sync_dir("/".join(above[:depth]) or ".")
+        if above:
+            folders = files.directory.split("/")[:-1]
+            for depth in range(len(folders), -1, -1):
+                await files.disk.sync_dir("/".join(folders[:depth]) or ".")

@@ -7,7 +7,7 @@ cuts what cannot be served and rebuilds what the log itself implies.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tiered.config import TopicConfig
 from tiered.errors import Corrupt
@@ -34,10 +34,7 @@ class Opened:
     epochs: Epochs
     producers: ProducerStates
     snapshot_at: int
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    cut_bytes: int = 0
-    touched: bool = False
-    """Something was checked, cut or rebuilt that is not fsynced."""
+    cut_bytes: int
 
 
 class Opening:
@@ -49,7 +46,6 @@ class Opening:
         self._now_ms = now_ms
         self._trusted_to = trusted_to
         self._cut_bytes = 0
-        self._touched = False
         self._last_epoch = NO_EPOCH
         """Of the last batch that was checked: a lower one after it is of a history that was cut off."""
 
@@ -73,16 +69,7 @@ class Opening:
             if offset > end:
                 self._files.disk.remove(self._files.path(offset, ".snapshot"))
         producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end)
-        return Opened(
-            segments,
-            builder,
-            epochs,
-            producers,
-            snapshot_at,
-            recovery.gaps(segments),
-            self._cut_bytes,
-            self._touched,
-        )
+        return Opened(segments, builder, epochs, producers, snapshot_at, self._cut_bytes)
 
     def _checkpoint(self, name: str) -> str:
         return f"{self._files.directory}/{name}"
@@ -155,7 +142,6 @@ class Opening:
             builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
             if batch.leader_epoch > epochs.latest:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
-                self._touched = True
             end, next_offset = batch.at + batch.size, batch.last_offset + 1
         if end < file.size():
             log.warning(
@@ -163,11 +149,9 @@ class Opening:
                 self._files.directory, base, next_offset, file.size() - end,
             )  # fmt: skip
             self._cut_bytes += file.size() - end
-            self._touched = True
         self._cut_indexes(base, *kept)
         if end < file.size():
             file.truncate(end)
-        self._touched |= end > resume.position
         created = noted.created_ms if noted is not None else self._created(builder)
         segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
         return segment, builder
@@ -198,14 +182,12 @@ class Opening:
             file = self._files.open(self._files.path(base, suffix), create=True)
             if file.size() > keep:
                 file.truncate(keep)
-                self._touched = True
 
     def _write_indexes(self, base: int, builder: IndexBuilder) -> None:
         for suffix, data in ((".timeindex", builder.times), (".index", builder.offsets)):
             path = self._files.path(base, suffix)
             if self._files.read(path) != bytes(data):
                 self._files.replace(path, bytes(data))
-                self._touched = True
 
     def _drop(self, bases: tuple[int, ...]) -> None:
         """Segments behind a hole that power loss made: their offsets were never promised."""
@@ -215,7 +197,6 @@ class Opening:
             for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
                 self._files.forget(self._files.path(base, suffix))
                 self._files.disk.remove(self._files.path(base, suffix))
-        self._touched = True
 
     # -- leader epochs ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from tiered.config import TopicConfig
@@ -114,7 +114,3 @@ def parse_lines(data: bytes) -> dict[int, Segment]:
 def lines(segments: Iterable[Segment]) -> bytes:
     """The whole file."""
     return b"".join(map(line, segments))
-
-
-def without_proof(segment: Segment) -> Segment:
-    return replace(segment, proof=None)

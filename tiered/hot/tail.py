@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tiered.config import TopicConfig
-from tiered.errors import Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints
 from tiered.hot.epochs import Epochs
 from tiered.hot.index import IndexBuilder, position_for
@@ -25,6 +25,8 @@ INDEX_WRITE_BYTES = 1 << 20
 """Bytes of log whose index entries may be in memory only: what a start after a kill checks at most."""
 SNAPSHOT_BYTES = 48 << 20
 """Bytes of log after which producers are snapshotted again: with one largest request on top it stays below 64 MiB."""
+PROOFS_MAX = 64
+"""Lines of one segment in its checkpoint before it is written anew."""
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 
@@ -62,6 +64,7 @@ class Tail:
         self.end_offset = opened.segments[-1].next_offset
         self.unsynced = unsynced
         self._clock = clock
+        self._proofs = 0
         self.begin(opened.builder, opened.snapshot_at)
 
     def begin(self, builder: IndexBuilder, snapshot_at: int) -> None:
@@ -69,6 +72,7 @@ class Tail:
         `snapshot_at`."""
         self.active = self.segments[-1]
         self.builder = builder
+        self._proved: Segment | None = None
         base = self.active.base_offset
         self.index.set_active(base, builder)
         self._offsets_written = self._index_file(".index").size()
@@ -78,8 +82,9 @@ class Tail:
         self._snapshot_due = walked_from + SNAPSHOT_BYTES
 
     def begin_empty(self, offset: int, interval: int) -> None:
-        """A new active segment at `offset`."""
-        for suffix in SUFFIXES[:3]:
+        """A new active segment at `offset`. Its log file comes last: indexes without one are swept up by any start,
+        but an empty log, left by a roll that failed half way, would cut off what the old segment still takes."""
+        for suffix in reversed(SUFFIXES[:3]):
             self.files.open(self.files.path(offset, suffix), create=True).truncate(0)
         self.unsynced.names = True
         self.segments.append(Segment(offset, offset, 0, self._clock.wall_ms()))
@@ -130,6 +135,7 @@ class Tail:
         self.write_indexes()
         old.proof = Proof.of(self.builder.offsets, self.builder.times)
         self.note([old])
+        self.unsynced.replaced.add(checkpoints.SEGMENTS_FILE)
         self.snapshot()
         self.begin_empty(end, interval)
 
@@ -177,6 +183,17 @@ class Tail:
         """Offsets of all producer snapshots."""
         return sort_names(self.files.disk.list(self.files.directory)).snapshots
 
+    def claim(self, topic_id: str) -> None:
+        """The directory is of this topic: `Refused` when it says that it is another's."""
+        path = f"{self.files.directory}/{checkpoints.METADATA_FILE}"
+        try:
+            owner = checkpoints.parse_metadata(self.files.read(path) or b"", where=path)
+        except Corrupt:
+            self.replace(checkpoints.METADATA_FILE, checkpoints.encode_metadata(topic_id))
+        else:
+            if owner != topic_id:
+                raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {topic_id}")
+
     def save_epochs(self) -> None:
         self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
 
@@ -191,9 +208,25 @@ class Tail:
         path = f"{self.files.directory}/{checkpoints.SEGMENTS_FILE}"
         self.files.open(path, create=True).append([line(segment) for segment in segments])
 
+    def prove(self, as_synced: Segment) -> None:
+        """The active segment is durable as far as `as_synced`: from there a start after a power cut checks it. The
+        checkpoint is written anew when many of its lines are older than the last such one."""
+        self._proved = as_synced
+        self._proofs += 1
+        if self._proofs < PROOFS_MAX:
+            self.note([as_synced])
+        else:
+            self.renote()
+
     def renote(self) -> None:
-        """The segment checkpoint anew: segments are gone."""
-        self.replace(checkpoints.SEGMENTS_FILE, lines(self.segments))
+        """The segment checkpoint anew, without old lines and segments that are gone."""
+        self._proofs = 0
+        self.replace(checkpoints.SEGMENTS_FILE, lines([*self.segments[:-1], self._proved or self.active]))
+
+    @property
+    def unproved_bytes(self) -> int:
+        """Bytes of the active segment that no sync has proved."""
+        return self.active.size - (self._proved.size if self._proved is not None else 0)
 
     def _index_file(self, suffix: str) -> File:
         return self.files.open(self.files.path(self.active.base_offset, suffix), create=True)

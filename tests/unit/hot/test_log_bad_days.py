@@ -1,0 +1,132 @@
+"""One partition's log while its disk errs: what was promised stands, and what passes leaves no trace."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.sim.disk import DiskFault, Op, SimDisk
+from tests.unit.hot.fixtures import append, batch, config, disk, offsets, open_log, read_all
+from tiered.errors import Refused, Unavailable
+from tiered.hot.segments import Segment, parse_lines
+
+NEW_FILES = (".log", ".index", ".timeindex")
+
+
+@pytest.mark.parametrize("suffix", NEW_FILES)
+def test_a_roll_that_cannot_make_its_files_leaves_none_that_cuts_later_records_off(suffix: str) -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(10):
+            append(log, batch(number))
+        on.faults.append(DiskFault("open", path=f"{10:020d}{suffix}", error="EMFILE"))
+        with pytest.raises(Refused):
+            append(log, batch(10, size=300))
+        assert append(log, batch(10, size=1)).base_offset == 10, "a smaller one still fits into the old segment"
+        again = await open_log(on.clone())
+        assert again.end_offset == 11
+        assert offsets(read_all(again)) == list(range(11))
+
+    asyncio.run(told())
+
+
+def test_what_a_cancelled_flush_had_not_synced_is_synced_by_the_next() -> None:
+    async def told() -> None:
+        for stops_at in range(1, 9):
+            on = disk(stops_at)
+            log = await open_log(on)
+            append(log, batch(0))
+            on.sync_seconds = lambda: 0.001
+            flushing = asyncio.ensure_future(log.flush())
+            synced: list[Op] = []
+            on.observer = synced.append
+            while len(synced) < stops_at - 1 and not flushing.done():
+                await asyncio.sleep(0)
+            flushing.cancel()
+            await asyncio.gather(flushing, return_exceptions=True)
+            assert await log.flush(1) == 1
+            on.observer = None
+            for seed in range(20):
+                again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
+                assert offsets(read_all(again)) == [0], f"flushed, yet gone; the first flush was stopped at {stops_at}"
+
+    asyncio.run(told())
+
+
+def test_what_a_failed_flush_had_not_synced_is_synced_by_the_next() -> None:
+    async def told() -> None:
+        for verb in ("open", "sync_dir"):
+            on = disk()
+            log = await open_log(on)
+            append(log, batch(0))
+            on.faults.append(DiskFault(verb, path="log/t-0" if verb == "sync_dir" else "leader-epoch", error="EMFILE"))
+            with pytest.raises(Unavailable) as caught:
+                await log.flush()
+            assert not caught.value.final
+            assert await log.flush(1) == 1
+            for seed in range(20):
+                again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
+                assert offsets(read_all(again)) == [0]
+                assert again.epochs.lineage == ((0, 0),)
+
+    asyncio.run(told())
+
+
+def test_segments_that_went_are_durably_forgotten_by_the_next_flush() -> None:
+    """Else a power cut may leave the checkpoint of segments empty, and every header of the log is read again."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(30):
+            append(log, batch(number))
+        await log.flush()
+        log.drop_local_below(log.closed_segments()[0].next_offset)
+        await log.flush()
+        checkpoint = "log/t-0/segment-checkpoint"
+        whole = on.open(checkpoint).size()
+        for seed in range(20):
+            after = on.crash_image(random.Random(seed))
+            assert after.open(checkpoint).size() == whole
+            assert (await open_log(after, same_boot=False, recovery_point=30)).end_offset == 30
+
+    asyncio.run(told())
+
+
+def test_dropping_old_segments_unproves_nothing_of_the_active_one() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(30):
+            append(log, batch(number))
+        await log.flush()
+        proved = _proof_of_the_active(on)
+        log.drop_local_below(log.closed_segments()[0].next_offset)
+        assert _proof_of_the_active(on) == proved
+
+    asyncio.run(told())
+
+
+def _proof_of_the_active(on: SimDisk) -> Segment:
+    file = on.open("log/t-0/segment-checkpoint")
+    newest = max(parse_lines(file.pread(0, file.size())).items())[1]
+    assert newest.proof is not None
+    return newest
+
+
+def test_the_checkpoint_of_segments_stays_small_however_often_a_log_is_flushed() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        for number in range(500):
+            append(log, batch(number))
+            await log.flush()
+        size = on.open("log/t-0/segment-checkpoint").size()
+        assert size < 20_000, "a line for each flush, for ever, would be read at each start"
+        again = await open_log(on.after_power_cut(), same_boot=False, recovery_point=500)
+        assert again.end_offset == 500
+
+    asyncio.run(told())
