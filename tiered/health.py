@@ -35,6 +35,7 @@ def assess(
     outage: Outage | None,
     waiting_segments: int,
     pending_metadata: int,
+    metadata_trouble: str,
     unopened: dict[str, str],
     replicas: Iterable[Replica],
 ) -> Health:
@@ -55,6 +56,8 @@ def assess(
             f"store unreachable since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
             f" {pending_metadata} changes of metadata wait ({outage.why})"
         )
+    elif metadata_trouble:
+        problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
     problems += [f"partition {name} is not served: {why}" for name, why in list(unopened.items())[:LISTED_MAX]]
     listed = list(replicas)
     stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}

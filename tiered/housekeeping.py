@@ -65,7 +65,7 @@ class Housekeeping:
         node.directory.sweep(now_ms)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
-        await node.partitions.open_missing(node.image)
+        await node.partitions.open_missing(lambda: node.image)
         await node.report_losses()
 
     def _look_after(self, replica: Replica, now_ms: int) -> None:

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
@@ -23,7 +24,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import Settings
 from tiered.data_directory import DataDirectory, Found
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
 from tiered.ids import TopicPartition, text_id
@@ -45,10 +46,18 @@ from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.tiering import Tiering
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 SUBMIT_SECONDS = 30.0
+TAKE_SECONDS = 60.0
+"""How long a start waits for the store to take its first entry: a store that refuses writes ends it."""
+LEAD_SECONDS = 2.0
+"""Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
 STOP_SECONDS = 5.0
+REPORTS_AT_ONCE = 500
+"""Fewer than may wait for the metadata log."""
 
 
 class Node:
@@ -87,6 +96,7 @@ class Node:
             forgotten=lambda replica: self.tiering.forget(replica),
         )  # fmt: skip
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
+        self._metadata: MetadataLog | None = None
         self._runtime: Runtime[Request] | None = None
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -140,6 +150,7 @@ class Node:
             outage=self.store.outage,
             waiting_segments=self.tiering.waiting_segments(),
             pending_metadata=self._runtime.pending if self._runtime else 0,
+            metadata_trouble=self._metadata.trouble if self._metadata else "",
             unopened={str(at): why for at, (_, why) in self.partitions.unopened.items()},
             replicas=self.partitions.led(),
         )
@@ -150,8 +161,8 @@ class Node:
         """Returns when everything is served. `Refused` when it must not run, `Unavailable` when the store is away."""
         if await read_format(self.store) is None:
             await probe(self.store, self.world.rng)
-        metadata = MetadataLog(self.store, self.world.clock, self.world.rng, self.metrics)
-        self.cluster_id = (await metadata.format())[0].cluster_id
+        metadata = self._metadata = MetadataLog(self.store, self.world.clock, self.world.rng, self.metrics)
+        self.cluster_id = (await self._soon(metadata.format()))[0].cluster_id
         image = await metadata.load()
         gone = await self._refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
@@ -165,7 +176,7 @@ class Node:
         self.settings = broker_settings(image, self._own, self.settings.node_id)
         self.partitions.settings = self.settings
         self._trustworthy = await self.partitions.recover(image, self._found)
-        self.image = await metadata.take(image, self.settings.node_id, self.incarnation)
+        self.image = await self._soon(metadata.take(image, self.settings.node_id, self.incarnation))
         controller = Controller(self.image, self._own, lambda: text_id(self._draw_uuid()))
         self._runtime = Runtime(controller, _Snapshotting(metadata, self), self.world.clock, self._committed)
         self._main = asyncio.create_task(self._run(), name="node")
@@ -178,6 +189,15 @@ class Node:
             "broker serves node_id=%d cluster_id=%s incarnation=%s epoch=%d partitions=%d",
             self.settings.node_id, self.cluster_id, self.incarnation, self.image.controller_epoch, len(self.replicas()),
         )  # fmt: skip
+
+    async def _soon(self, step: Awaitable[T]) -> T:
+        """A step of the start that writes metadata. `Unavailable` when the store has not taken it in time."""
+        try:
+            async with asyncio.timeout(TAKE_SECONDS):
+                return await step
+        except TimeoutError:
+            why = self._metadata.trouble if self._metadata is not None else ""
+            raise Unavailable(f"the store takes no metadata since {TAKE_SECONDS:g} s: {why}") from None
 
     def _knows(self, image: Image, found: Found) -> bool:
         """Whether the cluster trusts this directory: it is the one of the last incarnation, whose disk did not fail."""
@@ -211,12 +231,13 @@ class Node:
             for at, topic in held(self.image, self.settings.node_id)
             if not (whole or (known and topic_config(topic, self.settings.topic_defaults()).flush == "ack"))
         )
-        await self.submit(
-            requests.RegisterBroker(
-                self.settings.node_id, self.incarnation, self._found.directory_id if known else "", self.settings.http,
-                self.settings.broker_rack, whole,
-            )
+        registration = requests.RegisterBroker(
+            self.settings.node_id, self.incarnation, self._found.directory_id if known else "", self.settings.http,
+            self.settings.broker_rack, whole,
         )  # fmt: skip
+        count = sum(1 for _ in held(self.image, self.settings.node_id))
+        assert self._runtime is not None
+        await self._runtime.submit(registration, SUBMIT_SECONDS + LEAD_SECONDS * count)
         await self.report_losses()
 
     async def report_losses(self) -> None:
@@ -232,16 +253,11 @@ class Node:
                 replica.at, replica.epoch_start, replica.leader_epoch,
             )  # fmt: skip
         try:
-            await asyncio.gather(
-                *(
-                    self.submit(
-                        requests.ReportLoss(
-                            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start
-                        )
-                    )
-                    for replica in lost
-                )
+            reports = (
+                requests.ReportLoss(each.topic_id, each.partition, each.leader_epoch, each.epoch_start) for each in lost
             )
+            while some := list(islice(reports, REPORTS_AT_ONCE)):
+                await asyncio.gather(*map(self.submit, some))
         except Refused:
             self.partitions.unreported += lost
             raise
@@ -339,7 +355,7 @@ class _Snapshotting:
         if self._metadata.snapshot_due:
             try:
                 await self._metadata.snapshot(self._node.image)
-            except Unavailable as error:
+            except (Unavailable, Corrupt) as error:
                 log.warning("metadata snapshot comes later why=%s", error)
         return await self._metadata.append(changes)
 

@@ -65,6 +65,7 @@ class Partitions:
         self._logs: dict[TopicPartition, DiskLog] = {}
         self._replicas: dict[TopicPartition, Replica] = {}
         self._found: Found | None = None
+        self._moving = asyncio.Lock()
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
         gauge.read(lambda: float(len(self._replicas)))
 
@@ -111,6 +112,10 @@ class Partitions:
 
     async def follow(self, old: Image, new: Image, settings: Settings) -> None:
         """Does what it takes to get from `old` to `new`: drop, resign, configure, lead."""
+        async with self._moving:
+            await self._follow(old, new, settings)
+
+    async def _follow(self, old: Image, new: Image, settings: Settings) -> None:
         delta = between(old, new, settings.node_id)
         self.settings = settings
         for at in delta.dropped:
@@ -120,23 +125,28 @@ class Partitions:
         for name in new.topics if delta.brokers_configured else delta.configured:
             self._configure(new.topics[name])
         await self._lead_all(new, delta.led)
-        for at, replica in self._replicas.items():
-            loss = new.topics[at.topic].partitions[at.partition].loss
-            if loss is not None:
-                replica.possible_loss = loss._asdict()
+        for at, loss in delta.lost:
+            if at in self._replicas:
+                self._replicas[at].possible_loss = loss._asdict()
 
-    async def open_missing(self, image: Image) -> None:
-        """Tries again to lead what could not be opened."""
-        await self._lead_all(image, [lead for lead, _ in self.unopened.values()])
+    async def open_missing(self, image: Callable[[], Image]) -> None:
+        """Tries again to lead what could not be opened. Not while the image is followed: what is opened here may be
+        deleted there, or led under a later epoch."""
+        if self.unopened:
+            async with self._moving:
+                await self._lead_all(image(), [lead for lead, _ in self.unopened.values()])
 
     async def _lead_all(self, image: Image, leads: Iterable[Lead]) -> None:
         places = asyncio.Semaphore(OPENING_AT_ONCE)
         await asyncio.gather(*(self._lead(image, lead, places) for lead in leads))
 
     async def _lead(self, image: Image, lead: Lead, places: asyncio.Semaphore) -> None:
+        topic = image.topics_by_id.get(lead.topic_id)
+        if topic is None or topic.partitions[lead.at.partition].leader_epoch != lead.leader_epoch:
+            return  # the image went on, and is about to be followed
         async with places:
             try:
-                replica = await self._begin(image.topics_by_id[lead.topic_id], lead)
+                replica = await self._begin(topic, lead)
                 if replica.restarted:
                     # The point noted before may lie above the new end: it must not vouch for what comes below it now.
                     await self.save_offsets()
@@ -147,6 +157,8 @@ class Partitions:
                 return
         self._replicas[lead.at] = replica
         self.unopened.pop(lead.at, None)
+        told = topic.partitions[lead.at.partition].loss
+        replica.possible_loss = told._asdict() if told is not None else None
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
             replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()

@@ -75,6 +75,9 @@ class Tiering:
                 self._wake.clear()
                 for replica in [each for each in self._due if each not in self._busy]:
                     await self._places.acquire()
+                    if replica not in self._due:  # forgotten while it waited for a place
+                        self._places.release()
+                        continue
                     del self._due[replica]
                     self._busy.add(replica)
                     group.create_task(self._run_pass(replica, group))
@@ -104,6 +107,8 @@ class Tiering:
         finally:
             self._busy.discard(replica)
             self._places.release()
+            if replica.gone:
+                self.forget(replica)
             if replica in self._due:
                 self._wake.set()
 
@@ -125,12 +130,20 @@ class Tiering:
         self._sweep_at.pop(replica, None)
 
     async def tier(self, replica: Replica) -> None:
-        """One pass: copy all that is closed, expire, drop what need not be here, sweep. `Fenced`, `Unavailable`,
-        `Corrupt`, `Refused` (the disk)."""
+        """One pass: copy all that is closed, expire, drop what need not be here, sweep. A step that fails does not keep
+        the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
+        for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
+        failure: Unavailable | Corrupt | Refused | None = None
+        for step in (self._copy, self._expire, self._retain):
+            if replica.gone:
+                return
+            try:
+                await step(replica)
+            except (Unavailable, Corrupt, Refused) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
         if not replica.gone:
-            await self._copy(replica)
-            await self._expire(replica)
-            await self._retain(replica)
             await self._sweep(replica)
 
     async def _copy(self, replica: Replica) -> None:

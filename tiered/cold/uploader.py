@@ -94,10 +94,12 @@ class Uploader:
         """Makes the oldest closed segment above the cold end and below `stable_offset` cold; None when there is none.
 
         `manifest` must have been taken over under `epoch`. Fenced: step down. Unavailable: the object may be there and
-        even named; load the manifest and call again. Corrupt: the local copy does not prove itself.
+        even named; call again. Corrupt: the local copy does not prove itself.
         """
         if manifest.leader_epoch != epoch:
             raise Fenced(f"{manifest.pid}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
+        if self.busy(manifest.pid):
+            manifest = await self._settled(manifest, epoch)
         closed = source.closed_segments()
         plan = next_copy(closed, manifest, stable_offset)
         if plan is None:
@@ -109,6 +111,13 @@ class Uploader:
         sections = source.sections(segment.base_offset, from_offset=facts.base_offset if rebase else None)
         lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
         return await self._copy(manifest, epoch, log_part, facts, sections, lineage)
+
+    async def _settled(self, manifest: Manifest, epoch: int) -> Manifest:
+        """The manifest once an earlier change, whose outcome nobody learnt, is decided. Nothing is sent before: while
+        manifests cannot be written, the bucket would fill with copies of one segment."""
+        written = await self._manifests.take_over(manifest.pid, manifest.topic, epoch)
+        self._busy.pop(manifest.pid, None)
+        return written
 
     async def _copy(
         self,

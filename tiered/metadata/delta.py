@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,14 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """In the order in which to act: drop, resign, lead, configure. `configured` names topics with other settings."""
+    """In the order in which to act: drop, resign, configure, lead. `configured` names topics with other settings,
+    `lost` the losses that were reported since."""
 
     dropped: tuple[TopicPartition, ...] = ()
     resigned: tuple[TopicPartition, ...] = ()
     led: tuple[Lead, ...] = ()
     configured: tuple[str, ...] = ()
+    lost: tuple[tuple[TopicPartition, Loss], ...] = ()
     brokers_configured: bool = False
 
 
@@ -35,6 +37,7 @@ def between(old: Image, new: Image, node_id: int) -> Delta:
     resigned: list[TopicPartition] = []
     led: list[Lead] = []
     configured: list[str] = []
+    lost: list[tuple[TopicPartition, Loss]] = []
     for topic_id, topic in old.topics_by_id.items():
         if topic_id not in new.topics_by_id:
             held = (p for p, each in enumerate(topic.partitions) if node_id in each.replicas)
@@ -49,10 +52,17 @@ def between(old: Image, new: Image, node_id: int) -> Delta:
                 led.append(Lead(at, topic_id, now.leader_epoch, was is None))
             elif was is not None and was.leader == node_id and now.leader != node_id:
                 resigned.append(at)
+            if now.loss is not None and (was is None or was.loss != now.loss):
+                lost.append((at, now.loss))
         if before is not None and before.configs != topic.configs:
             configured.append(topic.name)
     return Delta(
-        tuple(dropped), tuple(resigned), tuple(led), tuple(configured), old.broker_configs != new.broker_configs
+        tuple(dropped),
+        tuple(resigned),
+        tuple(led),
+        tuple(configured),
+        tuple(lost),
+        old.broker_configs != new.broker_configs,
     )
 
 

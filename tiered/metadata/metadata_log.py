@@ -32,7 +32,8 @@ _BACKOFF_SECONDS = (0.02, 5.0)
 
 
 class MetadataLog:
-    """The log as its controller sees it. `next_slot` and `epoch` are meaningful after `take`."""
+    """The log as its controller sees it. `next_slot` and `epoch` are meaningful after `take`; `trouble` says which
+    object keeps it from going on, and why, while there is one."""
 
     def __init__(self, store: ObjectStore, clock: Clock, rng: Rng, metrics: Metrics) -> None:
         self._store = store
@@ -44,6 +45,7 @@ class MetadataLog:
         )
         self.next_slot = 0
         self.epoch = 0
+        self.trouble = ""
         self._snapshot_slot = -1
         self._bytes = 0
 
@@ -121,6 +123,7 @@ class MetadataLog:
         key = layout.slot_key(mine.slot)
         other = await self._create(key, body, mine, lambda data: layout.decode_entry(data, mine.slot))
         await self._check_boundary(mine.slot)
+        self.trouble = ""
         if other is not None:
             return other
         self.next_slot += 1
@@ -194,6 +197,7 @@ class MetadataLog:
     async def _back_off(self, attempt: int, key: str, why: str) -> int:
         """Waits with full jitter; returns the number of the next attempt."""
         self._retries.inc()
+        self.trouble = f"{key}: {why}"
         log.warning("metadata put undecided key=%s attempt=%d why=%s", key, attempt, why)
         shortest, longest = _BACKOFF_SECONDS
         await self._clock.sleep(min(longest, shortest * 2**attempt) * self._chance.random())

@@ -299,7 +299,7 @@ def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
     rig.run(story)
 
 
-def test_an_earlier_change_that_lands_late_wins_over_the_second_upload_of_its_range() -> None:
+def test_an_earlier_change_that_landed_late_is_found_before_anything_is_sent_again() -> None:
     rig = Rig()
 
     async def story() -> None:
@@ -315,10 +315,8 @@ def test_an_earlier_change_that_lands_late_wins_over_the_second_upload_of_its_ra
         broker.fail()
         await rig.clock.sleep(60)
         written = await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
-        assert written is not None and written.cold_end_offset == 50
-        assert len(await rig.keys(".seg")) == 2
-        written = await broker.uploader.upload_next(rig.log, written, 1, 1000)
         assert written is not None and written.cold_end_offset == 100
+        assert len(await rig.keys(".seg")) == 2
         assert await broker.read_all() == rig.log.all_bytes
         await rig.clock.sleep(61)
         await broker.collector.sweep(PID, TOPIC, 1)

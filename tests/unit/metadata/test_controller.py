@@ -253,6 +253,16 @@ def test_the_difference_of_two_images_is_what_to_do() -> None:
     assert between(again, shard.image, 1) == Delta(dropped=(first,))
 
 
+def test_a_loss_is_heard_of_when_it_is_reported() -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t"))
+    before, topic_id = shard.image, shard.image.topics["t"].topic_id
+    decide(shard, requests.ReportLoss(topic_id, 0, 0, 7))
+    found = between(before, shard.image, 1)
+    assert [(at, loss.from_offset) for at, loss in found.lost] == [(TopicPartition("t", 0), 7)]
+    assert between(shard.image, shard.image, 1) == Delta()
+
+
 def test_a_leadership_that_moved_is_resigned() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))

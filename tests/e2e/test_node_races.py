@@ -1,0 +1,130 @@
+"""What happens at once: passes, deletions and openings that cross, and very many partitions at a start."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
+from tiered.cold.faulty import Fault, Kind
+from tiered.errors import Unavailable
+from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
+
+
+def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:
+    async def story(site: Site) -> None:
+        await site.start(replace(QUICK, remote_log_manager_copier_thread_pool_size=1))
+        first, second = await site.create("a"), await site.create("b")
+        site.machine.faults.rules = [Fault(Kind.DELAY, ("upload",), seconds=5)]
+        await fill(first, 5)
+        await fill(second, 5)
+        await asyncio.sleep(1)
+        await site.node.submit(DeleteTopic("b"))
+        await site.until(lambda: first.cold_end_offset == 3)
+        await asyncio.sleep(10)
+        assert not site.node.ended.is_set(), site.node.health().problems
+        assert second.cold_end_offset == 0
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.crash(site.machine.lose_disk)
+        site.machine.faults.rules = [
+            Fault(Kind.ERROR, ("get",), key="/manifest", times=3),
+            Fault(Kind.DELAY, ("get",), key="/manifest", seconds=10),
+        ]
+        node = await site.start()
+        await asyncio.sleep(5)
+        assert node.partitions.unopened
+        await node.submit(DeleteTopic("t"))
+        await node.submit(CreateTopic("u"))
+        await asyncio.sleep(30)
+        assert not node.ended.is_set(), node.health().problems
+        assert [str(each.at) for each in node.replicas()] == ["u-0"]
+        again = await site.create()
+        await fill(again, 1)
+        assert await read_values(again, 0) == numbers(0, 1)
+        await site.stop()
+
+    run(story)
+
+
+def test_more_losses_than_requests_may_wait_are_all_told() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.create("t", 1200)
+        await site.crash(site.machine.lose_disk)
+        node = await site.start()
+        assert len(node.replicas()) == 1200
+        assert len(node.health().details["possible_loss"]) == 1200
+        await site.stop()
+
+    run(story)
+
+
+def test_a_slow_bucket_delays_a_start_with_many_partitions_and_does_not_fail_it() -> None:
+    """After a kill every manifest is taken over before anything is served: here that lasts a minute and a half."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.create("t", 320)
+        await site.crash(site.machine.kill)
+        site.machine.faults.rules = [Fault(Kind.DELAY, ("put",), key="/manifest", seconds=9)]
+        node = await site.start()
+        assert len(node.replicas()) == 320
+        await site.stop()
+
+    run(story)
+
+
+def test_a_start_on_a_bucket_that_takes_no_writes_ends_with_the_reason() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.crash(site.machine.kill)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("put",))]
+        began = site.loop.now_ns
+        with pytest.raises(Unavailable, match="meta/log/"):
+            await site.start()
+        assert site.loop.now_ns - began < 120e9
+        await site.stop()
+
+    run(story)
+
+
+def test_local_copies_of_what_is_cold_go_in_time_although_uploads_fail() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("upload",))]
+        await fill(replica, 6, start=10)
+        await site.node.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
+        await site.until(lambda: replica.local_start_offset >= 9)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_again() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("put",), key="/manifest", skip=1)]
+        await fill(replica, 4)
+        await asyncio.sleep(1200)
+        assert sum(key.endswith(".seg") for key, _ in site.bucket.written) == 1
+        site.machine.faults.rules = []
+        await site.until(lambda: replica.cold_end_offset >= 3)
+        await site.stop()
+
+    run(story)
