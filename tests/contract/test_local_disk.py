@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,60 @@ def test_a_failed_sync_ends_all_writing_and_leaves_reading(disk: LocalDisk) -> N
     asyncio.run(body())
 
 
+def test_a_sync_that_fails_after_its_caller_was_cancelled_ends_all_writing_too(disk: LocalDisk) -> None:
+    """The kernel tells of a lost write once: the next sync would succeed and prove nothing."""
+
+    async def body() -> None:
+        file = disk.open("f", create=True)
+        may_fail = threading.Event()
+
+        def fail(descriptor: int) -> None:
+            assert may_fail.wait(10)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        syncing = asyncio.ensure_future(disk.sync_descriptor(os.dup(file.fileno()), "f", fail))
+        while not syncing.cancelled():
+            await asyncio.sleep(0)
+            syncing.cancel()
+            await asyncio.gather(syncing, return_exceptions=True)
+        may_fail.set()
+        disk.close()  # waits for it
+        with pytest.raises(Unavailable, match="sync failed path=f") as caught:
+            await file.sync()
+        assert caught.value.final
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("number", "final"),
+    [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EMFILE, False)],
+)
+def test_a_file_system_that_gave_up_is_final_and_one_that_is_full_is_not(
+    disk: LocalDisk, number: int, final: bool
+) -> None:
+    error = disk.failure("append", "f", OSError(number, os.strerror(number)))
+    assert error.final is final
+    assert disk.failure("pread", "f", OSError(number, os.strerror(number)), read_only=True).final is final
+
+
+def test_no_descriptor_left_for_a_sync_is_unavailable(disk: LocalDisk) -> None:
+    async def body() -> None:
+        file = disk.open("f", create=True)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            for sync in (file.sync(), disk.sync_dir(".")):
+                with pytest.raises(Unavailable, match="Too many open files") as caught:
+                    await sync
+                assert not caught.value.final
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        await file.sync()
+
+    asyncio.run(body())
+
+
 def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Refused, match="file/data"):
@@ -97,3 +153,8 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     holder.kill()
     holder.communicate()
     LockFile(path).acquire()
+
+
+def test_a_lock_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=f"cannot lock {tmp_path}/none/.lock: No such file or directory"):
+        LockFile(str(tmp_path / "none" / ".lock")).acquire()

@@ -1,9 +1,9 @@
 """The Disk port on a real directory.
 
 Every call but `sync` and `sync_dir` touches only the page cache and runs in place; these two go to a few threads.
-A write that fails with an I/O error, and any failed sync, ends all writing to the directory: what the page cache then
-holds is unknown, and asking again would only hide that. Reading goes on, and so does removing, because the mark that
-vouches for the page cache must go.
+A write that fails because the drive or the file system gave up, and any failed sync, ends all writing to the directory:
+what the page cache then holds is unknown, and asking again would only hide that. Reading goes on, and so does removing,
+because the mark that vouches for the page cache must go.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.ports import Buffer, Space
 
 SYNC_THREADS = 4
+GAVE_UP = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
+"""Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
@@ -118,21 +120,30 @@ class LocalDisk:
             raise Unavailable(self._failed, final=True)
 
     def failure(self, verb: str, path: str, error: OSError, *, read_only: bool = False) -> Unavailable:
-        """What the caller shall see. An I/O error ends the directory; a full disk or a missing file does not."""
+        """What the caller shall see. A drive or file system that gave up ends the directory; a full disk, a missing
+        file or too many open ones do not."""
         why = f"{verb} failed path={path} error={error.strerror}"
-        if error.errno == errno.EIO and not read_only:
+        if error.errno in GAVE_UP and not read_only:
             self._failed = why
         return Unavailable(why, final=bool(self._failed))
 
     async def sync_descriptor(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
         """Syncs and closes a descriptor of its own: a file closed meanwhile cannot lend its number to another."""
-        future = self._pool.submit(how, descriptor)
+        future = self._pool.submit(self._sync, descriptor, path, how)
         future.add_done_callback(lambda _: os.close(descriptor))
         try:
             await asyncio.wrap_future(future)
+        except OSError:
+            raise Unavailable(self._failed, final=True) from None
+
+    def _sync(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
+        """In a thread. The failure is noted here: a caller that was cancelled would not hear of it, and the kernel
+        tells it once."""
+        try:
+            how(descriptor)
         except OSError as error:
             self._failed = f"sync failed path={path} error={error.strerror}"
-            raise Unavailable(self._failed, final=True) from None
+            raise
 
 
 class LocalFile:
@@ -200,7 +211,11 @@ class LocalFile:
 
     async def sync(self) -> None:
         self._disk.must_write()
-        await self._disk.sync_descriptor(os.dup(self._descriptor), self.name, sync_file)
+        try:
+            descriptor = os.dup(self._descriptor)
+        except OSError as error:
+            raise self._disk.failure("sync", self.name, error) from None
+        await self._disk.sync_descriptor(descriptor, self.name, sync_file)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -232,7 +247,10 @@ class LockFile:
 
     def acquire(self) -> None:
         """Refused when another process holds it; the text names that process."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Refused(Code.INVALID_CONFIG, f"cannot lock {self._path}: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
