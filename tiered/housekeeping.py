@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DELETED_TOPICS_SECONDS = 30.0
-PING_SECONDS = 5.0
+PING_SECONDS = (5.0, 60.0)
+"""Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
 FREE_AGAIN_BYTES = 64 << 20
 """Free space at which a full disk counts as healed although nobody has tried an append."""
 
@@ -43,7 +44,7 @@ class Housekeeping:
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
             group.create_task(self._every(DELETED_TOPICS_SECONDS, self.collect))
-            group.create_task(self._every(PING_SECONDS, self.ping))
+            group.create_task(self.ping())
 
     async def _every(self, seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -122,4 +123,8 @@ class Housekeeping:
 
     async def ping(self) -> None:
         """Notices the end of an outage of the bucket although nothing else asks it."""
-        await self._node.store.ping(FORMAT_KEY)
+        store, (pause, longest) = self._node.store, PING_SECONDS
+        while True:
+            await self._node.world.clock.sleep(pause)
+            await store.ping(FORMAT_KEY)
+            pause = min(2 * pause, longest) if store.outage is not None else PING_SECONDS[0]

@@ -150,7 +150,7 @@ class Partitions:
                 if replica.restarted:
                     # The point noted before may lie above the new end: it must not vouch for what comes below it now.
                     await self.save_offsets()
-            except (Unavailable, Corrupt, Refused) as error:
+            except (Unavailable, Corrupt, Fenced, Refused) as error:
                 log.error("partition is not served partition=%s why=%s", lead.at, error)
                 self._judge(lead.at, error)
                 self.unopened[lead.at] = (lead, str(error))
@@ -163,7 +163,7 @@ class Partitions:
             self.unreported.append(replica)
             replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
 
-    def _judge(self, at: TopicPartition, error: Unavailable | Corrupt | Refused) -> None:
+    def _judge(self, at: TopicPartition, error: Unavailable | Corrupt | Fenced | Refused) -> None:
         """A log that broke while it was made ready: on a full disk it is opened anew, on a failing one nothing is."""
         hot = self._logs.get(at)
         if hot is None or not hot.broken:

@@ -149,3 +149,36 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
         await site.stop()
 
     run(story, seed)
+
+
+def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_the_broker() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 4)
+        await site.until(lambda: replica.cold_end_offset == 3)
+        await site.node.cold.manifests.take_over(replica.pid, "t", 7)
+        await site.crash(site.machine.kill)
+        node = await site.start()
+        assert any("t-0 is not served" in each and "epoch" in each for each in node.health().problems)
+        assert await read_values(await site.create("u"), 0) == []
+        await site.stop()
+
+    run(story)
+
+
+def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> None:
+    async def story(site: Site) -> None:
+        node = await site.start()
+        site.machine.faults.outage = True
+        with pytest.raises(Unavailable):
+            await node.store.get("data/any")
+        await asyncio.sleep(300)
+        began = node.store.requests()
+        await asyncio.sleep(3600)
+        assert 55 <= node.store.requests() - began <= 61
+        site.machine.faults.outage = False
+        await site.until(lambda: node.store.outage is None)
+        await site.stop()
+
+    run(story)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from tiered.cold.layout import manifest_key, submanifest_key
+from tiered.cold.layout import manifest_key, parse_key, partition_prefix, submanifest_key
 from tiered.cold.manifest import (
     FAN,
     Manifest,
@@ -168,8 +168,11 @@ class ManifestStore:
             while True:
                 old, version = await self._get(pid)
                 if old is not None and old.leader_epoch > epoch:
+                    self._undecided.discard(pid)  # what was under way finds another version
                     self._changes.inc(1, "fenced")
                     raise Fenced(f"{pid}: leader epoch {epoch} is behind {old.leader_epoch} of the manifest")
+                if old is None and await self._has_objects(pid):
+                    continue
                 base = old or Manifest(topic, pid.topic_id, pid.partition)
                 new = await self.stepped(base.adopt_epoch(epoch), fn)
                 if new == old and pid not in self._undecided:
@@ -180,6 +183,16 @@ class ManifestStore:
                 self._changes.inc(1, "lost" if written is None else "made")
                 if written is not None:
                     return written
+
+    async def _has_objects(self, pid: PartitionId) -> bool:
+        """Whether somebody wrote a manifest just now. Corrupt when objects are there and no manifest: it comes before
+        the first of them, so it was lost, and in a new one they would all be garbage."""
+        listed = await self._store.list(partition_prefix(pid))
+        if not any(parse_key(item.key) for item in listed):
+            return False
+        if isinstance(await self._store.get(manifest_key(pid)), NotFound):
+            raise Corrupt("manifest is missing, objects of its partition are there", where=manifest_key(pid))
+        return True
 
     async def take_over(self, pid: PartitionId, topic: str, epoch: int) -> Manifest:
         """The manifest under leader epoch `epoch`, with every earlier write of this process decided."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from tiered.cold.lanes import Lane
 from tiered.cold.parts import Parts, Window
@@ -54,6 +55,8 @@ READ_TRIES = 4
 BACKOFF_SECONDS = 0.1
 DELETE_KEYS = 1000
 LIST_KEYS = 1000
+STRANGE = (ResponseParserError, KeyError, ValueError)
+"""What reading an answer raises that no store wrote: a login page, a proxy, an empty 200."""
 T = TypeVar("T")
 Page = list[Listed]
 Tags = list[dict[str, Any]]
@@ -143,7 +146,7 @@ class S3Store:
             return await lane.run(seconds, call)
         except TimeoutError:
             raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, *STRANGE) as error:
             raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
     async def _change(self, key: str, lane: Lane, seconds: float, call: Callable[[], PutResult]) -> PutResult:
@@ -164,7 +167,7 @@ class S3Store:
                     raise _unavailable(f"put failed store={self.url} key={key}", error) from None
                 case _:
                     return Unknown(_words(error))
-        except BotoCoreError as error:
+        except (BotoCoreError, *STRANGE) as error:
             return Unknown(_words(error))
 
     # -- in the threads -----------------------------------------------------------------------------------------------
@@ -215,6 +218,8 @@ class S3Store:
             MaxKeys=limit,
             **({"StartAfter": self._prefix + after} if after else {}),
         )
+        if "Name" not in answer and "IsTruncated" not in answer:
+            raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
         return [
             Listed(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
@@ -322,9 +327,10 @@ def _code(error: ClientError) -> str:
 
 def _words(error: Exception) -> str:
     """One line without newlines: it goes into logs."""
-    return " ".join(str(error).split())
+    words = " ".join(str(error).split())
+    return f"this is no answer of a store: {words}" if isinstance(error, STRANGE) else words
 
 
-def _unavailable(what: str, error: BotoCoreError | ClientError) -> Unavailable:
+def _unavailable(what: str, error: Exception) -> Unavailable:
     final = isinstance(error, ClientError) and _status(error) in (405, 501)
     return Unavailable(f"{what} error={_words(error)}", final=final)

@@ -304,3 +304,40 @@ def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> N
             await change
 
     rig.run(story)
+
+
+def test_a_lost_manifest_is_told_and_its_objects_are_never_taken_for_garbage() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        rig.log.fill(0, 5)
+        await rig.broker("a").upload_all(rig.log, 1)
+        segments = await rig.keys(".seg")
+        await rig.bucket.memory.delete([manifest_key(PID)])
+        broker = rig.broker("b")
+        for call in (broker.take_over(2), broker.collector.sweep(PID, TOPIC, 2)):
+            with pytest.raises(Corrupt, match="missing") as lost:
+                await call
+            assert lost.value.where == manifest_key(PID)
+        await rig.clock.sleep(100)
+        assert await rig.keys(".seg") == segments
+
+    rig.run(story)
+
+
+def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker("a")
+        await broker.take_over(1)
+        broker.fail(Fault(Kind.ERROR, ("put",)))
+        with pytest.raises(Unavailable):
+            await broker.take_over(2)
+        assert broker.manifests.undecided
+        await rig.broker("b").take_over(3)
+        with pytest.raises(Fenced):
+            await broker.take_over(2)
+        assert not broker.manifests.undecided
+
+    rig.run(story)
