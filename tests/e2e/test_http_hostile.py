@@ -1,6 +1,7 @@
 """Bytes that no honest client sends: each gets an error in the one form or a closed connection, and harms no other."""
 
 import asyncio
+import base64
 import json
 import socket
 from pathlib import Path
@@ -29,6 +30,10 @@ def body_of(answer: bytes) -> dict[str, object]:
         b"nonsense\r\n\r\n",
         b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /v3/clusters HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
+        b"GET /v3/clusters HTTP/1.1\r\nHost: \xe2\x82\xac\r\n\r\n",
+        b'GET /v3/clusters HTTP/1.1\r\nHost: a/b?"<\r\n\r\n',
+        b"CONNECT other:443 HTTP/1.1\r\n" + HOST + b"\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET / HTTP/9.9\r\n" + HOST + b"\r\n",
         b"GET /\0 HTTP/1.1\r\n" + HOST + b"\r\n",
@@ -126,6 +131,44 @@ def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_
         writer.write(b"0\r\n\r\n")
         assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"0\r\n\r\n")
         writer.close()
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("verb", ["records", "records:batch"])
+def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_stays(tmp_path: Path, verb: str) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        host, port = site.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST {site.cluster}/topics/t/{verb} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
+        )
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b'26\r\n{"value":{"type":"STRING","data":"a"}}\r\n')
+        if verb == "records":
+            assert b'"offset":0' in await reader.readuntil(b"}\n")
+        writer.write(b"zz\r\nno chunk\r\n")
+        rest = await reader.read()
+        assert b'"error_code":400' in rest and b"chunk" in rest
+        assert len((await site.get("/topics/t/partitions/0/records")).json["records"]) == (verb == "records")
+        writer.close()
+
+    run(tmp_path, story)
+
+
+def test_json_that_is_nested_too_deeply_for_an_answer_is_given_as_base64(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        deep = "[" * 600 + "]" * 600
+        await site.produce("t", deep, "1")
+        path = "/topics/t/partitions/0/records"
+        first, second = (await site.get(f"{path}?format=json")).json["records"]
+        assert first["value"] is None and base64.b64decode(first["value_base64"]).decode() == deep
+        assert second["value"] == 1
+        refused = await site.get(path, "application/vnd.kafka.json.v2+json")
+        assert (refused.status, refused.json["error_code"]) == (422, 42203)
 
     run(tmp_path, story)
 

@@ -58,6 +58,7 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> No
             ({"topic_name": "n", "replication_factor": 3}, 400, 40002, "replication factor"),
             ({"topic_name": "n", "replicas_assignments": {"1": [1]}}, 400, 40002, "replicas_assignments"),
             ({"topic_name": "n", "replicas_assignments": {"0": [77]}}, 400, 40002, "broker"),
+            ({"topic_name": "n", "replicas_assignments": []}, 400, 40002, "replicas_assignments"),
             ({"topic_name": "n", "configs": [{"name": "no.such", "value": "1"}]}, 400, 40002, "no.such"),
             ({"topic_name": "n", "configs": [{"name": "segment.bytes", "value": "x"}]}, 400, 40002, "segment.bytes"),
             ({"topic_name": "n", "configs": [{"name": "cleanup.policy", "value": "compact"}]}, 400, 40002, "compact"),
@@ -95,6 +96,10 @@ def test_settings_show_where_they_come_from_and_change_together_or_not_at_all(tm
         refused = await site.ask("POST", f"{configs}:alter", {"data": wrong})
         assert (refused.status, refused.json["error_code"]) == (400, 40002)
         assert (await shown("flush"))[0] == "ack"
+        for body in ({"name": "no.such", "operation": "DELETE"}, {"name": "no.such", "value": None}):
+            refused = await site.ask("POST", f"{configs}:alter", {"data": [body]})
+            assert (refused.status, refused.json["error_code"]) == (400, 40002) and "no.such" in refused.json["message"]
+        assert (await site.ask("PUT", f"{configs}/no.such", {"value": None})).status == 400
         assert (await site.ask("DELETE", f"{configs}/flush")).status == 204
         assert await shown("flush") == ("none", "DEFAULT_CONFIG", True)
         assert (await site.get(f"{configs}/no.such")).status == 404
@@ -152,6 +157,52 @@ def test_cluster_brokers_partitions_and_replicas_are_linked(tmp_path: Path) -> N
     run(tmp_path, story)
 
 
+def test_no_link_leads_nowhere(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 2)
+        await site.create("-")
+        waiting, seen = [f"{site.url}/v3/clusters"], set[str]()
+
+        def collect(shape: Any) -> None:
+            if isinstance(shape, dict):
+                waiting.extend(shape[name] for name in ("self", "related") if isinstance(shape.get(name), str))
+            for below in shape.values() if isinstance(shape, dict) else shape if isinstance(shape, list) else ():
+                collect(below)
+
+        while waiting:
+            url = waiting.pop()
+            if url not in seen:
+                seen.add(url)
+                answer = await site.get(url.removeprefix(site.url))
+                assert answer.status == 200, (url, answer)
+                assert answer.json.get("metadata", {}).get("self", url) == url
+                collect(answer.json)
+        below = (
+            "acls",
+            "consumer-groups",
+            "topics/-/partitions/-/reassignment",
+            "topics/t/partitions/-/reassignment",
+            "topics/t/partitions/1/reassignment",
+        )
+        assert {f"{site.url}{site.cluster}/{name}" for name in below} <= seen
+        moving = (await site.get(f"{site.cluster}/topics/t/partitions/1/reassignment")).json
+        assert (moving["kind"], moving["adding_replicas"], moving["removing_replicas"]) == ("KafkaReassignment", [], [])
+
+    run(tmp_path, story)
+
+
+def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        topics = f"{site.cluster}/topics"
+        assert (await site.ask("POST", topics, {"topic_name": "-"})).status == 201
+        assert (await site.ask("POST", f"{topics}/-/records", value(1))).json["offset"] == 0
+        assert (await site.get(f"{topics}/-/partitions/0/offset")).json["latest_offset"] == 1
+        assert (await site.ask("DELETE", f"{topics}/-")).status == 204
+        assert (await site.get(f"{topics}/-")).json["error_code"] == 40401
+
+    run(tmp_path, story)
+
+
 def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t", 6)
@@ -193,6 +244,10 @@ def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
             ({"value": {"type": "BINARY", "data": "?"}}, 422, 42206),
             (b"{", 400, 400),
             (b"", 400, 400),
+            (b'{"value":{"type":"STRING","data":"\xff"}}', 400, 400),
+            (b'{"value":{"type":"JSON","data":NaN}}', 400, 400),
+            ({**value(1), "headers": ""}, 422, 42206),
+            ({**value(1), "headers": False}, 422, 42206),
             (value("x" * 2_000_000), 413, 413),
         ):
             refused = await site.ask("POST", path, body)

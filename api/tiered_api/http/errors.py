@@ -12,13 +12,17 @@ MESSAGE_CHARACTERS = 500
 
 
 class HttpError(Exception):
-    """Ends a request. `headers` go out beside the usual ones (`Allow` of a 405)."""
+    """Ends a request. `headers` go out beside the usual ones (`Allow` of a 405); `close` ends the connection too, for
+    what follows on it may not be what it looks like."""
 
-    def __init__(self, error_code: int, message: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self, error_code: int, message: str, headers: tuple[tuple[str, str], ...] = (), *, close: bool = False
+    ) -> None:
         super().__init__(message)
         self.error_code = error_code
         self.message = message if len(message) <= MESSAGE_CHARACTERS else message[: MESSAGE_CHARACTERS - 3] + "..."
         self.headers = headers
+        self.close = close
 
     @property
     def status(self) -> int:

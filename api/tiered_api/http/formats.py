@@ -97,7 +97,7 @@ def record_v3(record: Any, now_ms: int) -> Incoming:
         now_ms if timestamp is None else timestamp_ms(timestamp),
         key,
         value,
-        _headers_v3(headers) if headers else (),
+        () if headers is None else _headers_v3(headers),
         (key_kind, value_kind),
     )
 

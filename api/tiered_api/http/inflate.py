@@ -39,7 +39,7 @@ class Gzip:
             try:
                 part = self._member.decompress(data, room + 1)
             except zlib.error as error:
-                raise HttpError(400, f"the body is not gzip: {error}") from None
+                raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
             room -= len(part)
             if room < 0:
                 raise too_large()
@@ -71,7 +71,7 @@ class Zstd:
             try:
                 part = self._frame.decompress(piece)
             except zstandard.ZstdError as error:
-                raise HttpError(400, f"the body is not zstd: {error}") from None
+                raise HttpError(400, f"the body is not zstd: {str(error).rpartition(': ')[2]}") from None
             at += len(piece) - len(self._frame.unused_data)
             room -= len(part)
             if room < 0:

@@ -17,7 +17,21 @@ def _binary(data: bytes) -> str:
     return b64encode(data).decode("ascii")
 
 
-FORMS: dict[str, Callable[[bytes], Any]] = {"string": bytes.decode, "json": orjson.loads, "binary": _binary}
+DEPTH_SAFE = 200
+"""Brackets that a value may hold unlooked at: orjson reads depths up to 1024 and prints depths up to 254."""
+
+
+def _json(data: bytes) -> Any:
+    value = orjson.loads(data)
+    if data.count(b"[") + data.count(b"{") > DEPTH_SAFE:
+        try:
+            orjson.dumps([[[value]]])
+        except orjson.JSONEncodeError:
+            raise ValueError("nested too deeply to be shown") from None
+    return value
+
+
+FORMS: dict[str, Callable[[bytes], Any]] = {"string": bytes.decode, "json": _json, "binary": _binary}
 """How key and value are shown; ValueError where their bytes are not of that form."""
 
 

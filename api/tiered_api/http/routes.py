@@ -87,6 +87,8 @@ V2 = (
 V3_CLUSTER = (
     _get("/v3/clusters", clusters.list_clusters, "List"),
     _get(CLUSTER, clusters.get_cluster, "Object"),
+    _get(f"{CLUSTER}/acls", clusters.list_acls, "List"),
+    _get(f"{CLUSTER}/consumer-groups", clusters.list_consumer_groups, "List"),
     _get(f"{CLUSTER}/brokers", clusters.list_brokers, "List"),
     _get(f"{CLUSTER}/brokers/{{broker}}", clusters.get_broker, "Object"),
     _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", clusters.list_broker_replicas, "List"),
@@ -130,7 +132,9 @@ V3_TOPICS = (
         "Object",
         (Query("offset_type", "string", "earliest or latest: only that one"),),
     ),
+    _get(f"{CLUSTER}/topics/-/partitions/-/reassignment", partitions.list_all_reassignments, "List"),
     _get(f"{TOPIC}/partitions/-/reassignment", partitions.list_reassignments, "List"),
+    _get(f"{PARTITION}/reassignment", partitions.get_reassignment, "Object"),
     _get(f"{PARTITION}/replicas", partitions.list_replicas, "List"),
     _get(f"{PARTITION}/replicas/{{broker}}", partitions.get_replica, "Object"),
     _send("POST", f"{TOPIC}/records", v3_produce.produce_records, "RecordV3", "ReportV3"),

@@ -109,17 +109,23 @@ class Table:
 
     def _walk(self, path: str) -> Match:
         if not path.startswith("/"):
-            raise HttpError(400, "the request target has to be a path")
-        place, arguments = self._root, {}
-        for raw in path.split("/")[1:]:
-            segment = decode(raw)
-            below = place.below.get(segment)
-            if below is None and place.any is not None and segment:
-                below = place.any
-                arguments[below.argument] = segment
-            if below is None:
-                raise HttpError(404, "there is nothing at this address")
-            place = below
-        if not place.routes:
+            raise HttpError(400, "the request target has to be a path", close=True)
+        segments = [decode(raw) for raw in path.split("/")[1:]]
+        found = _find(self._root, segments)
+        if found is None:
             raise HttpError(404, "there is nothing at this address")
-        return place.routes, arguments
+        return found
+
+
+def _find(place: _Place, segments: list[str]) -> Match | None:
+    """What is below `place` at `segments`. A name in the table goes first; where it leads nowhere it is an argument:
+    "-" stands for all topics where there is such a route, elsewhere for the topic of that name."""
+    if not segments:
+        return (place.routes, {}) if place.routes else None
+    segment, rest = segments[0], segments[1:]
+    if segment in place.below and (found := _find(place.below[segment], rest)):
+        return found
+    if place.any is None or not segment:
+        return None
+    found = _find(place.any, rest)
+    return found and (found[0], {place.any.argument: segment, **found[1]})

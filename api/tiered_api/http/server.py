@@ -57,13 +57,26 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         if not data:
-            super().data_received(data)
+            self._parse(data)
         elif not self._between:
             self._piece = b""
-            super().data_received(data)
+            self._parse(data)
         elif not self._answered(data):
             self._between, self._piece = False, data
-            super().data_received(data)
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Bytes that are not HTTP may break off a body that somebody waits for: aiohttp tells the next request only."""
+        super().data_received(data)
+        message = self._messages[-1][0] if self._messages else None
+        if message is None or isinstance(message, RawRequestMessage):
+            return
+        bodies = [body for _, body in self._messages]
+        if self._current_request is not None:
+            bodies.append(self._current_request.content)
+        for body in bodies:
+            if not body.is_eof() and body.exception() is None:
+                body.set_exception(malformed_head(400, message.message))
 
     def _answered(self, data: bytes) -> bool:
         """Takes the short way, when nothing else is under way here."""
@@ -103,9 +116,14 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         log.debug("request refused status=%d peer=%s reason=%r", status, self._counted_as, message)
         if status < 500:
-            reason = (message or "bad head").splitlines()[0]
-            return refusal(HttpError(status, f"malformed request: {reason}"), close=True)
+            return refusal(malformed_head(status, message), close=True)
         return refusal(HttpError(500, "internal error"), close=True)
+
+
+def malformed_head(status: int, message: str | None) -> HttpError:
+    """What does not parse as HTTP, in the words of the parser."""
+    reason = (message or "bad head").splitlines()[0]
+    return HttpError(status, f"malformed request: {reason}")
 
 
 class Listener(web.Server):
@@ -165,8 +183,7 @@ class Listener(web.Server):
     async def answer(self, request: Request) -> web.StreamResponse:
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
         try:
-            if "Host" not in request.headers and request.version >= (1, 1):
-                raise HttpError(400, "an HTTP/1.1 request has to name its Host")
+            request.check_host()
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
             response = await route.handler(request)
@@ -193,7 +210,7 @@ class Listener(web.Server):
             log.error("stored data is corrupt operation=%s target=%r why=%s", request.operation, request.target, error)
         elif answer.status >= 500:
             log.debug("request failed operation=%s status=%d reason=%s", request.operation, answer.status, error)
-        return refusal(answer, close=not request.content.is_eof())
+        return refusal(answer, close=answer.close or not request.content.is_eof())
 
 
 class HttpServer:

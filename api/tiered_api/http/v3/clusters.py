@@ -37,6 +37,18 @@ async def get_cluster(request: Request) -> web.StreamResponse:
     return as_json(cluster_shape(request))
 
 
+async def list_acls(request: Request) -> web.StreamResponse:
+    """The access rules: none, for there is no login yet and nobody is forbidden anything."""
+    cluster(request)
+    return as_json(listing(request, "KafkaAcl", []))
+
+
+async def list_consumer_groups(request: Request) -> web.StreamResponse:
+    """The consumer groups: none, for nothing can form them yet."""
+    cluster(request)
+    return as_json(listing(request, "KafkaConsumerGroup", []))
+
+
 def broker_of_path(request: Request) -> BrokerImage:
     """The broker that the path names; HttpError 404 when there is none."""
     number = request.number("broker")

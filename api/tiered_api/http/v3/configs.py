@@ -32,7 +32,7 @@ def _one(shapes: Mapping[str, Shape], name: str) -> Shape:
 # -- what a body asks for ---------------------------------------------------------------------------------------------
 
 
-async def _changes(request: Request) -> tuple[dict[str, str | None], bool]:
+async def _changes(request: Request, rows: Mapping[str, Row]) -> tuple[dict[str, str | None], bool]:
     """The changes of `{"data": [{name, value, operation}], "validate_only"}`."""
     body_type(request.headers.get("Content-Type"), (JSON,))
     body = await request.json_object()
@@ -46,6 +46,8 @@ async def _changes(request: Request) -> tuple[dict[str, str | None], bool]:
         if entry["name"] in changes:
             raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} is there twice")
         changes[entry["name"]] = _change(entry)
+        if changes[entry["name"]] is None:
+            _resettable(rows, entry["name"])
     return changes, flag(body, "validate_only")
 
 
@@ -56,13 +58,22 @@ def _change(entry: dict[str, Any]) -> str | None:
     return None if operation == "DELETE" or value is None else text(value)
 
 
-async def _value(request: Request) -> str | None:
+def _resettable(rows: Mapping[str, Row], name: str) -> None:
+    """HttpError 400 for a setting that is not known: returning it to its default would silently do nothing."""
+    if name not in rows:
+        raise HttpError(BAD_REQUEST, f"{name[:80]!r}: unknown setting")
+
+
+async def _value(request: Request, rows: Mapping[str, Row]) -> str | None:
     """The value of `{"value": ...}`; null returns to the default."""
     body_type(request.headers.get("Content-Type"), (JSON,))
     body = await request.json_object()
     if "value" not in body:
         raise HttpError(422, "value is missing")
-    return None if body["value"] is None else text(body["value"])
+    if body["value"] is None:
+        _resettable(rows, request.args["config"])
+        return None
+    return text(body["value"])
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -99,7 +110,7 @@ async def _alter_topic(request: Request, changes: Mapping[str, str | None], vali
 
 async def set_topic_config(request: Request) -> web.StreamResponse:
     """Sets one setting of a topic."""
-    return await _alter_topic(request, {request.args["config"]: await _value(request)}, False)
+    return await _alter_topic(request, {request.args["config"]: await _value(request, topic_rows())}, False)
 
 
 async def reset_topic_config(request: Request) -> web.StreamResponse:
@@ -109,7 +120,7 @@ async def reset_topic_config(request: Request) -> web.StreamResponse:
 
 async def alter_topic_configs(request: Request) -> web.StreamResponse:
     """Sets and resets several settings of a topic at once, all or none."""
-    return await _alter_topic(request, *await _changes(request))
+    return await _alter_topic(request, *await _changes(request, topic_rows()))
 
 
 def _known(rows: Mapping[str, Row], name: str) -> str:
@@ -153,7 +164,9 @@ async def _alter_broker(
 
 async def set_broker_config(request: Request) -> web.StreamResponse:
     """Sets one setting of a broker."""
-    return await _alter_broker(request, _broker(request), {request.args["config"]: await _value(request)}, False)
+    return await _alter_broker(
+        request, _broker(request), {request.args["config"]: await _value(request, broker_rows())}, False
+    )
 
 
 async def reset_broker_config(request: Request) -> web.StreamResponse:
@@ -164,7 +177,7 @@ async def reset_broker_config(request: Request) -> web.StreamResponse:
 
 async def alter_broker_configs(request: Request) -> web.StreamResponse:
     """Sets and resets several settings of a broker at once, all or none."""
-    return await _alter_broker(request, _broker(request), *await _changes(request))
+    return await _alter_broker(request, _broker(request), *await _changes(request, broker_rows()))
 
 
 # -- all brokers ------------------------------------------------------------------------------------------------------
@@ -185,7 +198,7 @@ async def get_cluster_config(request: Request) -> web.StreamResponse:
 async def set_cluster_config(request: Request) -> web.StreamResponse:
     """Sets one setting for all brokers."""
     cluster(request)
-    return await _alter_broker(request, CLUSTER, {request.args["config"]: await _value(request)}, False)
+    return await _alter_broker(request, CLUSTER, {request.args["config"]: await _value(request, broker_rows())}, False)
 
 
 async def reset_cluster_config(request: Request) -> web.StreamResponse:
@@ -197,4 +210,4 @@ async def reset_cluster_config(request: Request) -> web.StreamResponse:
 async def alter_cluster_configs(request: Request) -> web.StreamResponse:
     """Sets and resets several settings for all brokers at once, all or none."""
     cluster(request)
-    return await _alter_broker(request, CLUSTER, *await _changes(request))
+    return await _alter_broker(request, CLUSTER, *await _changes(request, broker_rows()))

@@ -9,7 +9,7 @@ from tiered_api.http.answers import as_json
 from tiered_api.http.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.produce import replica_of, topic_image
 from tiered_api.http.request import Request
-from tiered_api.http.v3.shapes import cluster, listing, partition_shape, replica_shape
+from tiered_api.http.v3.shapes import cluster, listing, partition_shape, reassignment_shape, replica_shape
 
 
 def partition_of_path(request: Request) -> tuple[TopicImage, int]:
@@ -51,12 +51,23 @@ async def get_partition_offset(request: Request) -> web.StreamResponse:
     return as_json({**shape, **offsets})
 
 
-async def list_reassignments(request: Request) -> web.StreamResponse:
+async def list_all_reassignments(request: Request) -> web.StreamResponse:
     """The partitions that are moving to other brokers: none, for nothing can move them yet."""
     cluster(request)
-    if "topic" in request.args:
-        topic_image(request.site, request.args["topic"])
     return as_json(listing(request, "KafkaReassignment", []))
+
+
+async def list_reassignments(request: Request) -> web.StreamResponse:
+    """The partitions of a topic that are moving to other brokers: none, for nothing can move them yet."""
+    cluster(request)
+    topic_image(request.site, request.args["topic"])
+    return as_json(listing(request, "KafkaReassignment", []))
+
+
+async def get_reassignment(request: Request) -> web.StreamResponse:
+    """The brokers that a partition is moving to and from: none, for nothing can move it yet."""
+    topic, number = partition_of_path(request)
+    return as_json(reassignment_shape(request, topic, number))
 
 
 async def list_replicas(request: Request) -> web.StreamResponse:

@@ -61,11 +61,12 @@ async def produce_records(request: Request) -> web.StreamResponse:
 
 
 def _several(body: bytes) -> bool:
-    """Whether a body that is not one JSON value begins with a whole one."""
+    """Whether a body that is not one JSON value begins with a whole one and goes on."""
     try:
-        return bool(json_spans(body)[0])
+        spans, _ = json_spans(body)
     except ValueError:
         return False
+    return bool(spans and body[spans[0][1] :].strip())
 
 
 async def produce_batch(request: Request) -> web.StreamResponse:

@@ -94,6 +94,17 @@ def partition_shape(request: Request, topic: TopicImage, number: int) -> Shape:
     }
 
 
+def reassignment_shape(request: Request, topic: TopicImage, number: int) -> Shape:
+    place = link(request, "topics", topic.name, "partitions", number)
+    return head(request, "KafkaReassignment", f"{place}/reassignment", "topic", topic.name, "partition", number) | {
+        "topic_name": topic.name,
+        "partition_id": number,
+        "adding_replicas": [],
+        "removing_replicas": [],
+        "replicas": related(f"{place}/replicas"),
+    }
+
+
 def replica_shape(request: Request, topic: TopicImage, number: int, partition: PartitionImage, broker: int) -> Shape:
     url = link(request, "topics", topic.name, "partitions", number, "replicas", broker)
     names = ("topic", topic.name, "partition", number, "replica", broker)

@@ -49,13 +49,15 @@ def creation(body: dict[str, Any]) -> CreateTopic:
     if not isinstance(name, str):
         raise HttpError(422, "topic_name has to be a string")
     assignments = body.get("replicas_assignments")
-    if assignments and ("partitions_count" in body or "replication_factor" in body):
+    if assignments == {}:
+        assignments = None
+    if assignments is not None and ("partitions_count" in body or "replication_factor" in body):
         raise HttpError(BAD_REQUEST, "replicas_assignments excludes partitions_count and replication_factor")
     return CreateTopic(
         name,
         partitions=integer(body, "partitions_count"),
         replication_factor=integer(body, "replication_factor"),
-        assignments=_assignments(assignments) if assignments else None,
+        assignments=None if assignments is None else _assignments(assignments),
         configs=_configs(body.get("configs")),
         validate_only=flag(body, "validate_only"),
     )
