@@ -158,6 +158,9 @@ class Settings:
         5 * MINUTE_MS, "How often rolls by time and retention are looked at.", 1, LONG_MAX
     )
     log_flush_scheduler_interval_ms: int = setting(10_000, "How often flush.ms is looked at.", 1, LONG_MAX)
+    producer_id_expiration_ms: int = setting(
+        DAY_MS, "Time after which an idempotent producer that wrote nothing is forgotten.", 1, INT_MAX
+    )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         MINUTE_MS, "How often recovery points are written down.", 1, INT_MAX
     )

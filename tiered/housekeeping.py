@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 DELETED_TOPICS_SECONDS = 30.0
 PING_SECONDS = (5.0, 60.0)
 """Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
+UNPROVED_BYTES = 64 << 20
+"""Bytes of an active segment after which the next checkpoint fsyncs it too."""
 FREE_AGAIN_BYTES = 64 << 20
 """Free space at which a full disk counts as healed although nobody has tried an append."""
 
@@ -55,7 +57,8 @@ class Housekeeping:
             await self._node.world.clock.sleep(seconds)
 
     async def look_after_logs(self) -> None:
-        """Closes segments that are old enough, also when nothing is appended; deletes files whose delay is over."""
+        """Closes segments that are old enough, also when nothing is appended; deletes files whose delay is over;
+        forgets producers that went silent. Between two logs everybody else has a turn."""
         node, now_ms = self._node, self._node.world.clock.wall_ms()
         for replica in node.replicas():
             try:
@@ -63,6 +66,7 @@ class Housekeeping:
             except (Unavailable, Refused) as error:
                 log.warning("log is looked after later partition=%s why=%s", replica.at, error)
             node.tiering.wake(replica)
+            await node.world.clock.sleep(0)
         node.directory.sweep(now_ms)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
@@ -72,6 +76,7 @@ class Housekeeping:
     def _look_after(self, replica: Replica, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""
         replica.log.sweep(now_ms)
+        replica.log.producers.expire(now_ms, self._node.settings.producer_id_expiration_ms)
         max_age_ms = self._node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
         if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
@@ -99,11 +104,15 @@ class Housekeeping:
         self._flushed_ms = {replica: ms for replica, ms in self._flushed_ms.items() if not replica.gone}
 
     async def checkpoint(self) -> None:
-        """fsyncs closed segments and writes down how far each log is durable: what a start after power loss must
-        check is then at most the active segment."""
+        """fsyncs closed segments, and active ones of which much is unproved, and writes down how far each log is
+        durable: that bounds what a start after power loss must check."""
         for replica in list(self._node.replicas()):
             closed = replica.log.active_view.base_offset
-            if replica.log.flushed_offset < closed and not replica.gone:
+            if replica.gone:
+                continue
+            if replica.log.unproved_bytes >= UNPROVED_BYTES:
+                await replica.flush()
+            elif replica.log.flushed_offset < closed:
                 await replica.flush(closed)
         await self._node.partitions.save_offsets()
 

@@ -71,6 +71,8 @@ class Producer:
     epoch: int
     batches: list[Written] = field(default_factory=list)
     timestamp: int = -1
+    """When it last wrote, by the broker's clock (Kafka: by its records): of old records replayed today nothing is
+    forgotten between two tries."""
     coordinator_epoch: int = -1
     txn_first_offset: int = -1
 
@@ -142,8 +144,8 @@ class ProducerStates:
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def apply(self, batch: Walked) -> None:
-        """A data batch stands in the log, with its final offsets."""
+    def apply(self, batch: Walked, now_ms: int) -> None:
+        """A data batch stands in the log since `now_ms`, with its final offsets."""
         self.end_offset = batch.last_offset + 1
         if batch.producer_id < 0:
             return
@@ -160,14 +162,14 @@ class ProducerStates:
                 batch.base_sequence, _last_sequence(batch), batch.base_offset, batch.last_offset, batch.max_timestamp
             )
         )
-        producer.timestamp = batch.max_timestamp
+        producer.timestamp = now_ms
         if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset = batch.base_offset
             self._open[batch.base_offset] = batch.producer_id
 
-    def end_transaction(self, marker: Walked, batch: Buffer) -> Aborted | None:
-        """A control batch stands in the log, its bytes in `batch`; the one record says how the transaction ended.
-        Returns the entry for the transaction index when it aborts something."""
+    def end_transaction(self, marker: Walked, batch: Buffer, now_ms: int) -> Aborted | None:
+        """A control batch stands in the log since `now_ms`, its bytes in `batch`; its one record says how the
+        transaction ended. Returns the entry for the transaction index when it aborts something."""
         assert marker.attributes & CONTROL
         commit, coordinator_epoch = _marker(batch)
         self.end_offset = marker.last_offset + 1
@@ -178,7 +180,7 @@ class ProducerStates:
             producer.epoch = marker.producer_epoch
             producer.batches.clear()
         producer.coordinator_epoch = coordinator_epoch
-        producer.timestamp = marker.max_timestamp
+        producer.timestamp = now_ms
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
             return None
@@ -191,7 +193,8 @@ class ProducerStates:
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Transactions whose marker lies below the high watermark are decided for every reader."""
-        self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -202,11 +205,12 @@ class ProducerStates:
 
     def expire(self, now_ms: int, idle_ms: int) -> None:
         """Forgets producers that wrote nothing for `idle_ms` and have no open transaction."""
-        for producer_id in [
-            producer.producer_id
-            for producer in self._producers.values()
-            if producer.txn_first_offset < 0 and now_ms - producer.timestamp >= idle_ms
-        ]:
+        idle: list[int] = []
+        for producer in self._producers.values():
+            producer.timestamp = min(producer.timestamp, now_ms)  # of a snapshot that another broker wrote
+            if producer.txn_first_offset < 0 and now_ms - producer.timestamp >= idle_ms:
+                idle.append(producer.producer_id)
+        for producer_id in idle:
             del self._producers[producer_id]
 
     # -- snapshots ----------------------------------------------------------------------------------------------------

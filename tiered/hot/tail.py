@@ -115,7 +115,7 @@ class Tail:
             builder.note(position, batch.size, batch.last_offset, batch.max_timestamp)
             position += batch.size
             if batch.producer_id >= 0:
-                self._note_producer(batch, data)
+                self._note_producer(batch, data, now_ms)
         self.end_offset = self.producers.end_offset = active.next_offset = batches[-1].last_offset + 1
         active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
 
@@ -149,11 +149,11 @@ class Tail:
                 self.epochs = Epochs(before)
                 raise
 
-    def _note_producer(self, batch: Walked, data: bytearray | memoryview | bytes) -> None:
+    def _note_producer(self, batch: Walked, data: bytearray | memoryview | bytes, now_ms: int) -> None:
         if not batch.attributes & CONTROL:
-            self.producers.apply(batch)
+            self.producers.apply(batch, now_ms)
             return
-        aborted = self.producers.end_transaction(batch, memoryview(data)[batch.at : batch.at + batch.size])
+        aborted = self.producers.end_transaction(batch, memoryview(data)[batch.at : batch.at + batch.size], now_ms)
         if aborted is not None:
             self._index_file(".txnindex").append([aborted.encode()])
 
@@ -193,6 +193,10 @@ class Tail:
         else:
             if owner != topic_id:
                 raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {topic_id}")
+
+    def now_ms(self) -> int:
+        """The broker's clock."""
+        return self._clock.wall_ms()
 
     def save_epochs(self) -> None:
         self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))

@@ -243,11 +243,14 @@ class Replica:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
 
     async def flush(self, end: int | None = None) -> None:
-        """fsyncs up to `end` (None: all). A failure ends the use of the directory."""
+        """fsyncs up to `end` (None: all). A failed fsync ends the use of the directory, a full disk does not."""
         try:
             flushed = await self.log.flush(end)
         except Unavailable as error:
-            self._disk.died(str(error))
+            if error.final:
+                self._disk.died(str(error))
+            else:
+                self._disk.refused(str(error))
             raise
         if self.config.flush == "ack":
             self._advance(flushed)
@@ -266,7 +269,10 @@ class Replica:
             self._committed.leave(number)
 
     def _advance(self, position: int) -> None:
-        if self._state.advance(position, self.log.config.min_insync_replicas) and self._committed:
+        if not self._state.advance(position, self.log.config.min_insync_replicas):
+            return
+        self.log.producers.on_high_watermark(self._state.high_watermark)
+        if self._committed:
             for future in self._committed.wake(self._state.high_watermark):
                 if not future.done():
                     future.set_result(None)

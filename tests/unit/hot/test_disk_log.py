@@ -201,7 +201,7 @@ def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
     async def told(on: SimDisk) -> None:
         log = await filled(on)
         states = ProducerStates(100)
-        states.apply(walk(batch(0, producer=9, sequence=4)).batches[0])
+        states.apply(walk(batch(0, producer=9, sequence=4)).batches[0], NOW)
         log.restart_at(100, ((0, 0), (4, 60)), states.snapshot())
         assert (log.end_offset, log.local_start_offset, log.segment_count) == (100, 100, 1)
         assert log.epochs.lineage == ((0, 0), (4, 60))

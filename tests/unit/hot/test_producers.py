@@ -30,7 +30,7 @@ def written(*batches: Walked) -> ProducerStates:
     states = ProducerStates()
     for batch in batches:
         assert not states.known([batch])
-        states.apply(batch)
+        states.apply(batch, batch.max_timestamp)
     states.check()
     return states
 
@@ -88,6 +88,17 @@ def test_idle_producers_are_forgotten() -> None:
     assert len(states) == 0
 
 
+def test_a_producer_is_idle_by_the_clock_of_the_broker_and_not_by_its_records() -> None:
+    states = ProducerStates()
+    states.apply(seen(0), NOW + 500)
+    states.expire(NOW + 1000, 1000)
+    assert len(states) == 1
+    ahead = ProducerStates.from_snapshot(states.snapshot(), 1)
+    ahead.expire(NOW, 1000)
+    ahead.expire(NOW + 1000, 1000)
+    assert len(ahead) == 0, "a clock that was ahead keeps nobody for ever"
+
+
 def test_a_snapshot_is_kafkas() -> None:
     states = written(seen(3, 2, offset=40))
     data = states.snapshot()
@@ -102,7 +113,7 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer(requests: list[tuple[i
     batches = []
     for producer, count in requests:
         batch = seen(following[producer], count, offset=offset, producer=producer)
-        states.apply(batch)
+        states.apply(batch, batch.max_timestamp)
         batches.append(batch)
         following[producer] += count
         offset += count
@@ -138,7 +149,7 @@ def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[Walked, byt
 def test_an_open_transaction_bounds_the_stable_offset_until_its_marker_is_replicated() -> None:
     states = written(seen(0, offset=4, attributes=TRANSACTIONAL), seen(1, offset=5, attributes=TRANSACTIONAL))
     assert states.first_unstable_offset == 4
-    assert states.end_transaction(*marker(6, commit=True)) is None
+    assert states.end_transaction(*marker(6, commit=True), NOW) is None
     assert states.first_unstable_offset == 4
     states.on_high_watermark(6)
     assert states.first_unstable_offset == 4
@@ -150,7 +161,7 @@ def test_an_aborted_transaction_is_indexed_as_kafka_does() -> None:
     states = written(
         seen(0, offset=4, attributes=TRANSACTIONAL), seen(0, offset=5, producer=8, attributes=TRANSACTIONAL)
     )
-    aborted = states.end_transaction(*marker(6, commit=False))
+    aborted = states.end_transaction(*marker(6, commit=False), NOW)
     assert aborted == Aborted(producer_id=7, first_offset=4, last_offset=6, last_stable_offset=5)
     assert aborted is not None
     assert decode_aborted(aborted.encode() + b"torn") == [aborted]

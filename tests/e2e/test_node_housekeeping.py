@@ -1,0 +1,111 @@
+"""What a broker does by the clock, holding nobody up: rolls, fsyncs, checkpoints, forgetting silent producers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
+from tests.sim.disk import Op
+from tiered import housekeeping
+from tiered.records.batch import encode
+from tiered.replication.replica import Replica
+
+
+async def hot(site: Site, partitions: int = 1, **more: str) -> Replica:
+    """A topic that is not tiered: whatever closes, goes or is fsynced does so by the clock alone."""
+    return await site.create("t", partitions, remote_storage_enable="false", retention_ms="-1", **more)
+
+
+def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await hot(site, flush_ms="1")
+        await fill(replica, 5)
+        site.machine.disk.capacity = 1
+        await asyncio.sleep(25)
+        assert not site.node.ended.is_set(), site.node.health().problems
+        assert any(each.startswith("disk full since") for each in site.node.health().problems)
+        assert await read_values(replica, 0) == numbers(0, 5)
+        site.machine.disk.capacity = None
+        await site.until(lambda: replica.log.flushed_offset == 5, 25)
+        await site.until(lambda: not site.node.health().problems, 5)
+        await site.stop()
+
+    run(story)
+
+
+def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "UNPROVED_BYTES", 10_000)
+
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await hot(site)
+        await fill(replica, 5)
+        await asyncio.sleep(130)
+        assert (replica.log.flushed_offset, replica.local_segments) == (0, 1), "few bytes are quickly checked"
+        await fill(replica, 10, start=5)
+        await site.until(lambda: replica.log.flushed_offset == 15, 130)
+        assert (replica.log.unproved_bytes, replica.local_segments) == (0, 1)
+        await fill(replica, 1, start=15)
+        await site.crash(site.machine.power_cut)
+        again = (await site.start()).replica("t", 0)
+        assert (await read_values(again, 0))[:15] == numbers(0, 15)
+        await site.stop()
+
+    run(story)
+
+
+def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the_broker() -> None:
+    """Not by the timestamps of their records: who replays old ones must not be forgotten between two tries."""
+
+    async def story(site: Site) -> None:
+        await site.start(replace(QUICK, producer_id_expiration_ms=60_000))
+        replica = await hot(site)
+        for producer in range(3):
+            await replica.append(of_producer(producer, 0))
+        await asyncio.sleep(50)
+        again = await replica.append(of_producer(0, 0))
+        assert (again.base_offset, again.duplicate) == (0, True)
+        await replica.append(of_producer(1, 1))
+        await asyncio.sleep(20)
+        assert len(replica.log.producers) == 1
+        assert replica.log.producers.get(1) is not None
+        await site.crash(site.machine.kill)
+        again_led = (await site.start(replace(QUICK, producer_id_expiration_ms=60_000))).replica("t", 0)
+        assert (await again_led.append(of_producer(1, 1))).duplicate
+        await asyncio.sleep(70)
+        assert len(again_led.log.producers) == 0
+        await site.stop()
+
+    run(story)
+
+
+def of_producer(producer: int, sequence: int) -> bytearray:
+    """One record of ten years ago."""
+    record = (1_400_000_000_000, b"k", b"v", ())
+    return bytearray(encode([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
+
+
+def test_others_have_their_turn_between_two_rolls() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await hot(site, 30, segment_ms="5000")
+        for replica in site.node.replicas():
+            await replica.append(batch([b"v"]))
+        turns, seen = 0, []
+
+        def note(op: Op) -> None:
+            if op.verb == "create" and op.path.endswith("1.log"):
+                seen.append(turns)
+
+        site.machine.disk.observer = note
+        while len(seen) < 30:
+            turns += 1
+            await asyncio.sleep(0 if seen else 0.5)
+        assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
+        await site.stop()
+
+    run(story)
