@@ -57,6 +57,7 @@ def upload(url: str, name: str, pid: PartitionId, segments: Sequence[Segment]) -
     async def run() -> None:
         store = open_store(url, SystemClock(), SystemRng())
         manifests = ManifestStore(store, SystemClock(), SystemRng(), Metrics())
+        await manifests.take_over(pid, name, EPOCH)
         for segment in segments:
             entry = await _upload(store, pid, segment)
             await manifests.change(pid, name, EPOCH, lambda manifest, _, entry=entry: manifest.add(entry))  # type: ignore[misc]
