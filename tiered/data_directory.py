@@ -7,6 +7,7 @@ taken away for good when an I/O error makes the directory untrusted. The clean m
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -44,6 +45,9 @@ class DataDirectory:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._condemned: list[tuple[int, str]] = []
+        self._saving = asyncio.Lock()
+        self._asked = 0
+        self._saved = 0
 
     async def open(self, cluster_id: str, node_id: int, fresh_id: str) -> Found:
         """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's.
@@ -78,7 +82,16 @@ class DataDirectory:
         self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
 
     async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        """How far each log is durable, and where it starts."""
+        """How far each log is durable, and where it starts. Callers that come while it is written share the next
+        writing: a thousand logs that begin anew at once do not write it a thousand times."""
+        self._asked = asked = self._asked + 1
+        async with self._saving:
+            if self._saved < asked:
+                number = self._asked
+                await self._save_offsets(logs)
+                self._saved = number
+
+    async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
         for name, offsets in (
             (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
             (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),

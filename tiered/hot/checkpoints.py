@@ -96,8 +96,7 @@ def parse_offsets(data: bytes, *, where: str = "") -> dict[TopicPartition, int]:
 
 
 async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Replaces a file durably: all of the old or all of the new after any crash. Of two calls at once the later one's
-    data remains; it may be the earlier one that moves it into place."""
+    """Replaces a file durably: all of the old or all of the new after any crash. One call at a time for one file."""
     path = f"{directory}/{name}"
     disk.remove(path + ".tmp")
     file = disk.open(path + ".tmp", create=True)
@@ -106,8 +105,7 @@ async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
         await file.sync()
     finally:
         file.close()
-    if disk.exists(path + ".tmp"):
-        disk.rename(path + ".tmp", path)
+    disk.rename(path + ".tmp", path)
     await disk.sync_dir(directory)
 
 

@@ -56,15 +56,3 @@ def test_a_saved_file_survives_a_power_cut_whole() -> None:
 
     asyncio.run(run())
     assert checkpoints.load(disk(), "log", "name") is None
-
-
-def test_two_saves_at_once_leave_the_later_one() -> None:
-    async def run() -> None:
-        on = disk()
-        on.sync_seconds = lambda: 0.001
-        on.make_dirs("log")
-        await asyncio.gather(*(checkpoints.save(on, "log", "name", data) for data in (b"first", b"second")))
-        assert checkpoints.load(on, "log", "name") == b"second"
-        assert on.list("log") == ["name"]
-
-    asyncio.run(run())

@@ -1,0 +1,64 @@
+"""The broker's own files: offsets of all logs are written whole, by one at a time, however many ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.sim.disk import Op, SimDisk
+from tests.unit.hot.fixtures import append, batch, open_log
+from tiered.data_directory import DataDirectory
+from tiered.ids import TopicPartition
+
+AT = TopicPartition("t", 0)
+
+
+def test_who_asks_while_offsets_are_written_shares_the_next_writing() -> None:
+    async def told() -> None:
+        disk = SimDisk(random.Random(1))
+        log = await open_log(disk)
+        directory = DataDirectory(disk)
+        synced: list[str] = []
+        disk.observer = lambda op: synced.append(op.path) if op.verb == "sync" else None
+        disk.sync_seconds = lambda: 0.001
+        append(log, batch(0))
+        first = asyncio.ensure_future(directory.save_offsets({AT: log}))
+        await asyncio.sleep(0)
+        await log.flush()
+        synced.clear()
+        await asyncio.gather(first, *(directory.save_offsets({AT: log}) for _ in range(50)))
+        assert len(synced) <= 6, "three files for the one that runs and for the one that all others share"
+        found = await directory.open("c", 1, "fresh")
+        assert found.recovery_points == {AT: 1}
+
+    asyncio.run(told())
+
+
+def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None:
+    """Else a power cut would leave an empty one: everything would be checked, and deleted records would be back."""
+
+    async def told() -> None:
+        disk = SimDisk(random.Random(2))
+        log = await open_log(disk)
+        append(log, batch(0))
+        await log.flush()
+        log.advance_start(1)
+        directory = DataDirectory(disk)
+        await directory.open("c", 1, "fresh")
+        await directory.save_offsets({AT: log})
+        images: list[SimDisk] = []
+
+        def take(op: Op) -> None:
+            images.extend(disk.crash_image(random.Random(seed)) for seed in range(5))
+
+        disk.observer = take
+        pauses = random.Random(3)
+        disk.sync_seconds = lambda: pauses.random() / 1000
+        await asyncio.gather(*(directory.save_offsets({AT: log}) for _ in range(8)))
+        disk.observer = None
+        assert len(images) > 20
+        for image in images:
+            found = await DataDirectory(image).open("c", 1, "other")
+            assert (found.recovery_points, found.log_starts) == ({AT: 1}, {AT: 1})
+
+    asyncio.run(told())
