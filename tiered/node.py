@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
+from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.observed import ObservedStore
 from tiered.cold.probe import probe
@@ -24,7 +25,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import Settings
 from tiered.data_directory import DataDirectory, Found
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
 from tiered.ids import TopicPartition, text_id
@@ -33,7 +34,7 @@ from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import Image
 from tiered.metadata.load import read_format
-from tiered.metadata.metadata_log import MetadataLog
+from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metadata.registration import answers
 from tiered.metadata.requests import Request
 from tiered.metadata.runtime import Runtime
@@ -63,10 +64,19 @@ REPORTS_AT_ONCE = 500
 class Node:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
-    `image` is the committed state of the cluster, `ended` is set when the broker can serve no more.
+    `image` is the committed state of the cluster, `ended` is set when the broker can serve no more. `manifest_fan` and
+    `snapshot_slots` are smaller in simulations, so that spills and snapshots happen in short lives too.
     """
 
-    def __init__(self, settings: Settings, world: World, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        world: World,
+        metrics: Metrics,
+        *,
+        manifest_fan: int = FAN,
+        snapshot_slots: int = SNAPSHOT_SLOTS,
+    ) -> None:
         self.settings = settings
         self.metrics = metrics
         self.store = ObservedStore(world.store, world.clock, metrics)
@@ -79,7 +89,8 @@ class Node:
         self.incarnation = self._draw_id()
         self.disk = DiskState(world.clock, metrics, self._disk_died)
         self.directory = DataDirectory(world.disk)
-        manifests = ManifestStore(self.store, world.clock, world.rng, metrics)
+        manifests = ManifestStore(self.store, world.clock, world.rng, metrics, fan=manifest_fan)
+        self._snapshot_slots = snapshot_slots
         cache = ChunkCache(metrics, settings.tiered_chunk_cache_bytes)
         uploader = Uploader(self.store, manifests, world.clock, world.rng, metrics)
         grace_ms = settings.tiered_object_delete_delay_ms
@@ -161,7 +172,9 @@ class Node:
         """Returns when everything is served. `Refused` when it must not run, `Unavailable` when the store is away."""
         if await read_format(self.store) is None:
             await probe(self.store, self.world.rng)
-        metadata = self._metadata = MetadataLog(self.store, self.world.clock, self.world.rng, self.metrics)
+        metadata = self._metadata = MetadataLog(
+            self.store, self.world.clock, self.world.rng, self.metrics, snapshot_slots=self._snapshot_slots
+        )
         self.cluster_id = (await self._soon(metadata.format()))[0].cluster_id
         image = await metadata.load()
         gone = await self._refuse_twins(image)
@@ -283,8 +296,9 @@ class Node:
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
                 ]
         except Exception as error:
-            self._fail(_reason(error))
-            log.critical("broker failed why=%s", self._failure, exc_info=error)
+            cause = _first(error)
+            self._fail(_told(cause))
+            log.critical("broker failed why=%s: %s", type(cause).__name__, cause, exc_info=error)
 
     def _disk_died(self, why: str) -> None:
         """The next start must believe only what was fsynced; this one ends."""
@@ -360,8 +374,15 @@ class _Snapshotting:
         return await self._metadata.append(changes)
 
 
-def _reason(error: BaseException) -> str:
-    """The first cause in a group of errors, in one line."""
+def _first(error: BaseException) -> BaseException:
+    """The first cause in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return error
+
+
+def _told(cause: BaseException) -> str:
+    """What callers may read of the error that ended the broker: errors of ours have words for it, a bug has none."""
+    if isinstance(cause, Refused | Unavailable | Corrupt | Fenced):
+        return str(cause)
+    return "a fault of its own, its log says more"

@@ -75,6 +75,26 @@ def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(t
     run(tmp_path, story, ports=ports)
 
 
+def test_a_broker_that_fails_by_a_fault_of_its_own_says_that_and_no_more(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+
+        async def broken(*_: object) -> None:
+            raise AttributeError("'Delta' object has no attribute 'x'")
+
+        site.node.partitions.follow = broken  # type: ignore[assignment]
+        answers = [await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "n"})]
+        await site.node.ended.wait()
+        answers.append(await site.ask("POST", f"{site.cluster}/topics/t/records", record("x")))
+        answers.append(await site.get(PATH))
+        health = await site.get("/healthz")
+        assert health.status == 503 and "its log says more" in health.json["problems"][0]
+        for answer in (*answers, health):
+            assert answer.status >= 500 and b"Error" not in answer.body and b"Delta" not in answer.body, answer
+
+    run(tmp_path, story)
+
+
 def test_broken_bytes_are_named_and_never_given(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t")
