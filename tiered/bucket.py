@@ -20,33 +20,37 @@ READ_AHEAD_BYTES = 64 << 20
 
 
 class Bucket:
-    """An open store as of one moment of the metadata log. Belongs to one event loop."""
+    """An open store. Its metadata is read when first asked for, as of that moment. Belongs to one event loop."""
 
-    def __init__(self, store: ObjectStore, image: Image) -> None:
+    def __init__(self, store: ObjectStore, read_ahead_bytes: int) -> None:
         clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
         self.store = store
-        self.image = image
         self.manifests = ManifestStore(store, clock, rng, metrics)
-        cache = ChunkCache(metrics, READ_AHEAD_BYTES)
-        self.reader = ColdReader(store, self.manifests, cache, metrics, clock, window_bytes=READ_AHEAD_BYTES)
+        cache = ChunkCache(metrics, read_ahead_bytes)
+        self.reader = ColdReader(store, self.manifests, cache, metrics, clock, window_bytes=read_ahead_bytes)
+        self._image: Image | None = None
 
-    def topic(self, name: str) -> TopicImage:
+    async def image(self) -> Image:
+        """What the cluster knows. Refused when no cluster is in this store; Unavailable, Corrupt."""
+        if self._image is None:
+            self._image = await load_image(self.store)
+        return self._image
+
+    async def topic(self, name: str) -> TopicImage:
         """A topic by its name; Refused(UNKNOWN_TOPIC_OR_PARTITION)."""
-        found = self.image.topics.get(name)
+        found = (await self.image()).topics.get(name)
         if found is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self.store.url}")
         return found
 
 
 @asynccontextmanager
-async def open_bucket(url: str) -> AsyncIterator[Bucket]:
-    """The bucket behind a store URL, closed at the end. Refused when no cluster is in it; Unavailable, Corrupt."""
+async def open_bucket(url: str, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> AsyncIterator[Bucket]:
+    """The bucket behind a store URL, closed at the end."""
     store = open_store(url, SystemClock(), SystemRng(), make=False)
+    bucket = Bucket(store, read_ahead_bytes)
     try:
-        bucket = Bucket(store, await load_image(store))
-        try:
-            yield bucket
-        finally:
-            bucket.reader.close()
+        yield bucket
     finally:
+        bucket.reader.close()
         await store.close()

@@ -4,82 +4,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
 
 from pyspark_tiered.offsets import Bound, Kind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
-from tiered.cold.cache import ChunkCache
+from tiered.bucket import Bucket, open_bucket
 from tiered.cold.manifest import Manifest
-from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
-from tiered.cold.store_url import open_store
 from tiered.cold.stream import Piece
-from tiered.errors import Code, Refused
 from tiered.ids import PartitionId
-from tiered.metadata.load import load_image
-from tiered.metrics import Metrics
-from tiered.ports import ObjectStore
-from tiered.world import SystemClock, SystemRng
 
-TASK_WINDOW_BYTES = 32 << 20
-"""Read-ahead of one task: a machine runs one for each core."""
+TASK_READ_AHEAD_BYTES = 32 << 20
+"""Of one task: a machine runs one for each core."""
 
 
-class Bucket:
-    """An open store with its manifests and a reader on them. Belongs to one event loop."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
-        self._store = store
-        self._manifests = ManifestStore(store, clock, rng, metrics)
-        cache = ChunkCache(metrics, TASK_WINDOW_BYTES)
-        self.reader = ColdReader(store, self._manifests, cache, metrics, clock, window_bytes=TASK_WINDOW_BYTES)
-
-    async def topic(self, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
-        """What is cold of a topic now; of each partition only segments that end above `starts`. `Refused`."""
-        found = (await load_image(self._store)).topics.get(name)
-        if found is None:
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self._store.url}")
-        pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
-        manifests = await asyncio.gather(*(self._manifests.load(pid) for pid in pids))
-        partitions = [
-            await self._partition(pid.partition, manifest, (starts or {}).get(pid.partition, 0))
-            for pid, manifest in zip(pids, manifests, strict=True)
-        ]
-        return ColdTopic(name, found.topic_id, tuple(partitions))
-
-    async def _partition(self, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
-        if manifest is None:
-            return ColdPartition(number, 0, 0, ())
-        entries = tuple([entry async for entry in self._manifests.entries(manifest, start)])
-        return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries)
-
-    async def offset(self, topic: ColdTopic, number: int, bound: Bound) -> int:
-        """The offset that a bound means: a timestamp after the last cold record is the cold end."""
-        partition = topic.partitions[number]
-        match bound.kind:
-            case Kind.EARLIEST:
-                return partition.log_start_offset
-            case Kind.LATEST:
-                return partition.cold_end_offset
-            case Kind.OFFSET:
-                return bound.value
-            case Kind.TIMESTAMP:
-                pid = PartitionId(topic.topic_id, number)
-                found = await self.reader.offset_for_timestamp(pid, bound.value)
-                return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
+async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
+    """What is cold of a topic now; of each partition only segments that end above `starts`. `Refused`."""
+    found = await bucket.topic(name)
+    pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
+    manifests = await asyncio.gather(*(bucket.manifests.load(pid) for pid in pids))
+    partitions = [
+        await _partition(bucket, pid.partition, manifest, (starts or {}).get(pid.partition, 0))
+        for pid, manifest in zip(pids, manifests, strict=True)
+    ]
+    return ColdTopic(name, found.topic_id, tuple(partitions))
 
 
-@asynccontextmanager
-async def open_bucket(url: str) -> AsyncIterator[Bucket]:
-    """The bucket behind a store URL, closed at the end."""
-    store = open_store(url, SystemClock(), SystemRng(), make=False)
-    bucket = Bucket(store)
-    try:
-        yield bucket
-    finally:
-        bucket.reader.close()
-        await store.close()
+async def _partition(bucket: Bucket, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
+    if manifest is None:
+        return ColdPartition(number, 0, 0, ())
+    entries = tuple([entry async for entry in bucket.manifests.entries(manifest, start)])
+    return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries)
+
+
+async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bound) -> int:
+    """The offset that a bound means: a timestamp after the last cold record is the cold end."""
+    partition = topic.partitions[number]
+    match bound.kind:
+        case Kind.EARLIEST:
+            return partition.log_start_offset
+        case Kind.LATEST:
+            return partition.cold_end_offset
+        case Kind.OFFSET:
+            return bound.value
+        case Kind.TIMESTAMP:
+            pid = PartitionId(topic.topic_id, number)
+            found = await bucket.reader.offset_for_timestamp(pid, bound.value)
+            return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
 
 
 def pieces(url: str, split: Split) -> Iterator[Piece]:
@@ -100,6 +69,6 @@ def pieces(url: str, split: Split) -> Iterator[Piece]:
 
 async def _pieces(url: str, split: Split) -> AsyncIterator[Piece]:
     pid = PartitionId(split.topic_id, split.partition)
-    async with open_bucket(url) as bucket:
+    async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
         async for piece in bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest()):
             yield piece

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark_tiered.bucket import open_bucket
+from pyspark_tiered.bucket import cold_topic
 from pyspark_tiered.convert import convert
 from pyspark_tiered.delta_commit import DeltaTable, first_line
 from pyspark_tiered.plan import ColdTopic, Split
 from pyspark_tiered.rounds import Round, is_overtaken, next_round, skipped
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.table import LoadedFile
+from tiered.bucket import open_bucket
 from tiered.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class _Loader:
 def _cold_topic(store: str, topic: str, starts: Mapping[int, int]) -> ColdTopic:
     async def read() -> ColdTopic:
         async with open_bucket(store) as bucket:
-            return await bucket.topic(topic, starts)
+            return await cold_topic(bucket, topic, starts)
 
     return asyncio.run(read())
 

@@ -24,9 +24,10 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tiered import offsets
-from pyspark_tiered.bucket import open_bucket, pieces
+from pyspark_tiered.bucket import bound_offset, cold_topic, pieces
 from pyspark_tiered.plan import Split, splits
 from pyspark_tiered.rows import arrow_batches, same_int, same_text
+from tiered.bucket import open_bucket
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -102,14 +103,14 @@ class TieredReader(DataSourceReader):
     async def _splits(self) -> list[Split]:
         options = self._options
         async with open_bucket(options["store"]) as bucket:
-            topic = await bucket.topic(options["topic"])
+            topic = await cold_topic(bucket, options["topic"])
             numbers = [partition.partition for partition in topic.partitions]
             starts = offsets.bounds(options, "starting", topic.name, numbers, offsets.EARLIEST)
             ends = offsets.bounds(options, "ending", topic.name, numbers, offsets.LATEST)
             bounds = {
                 number: (
-                    await bucket.offset(topic, number, starts[number]),
-                    await bucket.offset(topic, number, ends[number]),
+                    await bound_offset(bucket, topic, number, starts[number]),
+                    await bound_offset(bucket, topic, number, ends[number]),
                 )
                 for number in numbers
             }

@@ -17,10 +17,11 @@ from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import source, table
-from pyspark_tiered.bucket import open_bucket
+from pyspark_tiered.bucket import cold_topic
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.session import session, spark_url
+from tiered.bucket import open_bucket
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
 
 async def _cold(store: str, topic: str) -> ColdTopic:
     async with open_bucket(store) as bucket:
-        return await bucket.topic(topic)
+        return await cold_topic(bucket, topic)
 
 
 def _expected(spark: SparkSession, store: str, cold: ColdTopic, loaded: Mapping[int, int]) -> DataFrame:

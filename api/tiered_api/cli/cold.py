@@ -31,9 +31,11 @@ def cat(args: Namespace) -> int:
 async def _listed(args: Namespace) -> list[Row]:
     async with open_bucket(args.store) as bucket:
         if args.topic is None:
-            names = sorted(bucket.image.topics)
-            return [row for name in names for row in await _partitions(bucket, bucket.topic(name), args.partition)]
-        topic = bucket.topic(args.topic)
+            names = sorted((await bucket.image()).topics)
+            return [
+                row for name in names for row in await _partitions(bucket, await bucket.topic(name), args.partition)
+            ]
+        topic = await bucket.topic(args.topic)
         return [row for pid in _chosen(topic, args.partition) for row in await _segments(bucket, pid)]
 
 
@@ -76,7 +78,7 @@ async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
 
 async def _cat(args: Namespace) -> None:
     async with open_bucket(args.store) as bucket:
-        for pid in _chosen(bucket.topic(args.topic), args.partition):
+        for pid in _chosen(await bucket.topic(args.topic), args.partition):
             left = args.max
             async for record in _records(bucket, pid, args.offset):
                 if left is not None:
