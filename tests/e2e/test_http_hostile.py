@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.http_site import RAW, Site, run, until
-from tiered.records.batch import encode
+from tiered.records.batch import Codec, encode
 from tiered_api.http.limits import Limits
 
 HOST = b"Host: x\r\n"
@@ -208,6 +208,32 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
         assert (await site.get("/healthz")).status == 200
 
     run(tmp_path, story, Limits(write_seconds=0.3))
+
+
+def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        bomb = encode([(site.node.world.clock.wall_ms(), None, bytes(20 << 20), ())], codec=Codec.ZSTD)
+        assert len(bomb) < 2000
+        path = "/topics/t/partitions/0/records?format=binary"
+        assert (await site.ask("POST", path.partition("?")[0], bomb, kind=RAW)).status == 200
+        host, port = site.url.removeprefix("http://").split(":")
+        loop = asyncio.get_running_loop()
+        lazy = [socket.socket(), socket.socket()]
+        for each, accept in zip(lazy, ("application/json", "text/event-stream"), strict=True):
+            each.setblocking(False)
+            await loop.sock_connect(each, (host, int(port)))
+            await loop.sock_sendall(each, f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+            assert await loop.sock_recv(each, 12) == b"HTTP/1.1 200"
+        full = await site.get(path)
+        assert (full.status, full.json["error_code"], full.headers["Retry-After"]) == (503, 503, "1")
+        for each in lazy:
+            each.close()
+        gauge = site.node.metrics.gauge("tiered_http_connections", "")
+        await until(lambda: gauge.value() <= 1)
+        assert (await site.get(path)).status == 200
+
+    run(tmp_path, story, Limits(memory_bytes=64 << 20, body_seconds=0.5))
 
 
 def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:

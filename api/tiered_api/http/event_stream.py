@@ -12,7 +12,7 @@ from aiohttp import web
 from tiered_api.http import media
 from tiered_api.http.answers import cut_off, open_stream
 from tiered_api.http.errors import NAMED, HttpError, from_named
-from tiered_api.http.reads import Ask, bytes_of, effort, fetch
+from tiered_api.http.reads import Ask, bytes_of, effort, fetch, memory
 from tiered_api.http.render import events
 from tiered_api.http.request import Request
 
@@ -53,10 +53,13 @@ def _resume(request: Request, offset: int) -> int:
 
 
 async def _round(request: Request, ask: Ask, form: str) -> tuple[bytes, Ask]:
-    """The events of one read, and the read after it."""
+    """The events of one read, and the read after it. They are held until they are sent."""
     site = request.site
     data = bytes_of(await fetch(request, ask))
+    if data:
+        await request.hold(memory(data))
     text, count, following = await site.work(effort(data), events, data, ask.offset, site.limits.json_bytes, form)
+    request.settle(len(text))
     site.read.inc(count)
     return text, replace(ask, offset=following)
 
@@ -72,3 +75,4 @@ async def _send(request: Request, response: web.StreamResponse, text: bytes) -> 
             await response.write(text)
     except TimeoutError:
         cut_off(request)
+    request.settle(0)

@@ -85,7 +85,7 @@ class Budget:
         return size
 
     def give(self, size: int) -> None:
-        """Returns what `take` returned."""
+        """Returns what `take` returned. A negative `size` takes at once, even what is not free."""
         self.free += size
         self._admit()
 

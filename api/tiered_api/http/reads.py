@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ports import FileSlice
-from tiered.records.batch import header, records
+from tiered.records.batch import MAX_DECOMPRESSED, header, records
 from tiered.records.model import CODEC_MASK, CRC_FROM, Record
-from tiered.records.native import crc32c
+from tiered.records.native import crc32c, walk
 from tiered.replication.replica import Fetched, Replica
 from tiered_api.http.errors import OFFSET_OUT_OF_RANGE, HttpError
 from tiered_api.http.produce import replica_of, topic_image
@@ -19,8 +19,10 @@ from tiered_api.http.request import Request
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1
 DEFAULT_BYTES = 1 << 20
-ATTRIBUTES_AT = 22
-"""The byte of a batch header that names its codec."""
+DECODED_PER_BYTE = 4
+"""What a JSON read holds in memory, in bytes per byte of batches."""
+RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
+"""What a compressed byte becomes at most, by codec: none, gzip, snappy, lz4, zstd; the rest are not opened."""
 
 
 @dataclass(frozen=True)
@@ -127,5 +129,13 @@ def opened(data: bytes, offset: int, room: int) -> Iterator[Opened]:
 
 
 def effort(data: bytes | bytearray) -> int:
-    """How much work it is to open `data`, in bytes: what is compressed may become many times as much."""
-    return len(data) * 64 if len(data) > ATTRIBUTES_AT and data[ATTRIBUTES_AT] & CODEC_MASK else len(data)
+    """How many bytes `data` becomes at most when its batches are opened."""
+    whole = walk(data, check_crc=False)
+    opened = (min(batch.size * RATIOS[batch.attributes & CODEC_MASK], MAX_DECOMPRESSED) for batch in whole.batches)
+    return max(len(data), sum(opened))
+
+
+def memory(data: bytes | bytearray) -> int:
+    """What a reader of `data` holds while it is rendered: records in Python's objects, and one opened batch at a time.
+    How long the answer is is known only then."""
+    return max(len(data) * DECODED_PER_BYTE, min(effort(data), MAX_DECOMPRESSED))

@@ -92,6 +92,12 @@ class Request(web.BaseRequest):
         """Takes part of the memory budget until the answer is out."""
         self.held += await self.site.budget.take(size, self.site.limits.body_seconds)
 
+    def settle(self, size: int) -> None:
+        """What is held has become `size` bytes: too much is given back, too little is taken without waiting, for it is
+        there already and others have to wait for it."""
+        self.site.budget.give(self.held - size)
+        self.held = size
+
     def expect(self) -> None:
         """Asks a waiting client for the body (`Expect: 100-continue`)."""
         wanted = self.headers.get("Expect")

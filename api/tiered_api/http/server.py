@@ -102,6 +102,16 @@ class Connection(web.RequestHandler):
         if isinstance(listener, Listener) and quick.is_learned(request, response):
             listener.heads.learn(piece[:end], request)
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Writes an answer; what the request held of the memory budget is free once it is out."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            if isinstance(request, Request):
+                request.settle(0)
+
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Nothing to resume, nothing to do: aiohttp would parse no bytes again after each body."""
         if self._reading_paused:
@@ -189,15 +199,12 @@ class Listener(web.Server):
             response = await route.handler(request)
         except NAMED as error:
             response = self._refused(request, from_named(error), error)
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):
+            request.settle(0)
             raise
         except Exception:
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = refusal(HttpError(500, "internal error; the broker's log says more"), close=True)
-        finally:
-            if request.held:
-                self.site.budget.give(request.held)
-                request.held = 0
         self.site.requests.inc(1, request.operation, str(response.status))
         connection = request.protocol
         assert isinstance(connection, Connection)
