@@ -1,20 +1,21 @@
 """What must hold of the bucket at every moment, checked on each write that takes effect.
 
 I20 an object never changes, I21 what is cold has no hole and no overlap, I22/I23 a manifest names only objects that are
-there, I24 a metadata slot is written once, I25 controller epochs never go back; and, beyond them: an offset that a
-manifest names stays in the same object for as long as it is named.
+there, I24 a metadata slot is written once, I25 controller epochs never go back, the boundary only grows and names
+snapshots that are there; and, beyond them: an offset that a manifest names stays in the same object for as long as it
+is named.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.sim.store import SimBucket
 from tiered.cold.manifest import Manifest, Node, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_sub
-from tiered.ids import PartitionId
-from tiered.metadata.layout import decode_entry
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata.layout import BOUNDARY_KEY, Boundary, decode_boundary, decode_entry
 
 
 class BucketRules:
@@ -27,6 +28,8 @@ class BucketRules:
         self._home: dict[tuple[PartitionId, int], tuple[int, str]] = {}
         """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
         self._epochs: dict[int, int] = {}
+        self._boundary = Boundary()
+        self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
         bucket.memory.observer = self._check
 
     def _check(self) -> None:
@@ -35,7 +38,10 @@ class BucketRules:
             if key.endswith("/manifest"):
                 self._manifest(decode(body, key))
             elif key.startswith("data/"):
+                self.counts["spills"] += key.endswith(".sub")
                 self._immutable(key, body)
+            elif key == BOUNDARY_KEY:
+                self._moved(decode_boundary(body))
             elif key.startswith("meta/log/"):
                 self._slot(key, body)
         self._seen = len(written)
@@ -48,17 +54,16 @@ class BucketRules:
 
     def segments(self, manifest: Manifest) -> Iterator[SegmentEntry]:
         """The live segments of a manifest, sub-manifests opened, oldest first."""
-        yield from self._open(manifest.nodes, manifest.log_start_offset)
+        for node in self._alive(manifest.nodes, manifest.log_start_offset):
+            if isinstance(node, SegmentEntry):
+                yield node
 
     def unreferenced(self) -> list[str]:
         """Data objects that no manifest names."""
         named: set[str] = set()
         for manifest in self.manifests():
             named.add(f"data/{manifest.topic_id}/{manifest.partition}/manifest")
-            named.update(node.key for node in manifest.nodes)
-            named.update(entry.key for entry in self.segments(manifest))
-            for spill in manifest.spilled:
-                named.update(self._inside(spill.key))
+            named.update(node.key for node in self._alive(manifest.nodes, manifest.log_start_offset))
         return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
 
     def _immutable(self, key: str, body: bytes) -> None:
@@ -72,28 +77,33 @@ class BucketRules:
             home = self._home.setdefault((manifest.pid, entry.base_offset), (entry.next_offset, entry.key))
             assert home == (entry.next_offset, entry.key), f"{manifest.pid} {entry.base_offset} moved from {home}"
 
+    def _moved(self, boundary: Boundary) -> None:
+        old, self._boundary = self._boundary, boundary
+        assert boundary.collected >= old.collected and boundary.sequence > old.sequence, (old, boundary)
+        for snapshot in boundary.snapshots:
+            assert snapshot.key in self._bucket.objects, f"the boundary names {snapshot.key}, which is not there"
+        self.counts["snapshots"] += 1
+        self.counts["collected_slots"] = boundary.collected + 1
+
+    def topics(self) -> set[TopicId]:
+        """Ids of all topics that have an object."""
+        return {TopicId(key.split("/")[1]) for key in self._bucket.objects if key.startswith("data/")}
+
     def _slot(self, key: str, body: bytes) -> None:
         slot = int(key.rpartition("/")[2])
+        if slot <= self._boundary.collected:  # a late put found the place free again: rule M3 makes it void
+            self.counts["void_slots"] += 1
+            return
         entry = decode_entry(body, slot)
         self._immutable(key, body)
         self._epochs[slot] = entry.epoch
         lower = [epoch for at, epoch in self._epochs.items() if at < slot]
         assert entry.epoch >= max(lower, default=0), f"I25: slot {slot} has epoch {entry.epoch} after {max(lower)}"
 
-    def _open(self, nodes: tuple[Node, ...] | list[Node], start: int) -> Iterator[SegmentEntry]:
+    def _alive(self, nodes: Iterable[Node], start: int) -> Iterator[Node]:
+        """Segments and sub-manifests that hold anything at or above `start`: of a dead one nothing need be there."""
         for node in nodes:
-            if node.next_offset <= start:
-                continue
-            if isinstance(node, SegmentEntry):
+            if node.next_offset > start:
                 yield node
-            else:
-                yield from self._open(self._sub(node.key), start)
-
-    def _sub(self, key: str) -> list[Node]:
-        return list(decode_sub(self._bucket.objects[key].data, key))
-
-    def _inside(self, key: str) -> Iterator[str]:
-        for node in self._sub(key):
-            yield node.key
-            if not isinstance(node, SegmentEntry):
-                yield from self._inside(node.key)
+                if not isinstance(node, SegmentEntry):
+                    yield from self._alive(decode_sub(self._bucket.objects[node.key].data, node.key), start)

@@ -57,6 +57,13 @@ class Clients:
     def _some_partition(self, draw: random.Random) -> TopicPartition:
         return TopicPartition(f"t{draw.randrange(self._options.topics)}", draw.randrange(self._options.partitions))
 
+    def _some_replica(self, draw: random.Random) -> Replica | None:
+        if not self._options.admin:
+            return self._replica(self._some_partition(draw))
+        node = self._node()
+        replicas = node.replicas() if node is not None else []
+        return draw.choice(replicas) if replicas else None
+
     def batch(self, draw: random.Random, pid: PartitionId, producer: int, sequence: int) -> tuple[bytes, list[bytes]]:
         values = []
         for _ in range(draw.randint(1, 5)):
@@ -120,7 +127,7 @@ class Clients:
         draw = random.Random(f"{self._options.seed}/reader/{number}")
         while self.working:
             await asyncio.sleep(draw.expovariate(3.0))
-            replica = self._replica(self._some_partition(draw))
+            replica = self._some_replica(draw)
             if replica is None:
                 continue
             start, end = replica.log_start_offset, replica.high_watermark

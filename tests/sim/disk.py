@@ -17,6 +17,7 @@ from tiered.errors import Unavailable
 from tiered.ports import Buffer, Space
 
 TOTAL_BYTES = 1 << 40
+DEAD = "the process is dead"
 
 
 class Op(NamedTuple):
@@ -63,6 +64,11 @@ class SimDisk:
         self._rng = rng
         self._platter = platter or Platter()
         self._failed = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether an I/O error ended all writing by this process."""
+        return bool(self._failed) and self._failed != DEAD
 
     # -- the port -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +151,7 @@ class SimDisk:
 
     def revoke(self) -> None:
         """The process that used it is dead: whatever of it still runs can do nothing more here."""
-        self._failed = "the process is dead"
+        self._failed = DEAD
 
     def after_kill(self) -> SimDisk:
         """The process died, the machine lives on: the page cache is whole."""
@@ -175,7 +181,7 @@ class SimDisk:
     # -- for SimFile --------------------------------------------------------------------------------------------------
 
     def enter(self, verb: str, path: str, *, write: bool = False) -> None:
-        if self._failed and (write or self._failed == "the process is dead"):
+        if self._failed and (write or self._failed == DEAD):
             raise Unavailable(self._failed, final=True)
         if any(fault.error == "EIO" and fault.hits(verb, path) for fault in self.faults):
             if write:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from tiered.cold.manifest import FAN
 from tiered.config import Settings
+from tiered.metadata.metadata_log import SNAPSHOT_SLOTS
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,14 @@ class Options:
     full_disk: bool
     outages: bool
     worst_fault: float
+    disk_errors: bool
+    admin: bool
+    manifest_fan: int
+    snapshot_slots: int
 
     @classmethod
     def drawn(cls, seed: int) -> Options:
-        draw = random.Random(f"{seed}/options")
+        draw, late = random.Random(f"{seed}/options"), random.Random(f"{seed}/admin-options")
         return cls(
             seed=seed,
             topics=draw.randint(1, 2),
@@ -45,7 +51,15 @@ class Options:
             full_disk=draw.random() < 0.3,
             outages=draw.random() < 0.3,
             worst_fault=draw.choice((0.0, 0.03, 0.1)),
+            disk_errors=random.Random(f"{seed}/bad-disk").random() < 0.25,
+            admin=late.random() < 0.6,
+            manifest_fan=late.choice((2, 4, FAN)),
+            snapshot_slots=late.choice((3, 10, SNAPSHOT_SLOTS)),
         )
+
+    def plain(self) -> Options:
+        """No administration, the sizes of a real broker: what the oldest recorded seeds were drawn for."""
+        return replace(self, admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
 
     @property
     def topic_configs(self) -> dict[str, str]:
@@ -68,4 +82,5 @@ SETTINGS = replace(
     log_flush_scheduler_interval_ms=1000,
     tiered_upload_max_lag_ms=5000,
     tiered_object_delete_delay_ms=2000,
+    tiered_topic_delete_delay_ms=5000,
 )

@@ -1,9 +1,10 @@
 """One broker, its clients and its bucket under all that a seed draws: faults first, then healing, then the audit.
 
 A run is: topics of many shapes, producers (half of them idempotent), readers, small segments that roll, go up and lose
-their local copies, retention; kills, power cuts, lost disks, a full disk, a bucket that errs, loses replies, applies
-late or is away. Then all heals, everything must become cold within a deadline, every acknowledged record is looked for,
-and a broker with an empty disk comes back from the bucket alone.
+their local copies, retention; topics that come, grow, change, lose old records and go; kills, power cuts, lost disks, a
+full disk, one that fails, a bucket that errs, loses replies, applies late or is away. Then all heals, everything must
+become cold within a deadline, every acknowledged record is looked for, and a broker with an empty disk comes back from
+the bucket alone.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from tests.sim.admin import Admin
 from tests.sim.bucket_rules import BucketRules
 from tests.sim.clients import Clients
+from tests.sim.disk import DiskFault
 from tests.sim.ledger import Ledger
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
@@ -37,8 +40,9 @@ EVENT_CHARS = 160
 class Run:
     """One seed. `main` raises when a predicate does not hold."""
 
-    def __init__(self, seed: int, loop: SimLoop) -> None:
-        self.options = Options.drawn(seed)
+    def __init__(self, options: Options, loop: SimLoop) -> None:
+        seed = options.seed
+        self.options = options
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.ledger = Ledger()
         self.bucket = SimBucket(loop)
@@ -46,6 +50,7 @@ class Run:
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
         self.node: Node | None = None
         self.clients = Clients(self.options, self.ledger, self.machine.clock, lambda: self.node, self._event)
+        self.admin = Admin(self.options, self.ledger, self.clients, lambda: self.node, self._event)
         self.crashes = 0
         self._loop = loop
         self._draw = random.Random(f"{seed}/run")
@@ -54,7 +59,7 @@ class Run:
     @property
     def counts(self) -> dict[str, int]:
         """What the run did, so that a test can tell whether it proves anything."""
-        return {**self.clients.counts, "crashes": self.crashes}
+        return {**self.clients.counts, **self.admin.counts, **self.rules.counts, "crashes": self.crashes}
 
     @property
     def trace(self) -> tuple[int, int]:
@@ -84,6 +89,8 @@ class Run:
             self._loop.create_task(self.clients.produce(i), name=f"producer-{i}") for i in range(options.producers)
         ]
         clients += [self._loop.create_task(self.clients.consume(i), name=f"reader-{i}") for i in range(2)]
+        if options.admin:
+            clients.append(self._loop.create_task(self.admin.work(), name="admin"))
         end_ns = self._loop.now_ns + round(CHAOS_SECONDS * 1e9)
         while self._loop.now_ns < end_ns:
             await asyncio.sleep(self._draw.uniform(0.5, 6.0))
@@ -95,7 +102,9 @@ class Run:
         """One thing that goes wrong, of those that the seed allows."""
         options = self.options
         kinds = [
-            name for name in ("kills", "power_cuts", "lost_disks", "full_disk", "outages") if getattr(options, name)
+            name
+            for name in ("kills", "power_cuts", "lost_disks", "full_disk", "outages", "disk_errors")
+            if getattr(options, name)
         ]
         kind = self._draw.choice([*kinds, "peace"])
         self._event(kind)
@@ -110,10 +119,26 @@ class Run:
                 self.machine.disk.capacity = 1
                 await asyncio.sleep(self._draw.uniform(0.1, 5))
                 self.machine.disk.capacity = 1 << 40
+            case "disk_errors":
+                await self._disk_error()
             case "outages":
                 self.machine.faults.outage = True
                 await asyncio.sleep(self._draw.uniform(1, 12))
                 self.machine.faults.outage = False
+
+    async def _disk_error(self) -> None:
+        """A call of the disk fails. Only where that ends the broker may it end, and a supervisor starts it again."""
+        verbs = ("append", "append", "truncate", "rename", "sync", "sync", "sync_dir", "open", "pread")
+        verb = self._draw.choice(verbs)
+        error = "EMFILE" if verb == "open" else "EIO"
+        fault = DiskFault(verb, self._draw.choice(("", ".log", "/")), error, skip=self._draw.randint(0, 20))
+        self._event(f"disk will fail verb={verb} path={fault.path!r} skip={fault.skip}")
+        self.machine.disk.faults.append(fault)
+        await asyncio.sleep(self._draw.uniform(1, 8))
+        self.machine.disk.faults.clear()
+        if self.node is not None and self.node.ended.is_set():
+            assert self.machine.disk.failed, f"the broker ended by itself: {self.node.health().problems[0]}"
+            await self._crash("kill")
 
     async def _heal(self) -> None:
         self._event("heal")
@@ -128,7 +153,10 @@ class Run:
     async def _start(self) -> None:
         """As a supervisor does: again until it runs. What the bucket refuses for now, it refuses no longer later."""
         for attempt in range(60):
-            node = Node(SETTINGS, self.machine.process(), Metrics())
+            node = Node(
+                SETTINGS, self.machine.process(), Metrics(),
+                manifest_fan=self.options.manifest_fan, snapshot_slots=self.options.snapshot_slots,
+            )  # fmt: skip
             try:
                 await node.start()
             except (Unavailable, Corrupt) as error:  # the bucket is away, or sent rotten bytes
@@ -139,6 +167,7 @@ class Run:
             self.node = node
             self._event(f"started epoch={node.image.controller_epoch}")
             self._check_loss_is_told(node)
+            self.admin.check(node.image)
             return
         raise AssertionError("liveness: the broker did not start within 60 tries")
 
@@ -153,7 +182,8 @@ class Run:
         self.crashes += 1
         node, self.node = self.node, None
         if node is not None:
-            self._check_alive(node)
+            if not self.machine.disk.failed:
+                self._check_alive(node)
             for pid, replica in self._pids(node).items():
                 self._durable[pid] = replica.log.flushed_offset
                 self.ledger.may_expire(pid, replica.log_start_offset)
@@ -218,7 +248,8 @@ class Run:
         assert self.node is not None
         self._check_alive(self.node)
         replicas = list(self.node.replicas())
-        return len(replicas) == self.options.topics * self.options.partitions and all(map(self._is_cold, replicas))
+        count = sum(len(topic.partitions) for topic in self.node.image.topics.values())
+        return len(replicas) == count and all(map(self._is_cold, replicas))
 
     def _is_cold(self, replica: Replica) -> bool:
         """All of it is in the bucket, and locally only what the topic asks to keep."""
@@ -255,7 +286,10 @@ class Run:
         for pid, replica in self._pids(self.node).items():
             dump = await self._dump(replica)
             start = replica.log_start_offset
-            assert self.options.retention_bytes >= 0 or start == 0, f"I22: {pid} starts at {start}, nothing may expire"
+            asked, done = self.admin.cut_asked.get(pid, 0), self.admin.cut_done.get(pid, 0)
+            may_expire = self.options.retention_bytes >= 0
+            assert may_expire or start <= asked, f"I22: {pid} starts at {start}, asked was {asked}"
+            assert start >= done, f"{pid} starts at {start}, deleted was everything below {done}"
             self.ledger.may_expire(pid, start)
             self.ledger.audit(pid, dump, start, replica.high_watermark)
             twice = len(dump) - len(set(dump.values()))
@@ -287,7 +321,12 @@ class Run:
                 raise AssertionError(f"liveness: {replica.at} takes no records")
         await self._all_cold()
         await self._until(lambda: not self.rules.unreferenced(), "the bucket holds only what is named")
+        await self._until(self._deleted_are_gone, "deleted topics leave nothing behind")
         await self._audit_all()
+
+    def _deleted_are_gone(self) -> bool:
+        image = self._running().image
+        return not image.deleted and self.rules.topics() <= set(image.topics_by_id)
 
     def _running(self) -> Node:
         assert self.node is not None
@@ -297,13 +336,14 @@ class Run:
         self.events.append(f"{self._loop.now_ns / 1e9:9.3f} {what[:EVENT_CHARS]}")
 
 
-def run(seed: int) -> Run:
+def run(seed: int, *, plain: bool = False) -> Run:
     """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it."""
     loop = SimLoop(seed, seconds_max=3600)
+    drawn = Options.drawn(seed)
     made: list[Run] = []
 
     async def main() -> None:
-        made.append(Run(seed, loop))
+        made.append(Run(drawn.plain() if plain else drawn, loop))
         await made[0].main()
 
     try:

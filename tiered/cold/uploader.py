@@ -26,7 +26,8 @@ from tiered.records.native import crc32c, walk
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 512 << 10
+"""Proved in one turn of the loop: less than 10 ms even of the smallest batches."""
 
 
 class LogSections(Protocol):
@@ -105,38 +106,19 @@ class Uploader:
         if plan is None:
             return None
         segment = next(s for s in closed if s.base_offset == plan.base_offset)
-        cut, facts = await prove(segment, plan.from_offset, may_begin_before=not manifest.nodes)
+        cut, facts, wrote = await prove(segment, plan.from_offset, may_begin_before=not manifest.nodes)
         log_part = FileSlice(segment.log.file, segment.log.start + cut, facts.log_bytes)
         rebase = facts.base_offset != segment.base_offset
         sections = source.sections(segment.base_offset, from_offset=facts.base_offset if rebase else None)
         lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
-        return await self._copy(manifest, epoch, log_part, facts, sections, lineage)
-
-    async def _settled(self, manifest: Manifest, epoch: int) -> Manifest:
-        """The manifest once an earlier change, whose outcome nobody learnt, is decided. Nothing is sent before: while
-        manifests cannot be written, the bucket would fill with copies of one segment."""
-        written = await self._manifests.take_over(manifest.pid, manifest.topic, epoch)
-        self._busy.pop(manifest.pid, None)
-        return written
-
-    async def _copy(
-        self,
-        manifest: Manifest,
-        epoch: int,
-        log_part: FileSlice,
-        facts: SegmentFacts,
-        sections: LogSections,
-        lineage: Lineage,
-    ) -> Manifest:
-        pid = manifest.pid
-        key = segment_key(pid, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
-        tail, refs = build_tail(pid, epoch, facts, _section_bytes(sections, lineage))
+        tail, refs = build_tail(manifest.pid, epoch, facts, _section_bytes(sections, lineage))
+        key = segment_key(manifest.pid, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
         entry = SegmentEntry(
             key=key,
             base_offset=facts.base_offset,
             next_offset=facts.next_offset,
             leader_epoch=epoch,
-            lineage=Epochs(lineage).within(facts.base_offset, facts.next_offset),
+            lineage=wrote,
             base_timestamp=facts.base_timestamp,
             max_timestamp=facts.max_timestamp,
             record_count=facts.record_count,
@@ -146,6 +128,19 @@ class Uploader:
             sections=refs,
             uploaded_ms=self._clock.wall_ms(),
         )
+        return await self._copy(manifest, epoch, entry, log_part, tail)
+
+    async def _settled(self, manifest: Manifest, epoch: int) -> Manifest:
+        """The manifest once an earlier change, whose outcome nobody learnt, is decided. Nothing is sent before: while
+        manifests cannot be written, the bucket would fill with copies of one segment."""
+        written = await self._manifests.take_over(manifest.pid, manifest.topic, epoch)
+        self._busy.pop(manifest.pid, None)
+        return written
+
+    async def _copy(
+        self, manifest: Manifest, epoch: int, entry: SegmentEntry, log_part: FileSlice, tail: bytes
+    ) -> Manifest:
+        pid, key = manifest.pid, entry.key
         self._busy.setdefault(pid, set()).add(key)
         try:
             await self._put(key, log_part, tail, entry.object_bytes)
@@ -201,9 +196,12 @@ def _section_bytes(sections: LogSections, lineage: Lineage) -> dict[SectionKind,
     }
 
 
-async def prove(segment: ClosedSegment, from_offset: int, *, may_begin_before: bool) -> tuple[int, SegmentFacts]:
-    """Walks a local segment, checks every batch and the order of offsets, and tells what the part from the batch that
-    holds `from_offset` is, and at which byte of the segment it begins.
+async def prove(
+    segment: ClosedSegment, from_offset: int, *, may_begin_before: bool
+) -> tuple[int, SegmentFacts, Lineage]:
+    """Walks a local segment, checks every batch and the order of offsets, and tells of the part from the batch that
+    holds `from_offset` at which byte of the segment it begins, what it is, and who wrote it. (The log's own lineage
+    begins at the log start, which may be inside that batch.)
 
     Corrupt when a batch does not prove itself, or when `from_offset` lies inside a batch and `may_begin_before` is
     false: the earlier part of that batch is cold already.
@@ -229,6 +227,7 @@ class _Walk:
         self._last_offset = segment.base_offset - 1
         self._max_timestamp = -1
         self._records = 0
+        self._lineage: list[tuple[int, int]] = []
         self._crc = 0
 
     def piece(self, position: int) -> int:
@@ -269,12 +268,14 @@ class _Walk:
         for batch in batches:
             if batch.base_offset <= self._last_offset:
                 raise Corrupt("offsets do not increase", where=self._where, position=position + batch.at)
+            if not self._lineage or self._lineage[-1][0] != batch.leader_epoch:
+                self._lineage.append((batch.leader_epoch, batch.base_offset))
             self._last_offset = batch.last_offset
             self._records += batch.count
         self._max_timestamp = max(self._max_timestamp, max(batch.max_timestamp for batch in batches))
 
-    def finish(self, may_begin_before: bool) -> tuple[int, SegmentFacts]:
-        """The cut and the facts, once all pieces are walked."""
+    def finish(self, may_begin_before: bool) -> tuple[int, SegmentFacts, Lineage]:
+        """The cut, the facts and the lineage, once all pieces are walked."""
         first = self._first
         if first is None or self._last_offset >= self._next_offset:
             raise Corrupt("segment does not hold the offsets that it should", where=self._where)
@@ -290,4 +291,4 @@ class _Walk:
             log_bytes=self._log.length - self._cut,
             crc=self._crc,
         )
-        return self._cut, facts
+        return self._cut, facts, ((first.leader_epoch, base_offset), *self._lineage[1:])

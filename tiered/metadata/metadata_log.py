@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SNAPSHOT_SLOTS = 256
+SNAPSHOT_SLOTS = 256
+"""Entries after which a snapshot is due."""
 _SNAPSHOT_BYTES = 4 << 20
 _BACKOFF_SECONDS = (0.02, 5.0)
 
@@ -35,8 +36,11 @@ class MetadataLog:
     """The log as its controller sees it. `next_slot` and `epoch` are meaningful after `take`; `trouble` says which
     object keeps it from going on, and why, while there is one."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, rng: Rng, metrics: Metrics) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Clock, rng: Rng, metrics: Metrics, *, snapshot_slots: int = SNAPSHOT_SLOTS
+    ) -> None:
         self._store = store
+        self._snapshot_slots = snapshot_slots
         self._clock = clock
         self._chance = rng.stream("metadata-log")
         self._commits = metrics.counter("tiered_metadata_commits_total", "Entries written to the metadata log.")
@@ -96,7 +100,7 @@ class MetadataLog:
     @property
     def snapshot_due(self) -> bool:
         """Whether a replay would have to read more than a start should."""
-        return self.next_slot - 1 - self._snapshot_slot >= _SNAPSHOT_SLOTS or self._bytes >= _SNAPSHOT_BYTES
+        return self.next_slot - 1 - self._snapshot_slot >= self._snapshot_slots or self._bytes >= _SNAPSHOT_BYTES
 
     async def snapshot(self, image: Image) -> None:
         """Writes `image`, moves the boundary, then deletes what the boundary gives up: in this order."""

@@ -44,14 +44,32 @@ def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
 
     async def story() -> None:
         broker = rig.broker()
-        rig.log.fill(0, 3)
-        rig.log.fill(30, 3)
-        rig.log.lineage = [(1, 0), (3, 20), (4, 45), (6, 60)]
+        rig.log.write([batch(0, epoch=1), batch(10, epoch=1), batch(20, epoch=3)], 30)
+        rig.log.write([batch(30, epoch=3), batch(40, epoch=4), batch(50, epoch=4)], 60)
+        rig.log.lineage = [(1, 0), (3, 20), (4, 40), (6, 60)]
         manifest = await broker.upload_all(rig.log, 4)
         first, second = manifest.entries
-        assert (first.lineage, second.lineage) == (((1, 0), (3, 20)), ((3, 30), (4, 45)))
+        assert (first.lineage, second.lineage) == (((1, 0), (3, 20)), ((3, 30), (4, 40)))
         assert (await broker.reader.sections(first)).lineage == ((1, 0), (3, 20))
-        assert (await broker.reader.sections(second)).lineage == ((1, 0), (3, 20), (4, 45))
+        assert (await broker.reader.sections(second)).lineage == ((1, 0), (3, 20), (4, 40))
+
+    rig.run(story)
+
+
+def test_a_log_that_starts_inside_a_batch_goes_up_with_who_wrote_all_of_the_batch() -> None:
+    """DeleteRecords may cut inside a batch: the lineage of the log begins there, the segment before it."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.write([batch(0, epoch=1), batch(10, epoch=3)], 20)
+        rig.log.lineage = [(3, 15)]
+        manifest = await broker.take_over(4)
+        manifest = await broker.collector.advance_start(manifest, 4, 15)
+        written = await broker.uploader.upload_next(rig.log, manifest, 4, 1000)
+        assert written is not None and written.log_start_offset == 15
+        assert written.entries[0].lineage == ((3, 10),)
+        assert await broker.read_all(15) == rig.log.all_bytes[-len(batch(10, epoch=3)) :]
 
     rig.run(story)
 
