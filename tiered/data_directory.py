@@ -50,7 +50,8 @@ class DataDirectory:
         self._saved = 0
 
     async def open(self, cluster_id: str, node_id: int, fresh_id: str) -> Found:
-        """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's.
+        """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's,
+        `Corrupt` when it does not say whose it is.
 
         The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
         """
@@ -143,16 +144,22 @@ class DataDirectory:
 
     def _owner(self, text: str, cluster_id: str, node_id: int) -> str:
         rows = dict(_pairs(text.splitlines()))
+        for name in ("cluster.id", "node.id", "directory.id"):
+            if not rows.get(name):
+                raise Corrupt(
+                    f"the data directory's {META_FILE} names no {name}; remove the file to start as after a loss",
+                    where=f"{ROOT}/{META_FILE}",
+                )
         if rows.get("cluster.id") != cluster_id:
             raise Refused(
                 Code.INCONSISTENT_CLUSTER_ID,
-                f"the data directory belongs to cluster {rows.get('cluster.id')}, the store to {cluster_id}",
+                f"the data directory belongs to cluster {rows['cluster.id']}, the store to {cluster_id}",
             )
         if rows.get("node.id") != str(node_id):
             raise Refused(
-                Code.INVALID_CONFIG, f"node.id={node_id}: the data directory belongs to node {rows.get('node.id')}"
+                Code.INVALID_CONFIG, f"node.id={node_id}: the data directory belongs to node {rows['node.id']}"
             )
-        return rows.get("directory.id", "")
+        return rows["directory.id"]
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint; nothing when it does not prove itself: then more is checked than need be."""

@@ -15,7 +15,7 @@ import pytest
 
 from tiered.cold.directory import LOCKS, TEMPORARY_MS, DirectoryStore
 from tiered.errors import Refused, Unavailable
-from tiered.ports import ConditionFailed, Got, Ok, Unknown
+from tiered.ports import ConditionFailed, Got, NotFound, Ok, Unknown
 from tiered.world import SystemClock, SystemRng
 
 PROCESSES = 6
@@ -157,6 +157,32 @@ def test_a_lock_held_too_long_leaves_the_outcome_open(tmp_path: Path, monkeypatc
 
     asyncio.run(body())
     assert os.listdir(tmp_path / ".tmp") == []
+
+
+def test_a_store_whose_directory_is_gone_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+    """An unmounted disk leaves an empty folder: nobody may conclude from it that there are no objects."""
+    root = tmp_path / "mounted"
+
+    async def body() -> None:
+        store = new_store(root)
+        made = await store.put("k/1", b"x", if_absent=True)
+        assert isinstance(made, Ok)
+        root.rename(tmp_path / "away")
+        for there in (False, True):
+            if there:
+                root.mkdir()
+            for asked in (store.get("k/1"), store.get("k/1", 0, 1), store.list("k/"), store.delete(["k/1"])):
+                with pytest.raises(Unavailable, match=str(root)):
+                    await asked
+            assert isinstance(await store.put("k/1", b"y", if_match=made.version), Unknown)
+            assert isinstance(await store.put("k/2", b"y", if_absent=True), Unknown)
+        root.rmdir()
+        (tmp_path / "away").rename(root)
+        assert isinstance(await store.get("k/1"), Got)
+        assert isinstance(await store.get("k/2"), NotFound)
+        assert await store.list("z") == []
+
+    asyncio.run(body())
 
 
 def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from tests.sim.disk import Op, SimDisk
 from tests.unit.hot.fixtures import append, batch, open_log
-from tiered.data_directory import DataDirectory
+from tiered.data_directory import META_FILE, ROOT, DataDirectory
+from tiered.errors import Corrupt, Refused
+from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 
 AT = TopicPartition("t", 0)
@@ -30,6 +34,34 @@ def test_who_asks_while_offsets_are_written_shares_the_next_writing() -> None:
         assert len(synced) <= 6, "three files for the one that runs and for the one that all others share"
         found = await directory.open("c", 1, "fresh")
         assert found.recovery_points == {AT: 1}
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (b"version=1\ncluster.id=c\nnode.id=1\ndirectory.id=d\n", ""),
+        (b"version=1\ncluster.id=c\nnode.id=1\ndirect", "directory.id"),
+        (b"version=1\ncluster.id=c\nnode.", "node.id"),
+        (bytes(80), "cluster.id"),
+    ],
+)
+def test_a_damaged_name_plate_is_told_from_one_of_another_broker(text: bytes, named: str) -> None:
+    async def told() -> None:
+        disk = SimDisk(random.Random(1))
+        disk.make_dirs(ROOT)
+        await checkpoints.save(disk, ROOT, META_FILE, text)
+        directory = DataDirectory(disk)
+        if named:
+            with pytest.raises(Corrupt, match=f"names no {named}.* remove") as caught:
+                await directory.open("c", 1, "fresh")
+            assert caught.value.where == "log/meta.properties"
+        else:
+            assert (await directory.open("c", 1, "fresh")).directory_id == "d"
+            for cluster, node in (("other", 1), ("c", 2)):
+                with pytest.raises(Refused, match="belongs to"):
+                    await directory.open(cluster, node, "fresh")
 
     asyncio.run(told())
 

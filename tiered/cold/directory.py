@@ -11,6 +11,7 @@ Keys are paths: one key may not be the folder of another.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -41,6 +42,8 @@ class DirectoryStore:
     def __init__(self, root: str, clock: Clock, rng: Rng, *, make: bool = True) -> None:
         self.root = os.path.abspath(root)
         self.url = f"file://{self.root}"
+        self._sign = os.path.join(self.root, INTERNAL[0]) if make else self.root
+        """A folder that is there as long as the store is: where a disk was unmounted, `root` may stay, and be empty."""
         self._clock = clock
         self._random = rng.stream("directory-store")
         self._small = Lane("store", 8)
@@ -59,7 +62,7 @@ class DirectoryStore:
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         path = self._path(key)
         lane = self._small if start == 0 and length is None else self._bulk
-        return await self._ask(lane, "get", key, lambda: _read(path, start, length))
+        return await self._ask(lane, "get", key, lambda: self._proved(_read(path, start, length)))
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         path, whole = self._path(key), Parts([bytes(data)])  # the thread may outlive the caller's buffer
@@ -71,7 +74,9 @@ class DirectoryStore:
         return await self._change(self._bulk, seconds, lambda: self._put(path, whole, False, None))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
-        return await self._ask(self._small, "list", prefix, lambda: _listed(self.root, prefix, after, limit))
+        return await self._ask(
+            self._small, "list", prefix, lambda: self._proved(_listed(self.root, prefix, after, limit))
+        )
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -100,11 +105,17 @@ class DirectoryStore:
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
+    def _proved(self, answer: T) -> T:
+        """An answer that something is not there counts only while the store is."""
+        if (isinstance(answer, NotFound | ConditionFailed) or answer == []) and not os.path.isdir(self._sign):
+            raise FileNotFoundError(errno.ENOENT, "the directory of the store is gone")
+        return answer
+
     def _put(self, path: str, whole: Parts, if_absent: bool, if_match: str | None) -> PutResult:
         if if_absent and os.path.exists(path):
             return ConditionFailed()
         if if_match is not None and _version(path) != if_match:
-            return ConditionFailed()
+            return self._proved(ConditionFailed())
         temporary = self._temporary()
         try:
             with open(temporary, "wb", buffering=0) as file:
