@@ -52,6 +52,7 @@ class Run:
         self.clients = Clients(self.options, self.ledger, self.machine.clock, lambda: self.node, self._event)
         self.admin = Admin(self.options, self.ledger, self.clients, lambda: self.node, self._event)
         self.crashes = 0
+        self.ends = 0
         self._loop = loop
         self._draw = random.Random(f"{seed}/run")
         self._durable: dict[PartitionId, int] = {}
@@ -59,7 +60,8 @@ class Run:
     @property
     def counts(self) -> dict[str, int]:
         """What the run did, so that a test can tell whether it proves anything."""
-        return {**self.clients.counts, **self.admin.counts, **self.rules.counts, "crashes": self.crashes}
+        own = {"crashes": self.crashes, "disk_ends": self.ends}
+        return {**self.clients.counts, **self.admin.counts, **self.rules.counts, **own}
 
     @property
     def trace(self) -> tuple[int, int]:
@@ -137,6 +139,7 @@ class Run:
         await asyncio.sleep(self._draw.uniform(1, 8))
         self.machine.disk.faults.clear()
         if self.node is not None and self.node.ended.is_set():
+            self.ends += 1
             assert self.machine.disk.failed, f"the broker ended by itself: {self.node.health().problems[0]}"
             await self._crash("kill")
 

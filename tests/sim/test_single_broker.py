@@ -15,7 +15,7 @@ from tests.sources import ROOT
 
 SEEDS = 200
 REACHED = (
-    "acked", "cold_read", "crashes", "duplicates", "made", "deleted", "grown", "altered", "cut",
+    "acked", "cold_read", "crashes", "disk_ends", "duplicates", "made", "deleted", "grown", "altered", "cut",
     "snapshots", "collected_slots", "spills",
 )  # fmt: skip
 
