@@ -246,6 +246,7 @@ def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
             (b"", 400, 400),
             (b'{"value":{"type":"STRING","data":"\xff"}}', 400, 400),
             (b'{"value":{"type":"JSON","data":NaN}}', 400, 400),
+            (b"hello world", 400, 400),
             ({**value(1), "headers": ""}, 422, 42206),
             ({**value(1), "headers": False}, 422, 42206),
             (value("x" * 2_000_000), 413, 413),
@@ -310,6 +311,18 @@ def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Pa
             reports = [json.loads(line) for line in (await response.read()).splitlines()]
         assert [report["error_code"] for report in reports] == [200, 200, 200, 42206, 400]
         assert len({report["partition_id"] for report in reports[:3]}) == 1
+
+    run(tmp_path, story)
+
+
+def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        body = json.dumps(value(1)).encode() + b" ]"
+        request = f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        first = f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        answers = await site.raw(first + b"GET /topics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b'"error_code":400' in answers and answers.endswith(b'["t"]')
 
     run(tmp_path, story)
 

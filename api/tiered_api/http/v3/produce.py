@@ -64,9 +64,12 @@ def _several(body: bytes) -> bool:
     """Whether a body that is not one JSON value begins with a whole one and goes on."""
     try:
         spans, _ = json_spans(body)
+        if not spans or not body[spans[0][1] :].strip():
+            return False
+        orjson.loads(body[: spans[0][1]])
     except ValueError:
         return False
-    return bool(spans and body[spans[0][1] :].strip())
+    return True
 
 
 async def produce_batch(request: Request) -> web.StreamResponse:

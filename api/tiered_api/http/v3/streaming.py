@@ -53,7 +53,8 @@ async def stream(
             await _send(request, response, await _append(request.site, topic, reports, texts))
         splitter.check()
     except HttpError as error:
-        response.force_close()
+        if not request.content.is_eof():
+            response.force_close()
         await _send(request, response, reports.failed(error) + b"\n")
     await response.prepare(request)
     await response.write_eof()
