@@ -63,7 +63,7 @@ def plan(
     start = _total(closed, active, config, now_ms, log_start, deletable_below, size_known)
     drop_below = start
     if cold_end is not None:
-        drop_below = max(start, _local(closed, active, config, now_ms, min(cold_end, deletable_below)))
+        drop_below = max(start, _local(closed, config, now_ms, min(cold_end, deletable_below)))
     emptied = all(segment.next_offset <= start for segment in closed)
     close_active = (
         emptied and active.size > 0 and active.next_offset <= deletable_below and _too_old(active, config, now_ms)
@@ -110,17 +110,21 @@ def _total(
     return start
 
 
-def _local(closed: Sequence[Held], active: Held, config: TopicConfig, now_ms: int, cold_end: int) -> int:
-    """Where the local disk may begin: what is cold and beyond local retention goes."""
+def _local(closed: Sequence[Held], config: TopicConfig, now_ms: int, cold_end: int) -> int:
+    """Where the local disk may begin: what is cold and beyond local retention goes.
+
+    Size counts closed segments, the active one stays in any case: a limit of one segment keeps the newest closed one
+    whatever the active one holds, a limit of one byte keeps none.
+    """
     keep_ms = config.retention_ms if config.local_retention_ms == FOLLOW else config.local_retention_ms
     keep_bytes = config.retention_bytes if config.local_retention_bytes == FOLLOW else config.local_retention_bytes
-    rest = sum(segment.size for segment in closed) + active.size
+    held = sum(segment.size for segment in closed)
     below = 0
     for segment in closed:
-        rest -= segment.size
         by_time = keep_ms >= 0 and now_ms - stamp_ms(segment, now_ms) > keep_ms
-        by_size = 0 <= keep_bytes < rest + segment.size
+        by_size = 0 <= keep_bytes < held
         if segment.next_offset > cold_end or not (by_time or by_size):
             break
+        held -= segment.size
         below = segment.next_offset
     return below

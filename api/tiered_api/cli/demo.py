@@ -35,10 +35,8 @@ TOPIC_CONFIGS = {
     "segment.bytes": "4194304",
     # The records are of 2013: by the default of seven days they would all be too old.
     "retention.ms": "-1",
-    # What is in the bucket need not stay here. The size alone would keep the last segment, as it does in Kafka: without
-    # it less than one byte would be left.
+    # What is in the bucket need not stay here.
     "local.retention.bytes": "1",
-    "local.retention.ms": "1000",
     "file.delete.delay.ms": "0",
 }
 BROKER_SETTINGS = (

@@ -75,9 +75,11 @@ def test_local_copies_leave_only_below_the_cold_end() -> None:
     assert planned(cold_end=0, local_retention_ms=1) == Plan(0, 0, False)
 
 
-def test_local_size_counts_what_would_remain() -> None:
-    assert planned(cold_end=50, local_retention_bytes=300) == Plan(0, 30, False)
+def test_local_size_is_what_closed_segments_hold_at_most() -> None:
+    assert planned(cold_end=50, local_retention_bytes=300) == Plan(0, 20, False)
+    assert planned(cold_end=50, local_retention_bytes=100) == Plan(0, 40, False)
     assert planned(cold_end=50, local_retention_bytes=1) == Plan(0, 50, False)
+    assert planned(cold_end=50, local_retention_bytes=1, active=segment(5, size=0)) == Plan(0, 50, False)
 
 
 def test_local_retention_follows_total_retention_where_it_says_so() -> None:
