@@ -15,6 +15,7 @@ from tiered.errors import Refused, Unavailable
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.metadata.requests import ForgetTopic
 from tiered.replication.replica import Replica
+from tiered.tiering import UNDER_WAY_MS
 
 if TYPE_CHECKING:
     from tiered.node import Node
@@ -117,18 +118,22 @@ class Housekeeping:
         await self._node.partitions.save_offsets()
 
     async def collect(self) -> None:
-        """Deletes the objects of deleted topics after the stated delay, and expired objects after theirs."""
+        """Deletes expired objects after their delay, and those of deleted topics after theirs. Such a topic is forgotten
+        once nothing of it is left and no upload that was under way can land any more."""
         node = self._node
+        await node.cold.collector.delete_due()
         now_ms = node.world.clock.wall_ms()
         for topic in list(node.image.deleted.values()):
-            if now_ms - topic.deleted_ms >= node.settings.tiered_topic_delete_delay_ms:
+            waited_ms = now_ms - topic.deleted_ms
+            if waited_ms >= node.settings.tiered_topic_delete_delay_ms:
                 count = await node.cold.collector.delete_topic(topic.topic_id)
-                log.info(
-                    "objects of a deleted topic went topic=%s topic_id=%s objects=%d", topic.name, topic.topic_id, count
-                )
-                if count == 0:
+                if count:
+                    log.info(
+                        "objects of a deleted topic went topic=%s topic_id=%s objects=%d",
+                        topic.name, topic.topic_id, count,
+                    )  # fmt: skip
+                if count == 0 and waited_ms >= node.settings.tiered_topic_delete_delay_ms + UNDER_WAY_MS:
                     await node.submit(ForgetTopic(topic.topic_id))
-        await node.cold.collector.delete_due()
 
     async def ping(self) -> None:
         """Notices the end of an outage of the bucket although nothing else asks it."""

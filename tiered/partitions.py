@@ -239,6 +239,7 @@ class Partitions:
         try:
             if hot is not None:
                 hot.close()
+            self._files.forget_below(self._directory.path(at))  # of a log that was never opened to the end, too
             self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
         except Unavailable as error:
             log.warning("log of a deleted topic stays until the next start partition=%s why=%s", at, error)

@@ -128,3 +128,57 @@ def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_agai
         await site.stop()
 
     run(story)
+
+
+def test_a_topic_that_was_never_opened_leaves_no_file_for_the_next_of_its_name() -> None:
+    """What is written to a file that has lost its name is gone with the process."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        site.machine.disk.capacity = 1
+        await site.node.submit(CreateTopic("t"))
+        assert site.node.partitions.unopened
+        await site.node.submit(DeleteTopic("t"))
+        site.machine.disk.capacity = None
+        replica = await site.create()
+        await fill(replica, 2)
+        await site.crash(site.machine.kill)
+        assert await read_values((await site.start()).replica("t", 0), 0) == numbers(0, 2)
+        await site.stop()
+
+    run(story)
+
+
+def test_an_upload_that_fails_after_its_topic_was_deleted_ends_no_broker() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        site.machine.faults.rules = [
+            Fault(Kind.DELAY, ("upload",), seconds=5, times=1),
+            Fault(Kind.ERROR, ("get",), key=".seg"),
+        ]
+        await fill(replica, 4)
+        await asyncio.sleep(1)
+        await site.node.submit(DeleteTopic("t"))
+        await asyncio.sleep(30)
+        assert not site.node.ended.is_set(), site.node.health().problems
+        await site.stop()
+
+    run(story)
+
+
+def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
+    async def story(site: Site) -> None:
+        await site.start(replace(QUICK, tiered_topic_delete_delay_ms=1000))
+        replica = await site.create()
+        site.machine.faults.rules = [Fault(Kind.LATE_APPLY, ("upload",), seconds=70, times=1)]
+        await fill(replica, 4)
+        await asyncio.sleep(1)
+        await site.node.submit(DeleteTopic("t"))
+        await site.until(lambda: not site.node.image.deleted, 600)
+        await asyncio.sleep(300)
+        await site.bucket.store(site.machine.faults, site.machine.clock).list("")
+        assert not [key for key in site.bucket.objects if key.startswith("data/")]
+        await site.stop()
+
+    run(story)

@@ -15,6 +15,7 @@ from tests.sim.store import SimBucket
 from tiered.cold.manifest import Manifest, Node, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_sub
 from tiered.ids import PartitionId, TopicId
+from tiered.metadata.changes import TopicDeleted
 from tiered.metadata.layout import BOUNDARY_KEY, Boundary, decode_boundary, decode_entry
 
 
@@ -29,6 +30,7 @@ class BucketRules:
         """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
         self._epochs: dict[int, int] = {}
         self._boundary = Boundary()
+        self._deleted: set[TopicId] = set()
         self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
         bucket.memory.observer = self._check
 
@@ -73,6 +75,8 @@ class BucketRules:
     def _manifest(self, manifest: Manifest) -> None:
         assert not manifest.fault(), f"I21: {manifest.pid}: {manifest.fault()}"
         for entry in manifest.entries:
+            if manifest.topic_id in self._deleted:
+                continue
             assert entry.key in self._bucket.objects, f"I23: {manifest.pid} names {entry.key}, which is not there"
             home = self._home.setdefault((manifest.pid, entry.base_offset), (entry.next_offset, entry.key))
             assert home == (entry.next_offset, entry.key), f"{manifest.pid} {entry.base_offset} moved from {home}"
@@ -96,6 +100,7 @@ class BucketRules:
             return
         entry = decode_entry(body, slot)
         self._immutable(key, body)
+        self._deleted |= {change.topic_id for change in entry.changes if isinstance(change, TopicDeleted)}
         self._epochs[slot] = entry.epoch
         lower = [epoch for at, epoch in self._epochs.items() if at < slot]
         assert entry.epoch >= max(lower, default=0), f"I25: slot {slot} has epoch {entry.epoch} after {max(lower)}"

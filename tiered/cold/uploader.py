@@ -145,7 +145,7 @@ class Uploader:
         try:
             await self._put(key, log_part, tail, entry.object_bytes)
         except BaseException:
-            self._busy[pid].discard(key)  # never offered to a manifest: plainly an orphan, whenever it lands
+            self._busy.get(pid, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
             self._segments.inc(1, "failed")
             raise
         return await self._name(manifest, epoch, entry)

@@ -57,6 +57,11 @@ class OpenFiles:
         """Whoever still holds the file may go on reading it."""
         self._files.pop(path, None)
 
+    def forget_below(self, directory: str) -> None:
+        """The directory loses its name: what is opened under it later is another file."""
+        for path in [each for each in self._files if each.startswith(f"{directory}/")]:
+            del self._files[path]
+
 
 class SegmentFiles:
     """Names and bytes of one partition's directory."""
