@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -83,6 +84,13 @@ def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {taken}: Address already in use"
 
 
+def test_a_host_that_cannot_be_found_is_said_in_the_words_of_the_resolver(tmp_path: Path) -> None:
+    refused = tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "no-such-host.invalid:0")
+    assert refused.returncode == 2
+    line = refused.stderr.splitlines()[-1]
+    assert re.fullmatch(r"tiered: cannot listen on no-such-host\.invalid:0: .*([Nn]ame|address).*", line), line
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -91,6 +99,7 @@ def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
             "log.segment.byte: unknown broker setting; did you mean log.segment.bytes? (-c)",
         ),
         (["-c", "log.segment.bytes=5"], "log.segment.bytes=5: it must be an integer from 1024 to 2147483647 (-c)"),
+        (["-c", "=5"], "-c =5: it must be name=value"),
         (["--http", "8082"], "http=8082: it must be HOST:PORT with a port from 0 to 65535 (--http)"),
         (["-c", "log.cleanup.policy=compact"], "log compaction is not built yet"),
         (["--store", "ftp://x"], "ftp://x"),

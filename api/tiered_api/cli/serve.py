@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
@@ -75,8 +76,11 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
             try:
                 server = await serve_http(node, host, port)
             except OSError as error:
-                # asyncio puts a sentence of its own into strerror.
-                why = os.strerror(error.errno) if error.errno else str(error)
+                # asyncio puts a sentence of its own into strerror; what a resolver says has numbers of its own.
+                if error.errno and not isinstance(error, socket.gaierror):
+                    why = os.strerror(error.errno)
+                else:
+                    why = error.strerror or str(error)
                 raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
             try:
                 if not port:

@@ -67,7 +67,7 @@ def _from_pairs(pairs: Sequence[str]) -> Given:
     given = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals:
+        if not equals or not name.strip():
             raise Refused(Code.INVALID_CONFIG, f"-c {pair}: it must be name=value")
         given[name.strip()] = (text, "-c")
     return given
