@@ -31,6 +31,8 @@ class Opened:
 
     segments: list[Segment]
     builder: IndexBuilder
+    indexed: tuple[int, int]
+    """Bytes of `builder` that its two files hold."""
     epochs: Epochs
     producers: ProducerStates
     snapshot_at: int
@@ -46,6 +48,7 @@ class Opening:
         self._now_ms = now_ms
         self._trusted_to = trusted_to
         self._cut_bytes = 0
+        self._indexed = (0, 0)
         self._last_epoch = NO_EPOCH
         """Of the last batch that was checked: a lower one after it is of a history that was cut off."""
 
@@ -54,8 +57,9 @@ class Opening:
         listing = self._tidy()
         noted = parse_lines(self._files.read(self._checkpoint(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
+        held = epochs.lineage if epochs is not None else None
         # An empty file is what a power cut leaves of an unsynced one; where it is right, the walk finds none.
-        rebuild = epochs is None or not epochs.lineage
+        rebuild = not held
         epochs = epochs or Epochs()
         segments, builder = self._open_segments(listing, noted, epochs, start_offset)
         end = segments[-1].next_offset
@@ -63,13 +67,14 @@ class Opening:
             rebuild = not self._fits(epochs, segments)
         if rebuild:
             self._walk_epochs(segments, epochs)
-        if epochs.truncate_from(end) or rebuild:
+        epochs.truncate_from(end)
+        if epochs.lineage != held:
             self._files.replace(self._checkpoint(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
         for offset in listing.snapshots:
             if offset > end:
                 self._files.disk.remove(self._files.path(offset, ".snapshot"))
         producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end, self._now_ms)
-        return Opened(segments, builder, epochs, producers, snapshot_at, self._cut_bytes)
+        return Opened(segments, builder, self._indexed, epochs, producers, snapshot_at, self._cut_bytes)
 
     def _checkpoint(self, name: str) -> str:
         return f"{self._files.directory}/{name}"
@@ -132,9 +137,10 @@ class Opening:
         """The active segment, or one above the trusted offset: walked with CRC from the last proven point, cut behind
         the last good batch."""
         file = self._files.open(self._files.path(base, ".log"), create=True)
-        resume = self._resume(base, noted, file.size())
+        offsets, times = (self._files.read(self._files.path(base, suffix)) for suffix in (".index", ".timeindex"))
+        resume = self._resume(base, noted, file.size(), offsets or b"", times or b"")
         builder, end, next_offset = resume.builder, resume.position, resume.next_offset
-        kept = len(builder.offsets), len(builder.times)
+        self._indexed = len(builder.offsets), len(builder.times)
         for batch in self._files.walked(base, end, check_crc=True):
             if batch.base_offset < next_offset or batch.leader_epoch < self._last_epoch:
                 break
@@ -149,20 +155,19 @@ class Opening:
                 self._files.directory, base, next_offset, file.size() - end,
             )  # fmt: skip
             self._cut_bytes += file.size() - end
-        self._cut_indexes(base, *kept)
+        self._cut_index(self._files.path(base, ".index"), offsets, self._indexed[0])
+        self._cut_index(self._files.path(base, ".timeindex"), times, self._indexed[1])
         if end < file.size():
             file.truncate(end)
         created = noted.created_ms if noted is not None else self._created(builder)
         segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
         return segment, builder
 
-    def _resume(self, base: int, noted: Segment | None, size: int) -> recovery.Resume:
-        offsets = self._files.read(self._files.path(base, ".index")) or b""
-        times = self._files.read(self._files.path(base, ".timeindex")) or b""
+    def _resume(self, base: int, noted: Segment | None, size: int, offsets: bytes, times: bytes) -> recovery.Resume:
         interval = self._config.index_interval_bytes
         if self._trusted_to == recovery.EVERYTHING:
             position, builder = recovery.resume_whole(base, interval, size, offsets, times)
-            batch = next(self._files.walked(base, position, check_crc=True), None) if position >= 0 else None
+            batch = self._files.batch(base, position) if position >= 0 else None
             relative = position_for(builder.offsets, 2**31)[0]
             if batch is not None and batch.last_offset == base + relative:
                 builder.unindexed = batch.size
@@ -177,11 +182,10 @@ class Opening:
         """When a segment that nobody noted began: not later than now, by its records when they say something."""
         return min(builder.max_timestamp, self._now_ms) if builder.max_timestamp >= 0 else self._now_ms
 
-    def _cut_indexes(self, base: int, offsets_bytes: int, times_bytes: int) -> None:
-        for suffix, keep in ((".index", offsets_bytes), (".timeindex", times_bytes)):
-            file = self._files.open(self._files.path(base, suffix), create=True)
-            if file.size() > keep:
-                file.truncate(keep)
+    def _cut_index(self, path: str, held: bytes | None, keep: int) -> None:
+        """Leaves `keep` bytes of an index that holds `held`; None where there is no file yet."""
+        if held is None or len(held) > keep:
+            self._files.open(path, create=True).truncate(keep)
 
     def _write_indexes(self, base: int, builder: IndexBuilder) -> None:
         for suffix, data in ((".timeindex", builder.times), (".index", builder.offsets)):

@@ -126,6 +126,11 @@ class SegmentFiles:
             yield Spot(position, length + LENGTH_FROM, first, first + delta, timestamp)
             position += length + LENGTH_FROM
 
+    def batch(self, base_offset: int, position: int) -> Walked | None:
+        """The batch at `position` of a log file, when it proves itself."""
+        walked = walk(self.log(base_offset).map(), position, max_batches=1)
+        return walked.batches[0] if walked.batches else None
+
     def walked(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[Walked]:
         """Batches of a log file from `position` on, up to the first that does not prove itself."""
         for batches in self.runs(base_offset, position, check_crc=check_crc):

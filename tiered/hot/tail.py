@@ -65,18 +65,17 @@ class Tail:
         self.unsynced = unsynced
         self._clock = clock
         self._proofs = 0
-        self.begin(opened.builder, opened.snapshot_at)
+        self.begin(opened.builder, opened.indexed, opened.snapshot_at)
 
-    def begin(self, builder: IndexBuilder, snapshot_at: int) -> None:
-        """The last segment is the active one, with `builder` as its indexes; the newest producer snapshot is at
-        `snapshot_at`."""
+    def begin(self, builder: IndexBuilder, indexed: tuple[int, int], snapshot_at: int) -> None:
+        """The last segment is the active one, with `builder` as its indexes, of which its files hold `indexed` bytes;
+        the newest producer snapshot is at `snapshot_at`."""
         self.active = self.segments[-1]
         self.builder = builder
         self._proved: Segment | None = None
         base = self.active.base_offset
         self.index.set_active(base, builder)
-        self._offsets_written = self._index_file(".index").size()
-        self._times_written = self._index_file(".timeindex").size()
+        self._offsets_written, self._times_written = indexed
         self._index_due = self.active.size + INDEX_WRITE_BYTES
         walked_from = position_for(builder.offsets, snapshot_at - base)[1] if snapshot_at > base else 0
         self._snapshot_due = walked_from + SNAPSHOT_BYTES
@@ -88,7 +87,7 @@ class Tail:
             self.files.open(self.files.path(offset, suffix), create=True).truncate(0)
         self.unsynced.names = True
         self.segments.append(Segment(offset, offset, 0, self._clock.wall_ms()))
-        self.begin(IndexBuilder(offset, interval), offset)
+        self.begin(IndexBuilder(offset, interval), (0, 0), offset)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
@@ -156,6 +155,7 @@ class Tail:
         aborted = self.producers.end_transaction(batch, memoryview(data)[batch.at : batch.at + batch.size], now_ms)
         if aborted is not None:
             self._index_file(".txnindex").append([aborted.encode()])
+            self.unsynced.names = True
 
     # -- beside the log -----------------------------------------------------------------------------------------------
 
