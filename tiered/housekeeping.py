@@ -118,8 +118,8 @@ class Housekeeping:
         await self._node.partitions.save_offsets()
 
     async def collect(self) -> None:
-        """Deletes expired objects after their delay, and those of deleted topics after theirs. Such a topic is forgotten
-        once nothing of it is left and no upload that was under way can land any more."""
+        """Deletes expired objects after their delay, and those of deleted topics after theirs. Such a topic is
+        forgotten once nothing of it is left and no upload that was under way can land any more."""
         node = self._node
         await node.cold.collector.delete_due()
         now_ms = node.world.clock.wall_ms()
