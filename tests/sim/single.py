@@ -150,6 +150,7 @@ class Run:
         self.machine.disk.capacity = 1 << 40
         if self.node is None:
             await self._start()
+        await asyncio.sleep(10)  # what is under way may still fail
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
