@@ -192,8 +192,8 @@ class Tiering:
         written = await replica.cold.collector.expire(
             manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
         )
-        replica.manifest = written or manifest
-        replica.log.advance_start(replica.manifest.log_start_offset)
+        replica.manifest = manifest = written or manifest
+        replica.log.advance_start(manifest.log_start_offset)
 
     async def _retain(self, replica: Replica) -> None:
         """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then

@@ -65,11 +65,7 @@ class Parts:
         if isinstance(piece.source, memoryview):
             return bytes(piece.source[inside : inside + length])
         start = piece.start + inside
-        data = (
-            os.pread(piece.source, length, start)
-            if isinstance(piece.source, int)
-            else piece.source.pread(start, length)
-        )
+        data = piece.source.pread(start, length)
         if not data:
             raise Unavailable("a file became shorter while it was uploaded")
         return data

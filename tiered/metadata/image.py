@@ -209,24 +209,21 @@ def to_json(image: Image) -> dict[str, Any]:
 
 
 def from_json(body: dict[str, Any]) -> Image:
-    """The image of a snapshot's body; `Corrupt` when it is of another shape."""
-    try:
-        topics = [
-            TopicImage(**{**topic, "partitions": tuple(_partition(each) for each in topic["partitions"])})
-            for topic in body["topics"]
-        ]
-        return Image(
-            body["slot"],
-            body["epoch"],
-            body["controller"],
-            {broker["node_id"]: BrokerImage(**broker) for broker in body["brokers"]},
-            {topic.name: topic for topic in topics},
-            {topic.topic_id: topic for topic in topics},
-            {each["node_id"]: each["configs"] for each in body["broker_configs"]},
-            {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
-        )
-    except (KeyError, TypeError) as error:
-        raise Corrupt(f"snapshot of another shape: {error!r}") from None
+    """The image of a snapshot's body. KeyError, TypeError or AttributeError when it is of another shape."""
+    topics = [
+        TopicImage(**{**topic, "partitions": tuple(_partition(each) for each in topic["partitions"])})
+        for topic in body["topics"]
+    ]
+    return Image(
+        body["slot"],
+        body["epoch"],
+        body["controller"],
+        {broker["node_id"]: BrokerImage(**broker) for broker in body["brokers"]},
+        {topic.name: topic for topic in topics},
+        {topic.topic_id: topic for topic in topics},
+        {each["node_id"]: each["configs"] for each in body["broker_configs"]},
+        {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
+    )
 
 
 def _plain(value: Any) -> dict[str, Any]:

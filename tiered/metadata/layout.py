@@ -90,9 +90,16 @@ def encode_format(value: Format) -> bytes:
 
 
 def decode_format(data: bytes) -> Format:
-    """`Corrupt` when it is garbled; a newer version is the caller's to refuse."""
+    """`Corrupt` when it is garbled; a newer version is the caller's to refuse, whatever else stands in it."""
     body = unseal(data, FORMAT_KEY)
-    return _shaped(FORMAT_KEY, lambda: Format(int(body["version"]), str(body["cluster_id"]), str(body["nonce"])))
+
+    def build() -> Format:
+        version = int(body["version"])
+        if version > FORMAT_VERSION:
+            return Format(version, "", "")
+        return Format(version, str(body["cluster_id"]), str(body["nonce"]))
+
+    return _shaped(FORMAT_KEY, build)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -146,7 +153,8 @@ def encode_snapshot(image: Image) -> bytes:
 
 def decode_snapshot(data: bytes, key: str) -> Image:
     """`Corrupt` when it is garbled."""
-    return images.from_json(unseal(data, key))
+    body = unseal(data, key)
+    return _shaped(key, lambda: images.from_json(body))
 
 
 def apply_entries(image: Image, entries: Sequence[Entry]) -> Image:
@@ -157,11 +165,17 @@ def apply_entries(image: Image, entries: Sequence[Entry]) -> Image:
             raise Corrupt(f"entry of epoch {entry.epoch} after epoch {epoch}", where=slot_key(entry.slot))
         epoch = entry.epoch
     changes = [change for entry in entries for change in entry.changes]
-    return image.apply(changes, entries[-1].slot) if entries else image
+    try:
+        return image.apply(changes, entries[-1].slot) if entries else image
+    except Corrupt as error:
+        where = f"{slot_key(entries[0].slot)}..{entries[-1].slot}"
+        raise Corrupt(error.why, where=where) from None
 
 
 def _shaped(key: str, build: Callable[[], T]) -> T:
     try:
         return build()
-    except (KeyError, TypeError, ValueError) as error:
+    except Corrupt as error:
+        raise Corrupt(error.why, where=key) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"metadata object of another shape: {error!r}", where=key) from None

@@ -41,7 +41,7 @@ class Fetched(NamedTuple):
 
 
 class Replica:
-    """A partition that this broker leads. `manifest` is the last one known, which only this leader changes."""
+    """A partition that this broker leads. Only this leader changes its manifest."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Replica:
         self.pid = self.id_of(at, topic_id)
         self.log = log
         self.cold = cold
-        self.manifest: Manifest | None = begun.manifest
+        self._manifest: Manifest | None = begun.manifest
         self.restarted = begun.restart is not None
         self.epoch_start = log.end_offset
         self.upload_problem = ""
@@ -80,6 +80,17 @@ class Replica:
     def id_of(at: TopicPartition, topic_id: TopicId) -> PartitionId:
         """The name under which the bucket knows it."""
         return PartitionId(topic_id, at.partition)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What is cold, as of the newest change; None when nothing ever was."""
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, manifest: Manifest) -> None:
+        """Changes are made by several tasks: one whose answer comes late is older than what is known by then."""
+        if self._manifest is None or manifest.sequence >= self._manifest.sequence:
+            self._manifest = manifest
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 

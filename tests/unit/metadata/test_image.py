@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tiered.cold.sealed import seal
 from tiered.errors import Corrupt
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
+from tiered.metadata import image as images
 from tiered.metadata import layout
 from tiered.metadata.changes import CLUSTER, Change, from_json, to_json
 from tiered.metadata.image import BrokerImage, DeletedTopic, Image, Loss, PartitionImage, TopicImage
@@ -159,3 +161,38 @@ def test_the_boundary_keeps_two_snapshots_and_gives_up_what_the_older_one_covers
     third = second.advance(Snapshot(30, "c"), "n3")
     assert (first.collected, second.collected, third.collected) == (-1, 10, 20)
     assert third == Boundary((Snapshot(20, "b"), Snapshot(30, "c")), 20, 3, "n3")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "topic_renamed"},
+        {"kind": "topic_forgotten"},
+        "topic_forgotten",
+        None,
+        {"kind": "topic_forgotten", "x": 1},
+    ],
+)
+def test_a_change_of_another_shape_is_corrupt_and_names_its_object(change: object) -> None:
+    data = seal({"slot": 7, "epoch": 1, "nonce": "n", "changes": [change]})
+    with pytest.raises(Corrupt) as corrupt:
+        layout.decode_entry(data, 7)
+    assert corrupt.value.where == layout.slot_key(7)
+
+
+@pytest.mark.parametrize("body", [{}, {"slot": 1}, {**images.to_json(Image()), "topics": [{"name": "t"}]}])
+def test_a_snapshot_of_another_shape_is_corrupt_and_names_its_object(body: dict[str, object]) -> None:
+    with pytest.raises(Corrupt) as corrupt:
+        layout.decode_snapshot(seal(body), "meta/snap/x")
+    assert corrupt.value.where == "meta/snap/x"
+
+
+def test_a_change_that_does_not_fit_names_its_entries() -> None:
+    entry = Entry(3, 1, "n", (kinds.TopicForgotten(TopicId("x")), kinds.TopicDeleted(TopicId("x"), 0)))
+    with pytest.raises(Corrupt) as corrupt:
+        layout.apply_entries(Image(), [entry])
+    assert layout.slot_key(3) in corrupt.value.where
+
+
+def test_a_newer_format_is_told_by_its_version_alone() -> None:
+    assert layout.decode_format(seal({"version": 9, "uuid": "c"})).version == 9
