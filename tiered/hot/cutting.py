@@ -37,7 +37,7 @@ def truncate(tail: Tail, keep: Segment, offset: int, interval: int) -> None:
     for above in tail.snapshots():
         if above > next_offset:
             files.disk.remove(files.path(above, ".snapshot"))
-    tail.producers, used = load_producers(files, tail.segments, tail.snapshots(), next_offset, tail.now_ms())
+    tail.producers, used = load_producers(files, tail.segments, tail.snapshots(), next_offset)
     tail.begin(builder, (len(builder.offsets), len(builder.times)), used)
     if tail.epochs.truncate_from(next_offset):
         tail.save_epochs()

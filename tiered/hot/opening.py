@@ -73,7 +73,7 @@ class Opening:
         for offset in listing.snapshots:
             if offset > end:
                 self._files.disk.remove(self._files.path(offset, ".snapshot"))
-        producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end, self._now_ms)
+        producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end)
         return Opened(segments, builder, self._indexed, epochs, producers, snapshot_at, self._cut_bytes)
 
     def _checkpoint(self, name: str) -> str:

@@ -18,6 +18,8 @@ from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
 from tiered.records.native import crc32c
 
 WINDOW = 5
+UNSEEN = -1
+"""This process has not seen the producer write: it is known from a snapshot or the log."""
 SEQUENCE_MAX = 2**31 - 1
 
 _HEAD = struct.Struct(">hI")
@@ -71,10 +73,11 @@ class Producer:
     epoch: int
     batches: list[Written] = field(default_factory=list)
     timestamp: int = -1
-    """When it last wrote, by the broker's clock (Kafka: by its records): of old records replayed today nothing is
-    forgotten between two tries."""
+    """Of its last record."""
     coordinator_epoch: int = -1
     txn_first_offset: int = -1
+    seen_ms: int = field(default=UNSEEN, compare=False)
+    """When it last wrote, by the broker's clock."""
 
     def find(self, first_sequence: int, last_sequence: int) -> Written | None:
         for written in self.batches:
@@ -144,7 +147,7 @@ class ProducerStates:
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def apply(self, batch: Walked, now_ms: int) -> None:
+    def apply(self, batch: Walked, now_ms: int = UNSEEN) -> None:
         """A data batch stands in the log since `now_ms`, with its final offsets."""
         self.end_offset = batch.last_offset + 1
         if batch.producer_id < 0:
@@ -162,12 +165,12 @@ class ProducerStates:
                 batch.base_sequence, _last_sequence(batch), batch.base_offset, batch.last_offset, batch.max_timestamp
             )
         )
-        producer.timestamp = now_ms
+        producer.timestamp, producer.seen_ms = batch.max_timestamp, now_ms
         if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset = batch.base_offset
             self._open[batch.base_offset] = batch.producer_id
 
-    def end_transaction(self, marker: Walked, batch: Buffer, now_ms: int) -> Aborted | None:
+    def end_transaction(self, marker: Walked, batch: Buffer, now_ms: int = UNSEEN) -> Aborted | None:
         """A control batch stands in the log since `now_ms`, its bytes in `batch`; its one record says how the
         transaction ended. Returns the entry for the transaction index when it aborts something."""
         assert marker.attributes & CONTROL
@@ -180,7 +183,7 @@ class ProducerStates:
             producer.epoch = marker.producer_epoch
             producer.batches.clear()
         producer.coordinator_epoch = coordinator_epoch
-        producer.timestamp = now_ms
+        producer.timestamp, producer.seen_ms = marker.max_timestamp, now_ms
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
             return None
@@ -204,11 +207,14 @@ class ProducerStates:
         return min(candidates, default=None)
 
     def expire(self, now_ms: int, idle_ms: int) -> None:
-        """Forgets producers that wrote nothing for `idle_ms` and have no open transaction."""
+        """Forgets producers that wrote nothing for `idle_ms` and have no open transaction. The broker's clock counts
+        (in Kafka their records' timestamps do): who replays old records is not forgotten between two tries. Of those
+        that this process has not seen the time counts from the first look at them."""
         idle: list[int] = []
         for producer in self._producers.values():
-            producer.timestamp = min(producer.timestamp, now_ms)  # of a snapshot that another broker wrote
-            if producer.txn_first_offset < 0 and now_ms - producer.timestamp >= idle_ms:
+            if producer.seen_ms == UNSEEN:
+                producer.seen_ms = now_ms
+            if producer.txn_first_offset < 0 and now_ms - producer.seen_ms >= idle_ms:
                 idle.append(producer.producer_id)
         for producer_id in idle:
             del self._producers[producer_id]

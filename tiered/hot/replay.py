@@ -21,10 +21,10 @@ RECALL_BYTES = 1 << 20
 
 
 def load_producers(
-    files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int, now_ms: int
+    files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int
 ) -> tuple[ProducerStates, int]:
-    """(producers as of `end`, offset of the snapshot used, or where the log begins). Who wrote after that snapshot
-    counts as seen at `now_ms`. Snapshots that do not prove themselves are removed."""
+    """(producers as of `end`, offset of the snapshot used, or where the log begins). Snapshots that do not prove
+    themselves are removed."""
     start = segments[0].base_offset
     for offset in usable_snapshots(snapshots, start, end):
         path = files.path(offset, ".snapshot")
@@ -41,7 +41,7 @@ def load_producers(
         states, offset = ProducerStates(start), start
     for segment in segments[max(holder(segments, offset), 0) :]:
         if segment.base_offset < end and segment.next_offset > offset:
-            _replay(files, states, segment, offset, end, now_ms)
+            _replay(files, states, segment, offset, end)
     states.end_offset = end
     return states, offset
 
@@ -52,7 +52,7 @@ def index_of(files: SegmentFiles, segment: Segment) -> bytes:
     return data[: sound_offsets(data, segment.size)]
 
 
-def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int, now_ms: int) -> None:
+def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int) -> None:
     position = 0
     if start > segment.base_offset:
         position = position_for(index_of(files, segment), start - segment.base_offset)[1]
@@ -65,11 +65,11 @@ def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start
                 continue
             if batch.attributes & _SPECIAL:
                 for one in recent.pop(batch.producer_id, ())[-WINDOW:]:
-                    states.apply(one, now_ms)
+                    states.apply(one)
                 if batch.attributes & CONTROL:
-                    _end_transaction(files, states, segment, batch, now_ms)
+                    _end_transaction(files, states, segment, batch)
                 else:
-                    states.apply(batch, now_ms)
+                    states.apply(batch)
             elif batch.producer_id in recent:
                 recent[batch.producer_id].append(batch)
             else:
@@ -77,13 +77,11 @@ def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start
         for written in recent.values():
             # Of a producer that only goes on, the last window is all that remains.
             for one in written[-WINDOW:]:
-                states.apply(one, now_ms)
+                states.apply(one)
 
 
-def _end_transaction(
-    files: SegmentFiles, states: ProducerStates, segment: Segment, marker: Walked, now_ms: int
-) -> None:
-    aborted = states.end_transaction(marker, files.log(segment.base_offset).pread(marker.at, marker.size), now_ms)
+def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: Walked) -> None:
+    aborted = states.end_transaction(marker, files.log(segment.base_offset).pread(marker.at, marker.size))
     if aborted is not None:
         file = files.open(files.path(segment.base_offset, ".txnindex"), create=True)
         if aborted not in decode_aborted(file.pread(0, file.size())):

@@ -69,7 +69,7 @@ def sections(tail: Tail, segment: Segment, from_offset: int | None) -> Sections:
     end = segment.next_offset
     snapshot = files.read(files.path(end, ".snapshot"))
     if snapshot is None:
-        snapshot = load_producers(files, tail.segments, tail.snapshots(), end, tail.now_ms())[0].snapshot()
+        snapshot = load_producers(files, tail.segments, tail.snapshots(), end)[0].snapshot()
     aborted = decode_aborted(files.read(files.path(segment.base_offset, ".txnindex")) or b"")
     return Sections(
         first,

@@ -194,10 +194,6 @@ class Tail:
             if owner != topic_id:
                 raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {topic_id}")
 
-    def now_ms(self) -> int:
-        """The broker's clock."""
-        return self._clock.wall_ms()
-
     def save_epochs(self) -> None:
         self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
 
