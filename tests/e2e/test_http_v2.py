@@ -65,6 +65,27 @@ def test_a_record_that_its_partition_refuses_is_named_and_the_others_are_in(tmp_
     run(tmp_path, story)
 
 
+def test_records_that_together_exceed_a_segment_go_into_several(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t", 1, segment_bytes="4096")
+        records = [{"value": "x" * 900} for _ in range(30)]
+        offsets = (await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)).json["offsets"]
+        assert [each["offset"] for each in offsets] == list(range(30))
+
+    run(tmp_path, story)
+
+
+def test_an_answer_that_cannot_be_given_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        for path in ("/topics/t", "/topics/t/partitions/0"):
+            body = {"records": [{"value": 1}]}
+            assert (await site.ask("POST", path, body, kind=JSON, accept="text/html")).status == 406
+        assert (await site.get("/topics/t/partitions/0/offsets")).json["end_offset"] == 0
+
+    run(tmp_path, story)
+
+
 def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t")

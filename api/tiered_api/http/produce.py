@@ -115,7 +115,8 @@ async def _append_some(
             for n in numbers:
                 outcomes[n] = from_named(error)
             continue
-        for batch in batches(records, numbers, replica.config.max_message_bytes):
+        limit = min(replica.config.max_message_bytes, replica.config.segment_bytes)
+        for batch in batches(records, numbers, limit):
             for n, outcome in zip(batch, await _outcomes(site, replica, [records[n] for n in batch]), strict=True):
                 outcomes[n] = outcome
     return outcomes

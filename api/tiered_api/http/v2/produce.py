@@ -9,11 +9,12 @@ from aiohttp import web
 
 from tiered.metadata.image import TopicImage
 from tiered_api.http import media
+from tiered_api.http.answers import as_json
 from tiered_api.http.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.formats import Incoming, record_v2
 from tiered_api.http.produce import Placed, append_many, topic_image
 from tiered_api.http.request import Request, malformed
-from tiered_api.http.v2.topics import shown
+from tiered_api.http.v2.topics import wanted
 
 FORMS = {media.V2_BINARY: "binary", media.V2_JSON: "json", media.V2: "binary", media.JSON: "binary"}
 NOT_RETRIABLE, RETRIABLE = 1, 2
@@ -36,11 +37,12 @@ async def produce_to_partition(request: Request) -> web.StreamResponse:
 
 
 async def _produce(request: Request, topic: TopicImage, form: str, partition: int | None) -> web.StreamResponse:
+    kind = wanted(request)
     body = await request.whole()
     records = await request.site.work(len(body), read_body, body, form, request.site.clock.wall_ms(), partition)
     outcomes = await append_many(request.site, topic, records)
     offsets = [_offset(outcome) for outcome in outcomes]
-    return shown(request, {"offsets": offsets, "key_schema_id": None, "value_schema_id": None})
+    return as_json({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, kind=kind)
 
 
 def read_body(body: bytes, form: str, now_ms: int, partition: int | None) -> list[Incoming]:

@@ -17,9 +17,14 @@ from tiered_api.http.request import Request
 ANSWER_TYPES = (media.V2, media.JSON)
 
 
+def wanted(request: Request) -> str:
+    """The media type of an answer: v2's, or plain JSON for who prefers that; HttpError 406 for who takes neither."""
+    return media.answer_type(request.headers.get("Accept"), ANSWER_TYPES)
+
+
 def shown(request: Request, value: Any) -> Answer:
-    """`value` in v2's media type, or as plain JSON for who prefers that."""
-    return as_json(value, kind=media.answer_type(request.headers.get("Accept"), ANSWER_TYPES))
+    """`value` in the type that is wanted."""
+    return as_json(value, kind=wanted(request))
 
 
 def partition_v2(number: int, partition: PartitionImage) -> dict[str, Any]:
