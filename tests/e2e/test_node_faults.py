@@ -182,3 +182,20 @@ def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> No
         await site.stop()
 
     run(story)
+
+
+def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 12)
+        await site.until(lambda: replica.cold_end_offset >= 9)
+        first = replica.log.closed_segments()[0]
+        await site.crash(site.machine.kill)
+        site.machine.disk.open(f"log/t-0/{first.base_offset:020d}.log").truncate(first.size - 1)
+        again = (await site.start()).replica("t", 0)
+        assert again.log.gaps == [(first.next_offset - 1, first.next_offset)]
+        assert await read_values(again, 0) == numbers(0, 12)
+        await site.stop()
+
+    run(story)

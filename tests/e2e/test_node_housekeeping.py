@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
 from tests.sim.disk import Op
+from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered import housekeeping
 from tiered.records.batch import encode
 from tiered.replication.replica import Replica
@@ -106,6 +107,47 @@ def test_others_have_their_turn_between_two_rolls() -> None:
             turns += 1
             await asyncio.sleep(0 if seen else 0.5)
         assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
+        await site.stop()
+
+    run(story)
+
+
+def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() -> None:
+    """Such logs come from Kafka: here nobody can begin a transaction yet."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await hot(site)
+        for one in (data(0, 0, 1), marker(1, 1, commit=True)):
+            replica.log.append_as_follower(one, now_ms=0)
+        await replica.append(batch([b"v"]))
+        assert replica.last_stable_offset == replica.high_watermark == 3
+        await site.crash(site.machine.kill)
+        again = (await site.start()).replica("t", 0)
+        assert again.last_stable_offset == again.high_watermark == 3
+        await site.stop()
+
+    run(story)
+
+
+def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await hot(site)
+        await fill(replica, 5)
+        for how in (site.machine.kill, site.machine.power_cut):
+            await replica.flush()
+            await site.crash(how)
+            site.machine.disk.capacity = 1
+            replica = (await site.start()).replica("t", 0)
+            assert await read_values(replica, 0) == numbers(0, 5)
+            site.machine.disk.capacity = None
+            await asyncio.sleep(5)
+        await fill(replica, 1, start=5)
+        assert await read_values(replica, 0) == numbers(0, 6)
+        await site.stop()
+        await site.start()
+        assert site.node.health().problems == []
         await site.stop()
 
     run(story)

@@ -105,8 +105,9 @@ class DiskLog:
         """
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         whole = same_boot or clean
-        trusted_to = recovery.EVERYTHING if whole else recovery_point
-        opened = Opening(own, config, clock.wall_ms(), trusted_to).run(start_offset)
+        opened = Opening(own, config, clock.wall_ms(), recovery.EVERYTHING if whole else recovery_point).run(
+            start_offset
+        )
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.cut_bytes)
         end = opened.segments[-1].next_offset
         self = cls(
@@ -122,7 +123,12 @@ class DiskLog:
         )
         self._tail.claim(topic_id)
         if not whole:
-            await self.flush()
+            try:
+                await self.flush()
+            except Unavailable as error:
+                if error.final:
+                    raise
+                await self.flush(end)  # no room for indexes: they only cost the next start time
         return self
 
     def close(self) -> None:

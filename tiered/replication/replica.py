@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tiered.cold.manifest import Manifest
 from tiered.config import TopicConfig
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.ports import Clock, FileSlice
@@ -322,10 +322,19 @@ class Replica:
         data: Data | None = b""
         if offset < bound:
             if offset >= self.log.local_start_offset:
-                data = self.log.read(offset, max_bytes, end_offset=bound)
+                data = await self._read_hot(offset, max_bytes, bound)
             else:
                 data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
         return Fetched(data or b"", committed, start, stable)
+
+    async def _read_hot(self, offset: int, max_bytes: int, bound: int) -> Data | None:
+        """What a damaged local file lacks may be cold."""
+        try:
+            return self.log.read(offset, max_bytes, end_offset=bound)
+        except Corrupt:
+            if offset >= self.cold_end_offset:
+                raise
+            return await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
 
     async def _until_more(self, seen: Fetched) -> None:
         """Returns once the high watermark is beyond what `seen` saw."""
