@@ -1,0 +1,125 @@
+"""Whatever is asked in the words of /openapi.json, and in words close to them: no answer is a fault of the broker, and
+each has the form that the document promises."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.http_site import RAW, Answer, Site, run
+from tiered.records.batch import Codec, encode
+
+REQUESTS = 500
+TOPICS = ("t", "u", "-")
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 1 << 31, 1 << 63, -(1 << 63), 1 << 64, 1e308, 1.5, "", "a", "\0", "é", "x" * 300),
+    *("../..", "%2e", "1", "true", [], {}, [None], [[]], {"a": 1}, "YQ==", "-", "2013-01-01T00:00:00Z", "9" * 400),
+)
+STRINGS = ("a", "YQ==", "t", "retention.ms", "60000", "x" * 50, "delete", "-1", "zstd")
+ODD_NAMES = (
+    *("nosuch", "..", "%2e%2e", "%00", "%ff", "a%2Fb", "x" * 250, "x" * 3000, "0", "9", "-1", "9" * 11, "latest"),
+    *("%E2%82%AC", "%", "%zz", "+", ";", "'", "<", "{", "|", "^", "`"),
+)
+QUERIES = ("0", "1", "-1", "latest", "earliest", "20", "x", "", "9" * 25, "string", "json", "%00", "1.5")
+ACCEPTED = ("", "*/*", "application/json", RAW, "application/vnd.kafka.v2+json", "text/html", "a;q=x")
+METHODS = ("GET", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "TRACE")
+
+
+class Asker:
+    """Draws requests from a document."""
+
+    def __init__(self, seed: int, document: dict[str, Any], cluster_id: str) -> None:
+        self.chance = random.Random(seed)
+        self._schemas = document["components"]["schemas"]
+        self._cluster_id = cluster_id
+        paths = document["paths"].items()
+        self.operations = [(path, verb.upper(), each) for path, verbs in paths for verb, each in verbs.items()]
+
+    def often(self, share: float) -> bool:
+        return self.chance.random() < share
+
+    def value(self, schema: dict[str, Any], depth: int = 0) -> Any:
+        """Something like what a schema describes."""
+        if "$ref" in schema:
+            schema = self._schemas[schema["$ref"].rpartition("/")[2]]
+        kind = schema.get("type")
+        if self.often(0.1) or depth > 6 or kind is None:
+            return self.chance.choice(ODD_VALUES)
+        if kind == "array":
+            return [self.value(schema["items"], depth + 1) for _ in range(self.chance.choice((0, 1, 1, 3)))]
+        if kind == "object":
+            needed, inside = schema.get("required", ()), schema.get("properties", {}).items()
+            share = {name: 0.95 if name in needed else 0.5 for name, _ in inside}
+            return {name: self.value(each, depth + 1) for name, each in inside if self.often(share[name])}
+        if kind == "string":
+            return self.chance.choice(schema.get("enum", STRINGS))
+        return self.chance.choice((0, 1, 2, 5, -1, 10**9) if kind == "integer" else (True, False))
+
+    def target(self, path: str, operation: dict[str, Any]) -> str:
+        """An address of an operation, mostly of something that is there."""
+        there = {"cluster": self._cluster_id, "topic": self.chance.choice(TOPICS), "partition": "0", "broker": "1"}
+        query = []
+        for parameter in operation.get("parameters", ()):
+            name = parameter["name"]
+            if parameter["in"] == "query":
+                query += [f"{name}={self.chance.choice(QUERIES)}"] if self.often(0.4) else []
+                continue
+            good = there.get(name, "retention.ms")
+            path = path.replace(f"{{{name}}}", good if self.often(0.85) else self.chance.choice(ODD_NAMES))
+        return quote(path + ("?" + "&".join(query) if query else ""), safe="/?=&%:;+,'-")
+
+    def body(self, kind: str, schema: dict[str, Any]) -> bytes:
+        """A body of a media type, now and then with a byte changed or an end that is missing."""
+        if kind == RAW:
+            data = bytearray(encode([(0, b"k", b"v" * 50, ())] * 3, codec=self.chance.choice(list(Codec))))
+        else:
+            data = bytearray(json.dumps(self.value(schema)).encode())
+        if self.often(0.1):
+            data[self.chance.randrange(len(data))] = self.chance.randrange(256)
+        return bytes(data[: self.chance.randrange(len(data))] if self.often(0.05) else data)
+
+
+def fault_of(answer: Answer, method: str, operation: dict[str, Any]) -> str:
+    """What is wrong with an answer; empty when nothing is."""
+    if answer.status >= 500:
+        return "a fault of the broker"
+    if answer.status == 204 or method == "HEAD":
+        return "a body where none belongs" if answer.body else ""
+    if answer.status >= 400:
+        error = answer.json
+        code = error["error_code"]
+        whole = set(error) == {"error_code", "message"} and error["message"] and "Error" not in error["message"]
+        return "" if whole and answer.status in (code, code // 100) else "not an error in the one form"
+    if str(answer.status) not in operation["responses"] and answer.status != 200:
+        return "a status that is not in the document"
+    if "json" in answer.headers["Content-Type"] and answer.body:
+        for line in answer.body.splitlines():
+            json.loads(line)
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_request_is_answered_with_a_fault_of_the_broker(tmp_path: Path, seed: int) -> None:
+    async def story(site: Site) -> None:
+        document = (await site.get("/openapi.json")).json
+        asker = Asker(seed, document, site.node.cluster_id)
+        answered: set[int] = set()
+        for number in range(REQUESTS):
+            for topic in TOPICS if number % 50 == 0 else ():
+                await site.ask("POST", f"{site.cluster}/topics", {"topic_name": topic})
+            path, documented, operation = asker.chance.choice(asker.operations)
+            method = documented if asker.often(0.95) else asker.chance.choice(METHODS)
+            target, accept = asker.target(path, operation), asker.chance.choice(ACCEPTED)
+            content = operation.get("requestBody", {}).get("content", {})
+            kind, shape = asker.chance.choice(list(content.items()) or [("", {"schema": {}})])
+            body = asker.body(kind, shape["schema"]) if kind else None
+            asked = (seed, number, method, target, accept, body)
+            answer = await site.ask(method, target, body, kind=kind, accept=accept)
+            assert not fault_of(answer, method, operation), (fault_of(answer, method, operation), asked, answer)
+            answered.add(answer.status)
+        assert {200, 204, 400, 404, 405, 406, 422} <= answered
+
+    run(tmp_path, story)
