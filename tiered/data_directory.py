@@ -110,8 +110,11 @@ class DataDirectory:
         """Where the log of a partition lies."""
         return f"{ROOT}/{at}"
 
-    def tidy(self, known: Mapping[TopicPartition, str]) -> None:
-        """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition."""
+    def tidy(self, known: Mapping[TopicPartition, str], found: Found) -> None:
+        """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
+
+        A topic id that a power cut tore off was never durable, so nothing of that log was: it may be of an earlier
+        topic of that name, and goes too."""
         for name in self._disk.list(ROOT):
             if name.endswith(CONDEMNED):
                 self._disk.remove(f"{ROOT}/{name}")
@@ -120,12 +123,17 @@ class DataDirectory:
             owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE) if dash else None
             if owner is None or not number.isdecimal():
                 continue
+            at = TopicPartition(topic, int(number))
+            if not found.whole and at not in found.recovery_points and checkpoints.is_torn_metadata(owner):
+                log.warning("log that was never durable goes name=%s", name)
+                self._disk.remove(f"{ROOT}/{name}")
+                continue
             try:
                 topic_id = checkpoints.parse_metadata(owner, where=name)
             except Corrupt as error:
                 log.warning("log directory keeps its place unread name=%s why=%s", name, error)
                 continue
-            if known.get(TopicPartition(topic, int(number))) != topic_id:
+            if known.get(at) != topic_id:
                 log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
                 self._disk.remove(f"{ROOT}/{name}")
 
@@ -133,6 +141,7 @@ class DataDirectory:
         """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
         aside = f"{ROOT}/{at}.{topic_id}{CONDEMNED}"
         if self._disk.exists(self.path(at)):
+            self._disk.remove(aside)
             self._disk.rename(self.path(at), aside)
             self._condemned.append((due_ms, aside))
 

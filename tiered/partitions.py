@@ -6,6 +6,7 @@ A partition that cannot be opened or agreed with the bucket is not served; it is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 
@@ -84,7 +85,7 @@ class Partitions:
         Whether all could be opened."""
         self._found = found
         known = dict(held(image, self.settings.node_id))
-        self._directory.tidy({at: topic.topic_id for at, topic in known.items()})
+        self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
         for at, topic in known.items():
             try:
                 self._logs[at] = await self._open(at, topic, found)
@@ -178,6 +179,8 @@ class Partitions:
     async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
         assert self._found is not None
         if lead.at not in self._logs:
+            if lead.fresh:  # whatever lies there is of an earlier topic of that name
+                self._put_aside(lead.at, f"before-{lead.topic_id}", 0)
             # What is created now has no past to doubt, and no fsync to wait for.
             unknown = self._found._replace(
                 recovery_points={}, log_starts={}, same_boot=lead.fresh or self._found.same_boot
@@ -235,14 +238,20 @@ class Partitions:
         if replica is not None:
             self._cold.manifests.forget(replica.pid)
         hot = self._logs.pop(at, None)
-        delay_ms = hot.config.file_delete_delay_ms if hot is not None else 0
-        try:
-            if hot is not None:
+        delay_ms = 0
+        if hot is not None:
+            delay_ms = hot.config.file_delete_delay_ms
+            with contextlib.suppress(Unavailable):  # a full disk does not take indexes that nobody needs
                 hot.close()
-            self._files.forget_below(self._directory.path(at))  # of a log that was never opened to the end, too
-            self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
+        try:
+            self._put_aside(at, topic_id, delay_ms)
         except Unavailable as error:
-            log.warning("log of a deleted topic stays until the next start partition=%s why=%s", at, error)
+            log.warning("log of a deleted topic stays for now partition=%s why=%s", at, error)
+
+    def _put_aside(self, at: TopicPartition, topic_id: str, delay_ms: int) -> None:
+        """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
+        self._files.forget_below(self._directory.path(at))  # of a log that was never opened to the end, too
+        self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

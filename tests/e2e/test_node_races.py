@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
+from tests.sim.disk import DiskFault
 from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Unavailable
 from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
@@ -179,6 +180,61 @@ def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
         await asyncio.sleep(300)
         await site.bucket.store(site.machine.faults, site.machine.clock).list("")
         assert not [key for key in site.bucket.objects if key.startswith("data/")]
+        await site.stop()
+
+    run(story)
+
+
+def test_a_name_taken_again_means_another_topic_although_the_old_log_could_not_be_put_aside() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await fill(await site.create(), 2)
+        disk = site.machine.disk
+        disk.faults += [DiskFault("rename", "log/t-0", "EMFILE") for _ in range(9)]
+        await site.node.submit(DeleteTopic("t"))
+        disk.faults.clear()
+        assert disk.exists("log/t-0")
+        disk.open("log/t-0/partition.metadata").truncate(0)
+        again = await site.create()
+        assert again.high_watermark == 0
+        await fill(again, 1, start=7)
+        assert await read_values(again, 0) == numbers(7, 8)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_deleted_on_a_full_disk_makes_way_for_the_next_of_its_name() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
+        await fill(replica, 9)
+        site.machine.disk.capacity = 1
+        await site.node.submit(DeleteTopic("t"))
+        site.machine.disk.capacity = None
+        again = await site.create()
+        assert again.high_watermark == 0
+        await site.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(44), b"version: 0\ntopic_id: AB"])
+def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> None:
+    """Nothing of it was ever durable, and it may be of an earlier topic of that name."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        await fill(await site.create(), 2)
+        await site.crash(site.machine.kill)
+        disk = site.machine.disk
+        disk.remove("log/.boot")
+        name = disk.open("log/t-0/partition.metadata")
+        name.truncate(0)
+        name.append([torn])
+        again = (await site.start()).replica("t", 0)
+        assert again.high_watermark == 0
+        assert again.explain()["possible_loss"]["from_offset"] == 0
         await site.stop()
 
     run(story)

@@ -77,6 +77,11 @@ def parse_metadata(data: bytes, *, where: str = "") -> str:
     return fields["topic_id"]
 
 
+def is_torn_metadata(data: bytes) -> bool:
+    """Whether this is what a power cut leaves of an unsynced `partition.metadata`: nothing, zeros or its beginning."""
+    return len(data.rstrip(b"\0")) < len(encode_metadata("x" * 22))
+
+
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     return encode_rows(f"{at.topic} {at.partition} {offset}" for at, offset in sorted(offsets.items()))
 
