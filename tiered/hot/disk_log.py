@@ -98,16 +98,14 @@ class DiskLog:
         files: OpenFiles | None = None,
     ) -> DiskLog:
         """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together.
-
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
         flush. Refused when the directory belongs to another topic id.
         """
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         whole = same_boot or clean
-        opened = Opening(own, config, clock.wall_ms(), recovery.EVERYTHING if whole else recovery_point).run(
-            start_offset
-        )
+        trusted_to = recovery.EVERYTHING if whole else recovery_point
+        opened = Opening(own, config, clock.wall_ms(), trusted_to).run(start_offset)
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.cut_bytes)
         end = opened.segments[-1].next_offset
         self = cls(
@@ -128,7 +126,7 @@ class DiskLog:
             except Unavailable as error:
                 if error.final:
                     raise
-                await self.flush(end)  # no room for indexes: they only cost the next start time
+                await self.flush(end)  # no room for indexes, which only save time
         return self
 
     def close(self) -> None:
