@@ -225,6 +225,12 @@ def trim(node: Node, start: int, opened: Opened) -> Node | None:
     return _summary(node.key, node.level, alive)
 
 
+def holds(spill: Spill, nodes: Sequence[Node]) -> bool:
+    """Whether these can be the contents of a spill: its live offsets are theirs, and they are of lower levels."""
+    begin, end = nodes[0].base_offset, nodes[-1].next_offset
+    return begin <= spill.base_offset and end == spill.next_offset and all(node.level < spill.level for node in nodes)
+
+
 def _summary(key: str, level: int, nodes: Sequence[Node]) -> Spill:
     return Spill(
         key=key,

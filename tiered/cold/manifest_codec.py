@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tiered.cold.layout import SectionRef
+from tiered.cold.layout import SectionRef, parse_key
 from tiered.cold.manifest import Manifest, Node, SegmentEntry, Spill
 from tiered.cold.sealed import seal, unseal
 from tiered.errors import Code, Corrupt, Refused
@@ -92,11 +92,14 @@ def decode_sub(data: bytes, where: str) -> tuple[Node, ...]:
     """The nodes of a sub-manifest, in order of offset. Corrupt, Refused when a newer program wrote it."""
     body = _body(data, where)
     try:
-        nodes = _nodes(body)
+        nodes, pid = _nodes(body), PartitionId(TopicId(str(body["topic_id"])), int(body["partition"]))
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"sub-manifest is not such a document: {error!r}"[:200], where=where) from None
     if not nodes or any(a.next_offset != b.base_offset for a, b in pairwise(nodes)):
         raise Corrupt("sub-manifest has a gap or is empty", where=where)
+    name = parse_key(where)
+    if name is not None and name.partition != pid:
+        raise Corrupt(f"sub-manifest of {pid} under another's key", where=where)
     return nodes
 
 

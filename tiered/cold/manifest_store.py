@@ -26,6 +26,7 @@ from tiered.cold.manifest import (
     check_change,
     find_node,
     find_node_by_time,
+    holds,
     wrote,
 )
 from tiered.cold.manifest_codec import decode, decode_sub, encode, encode_sub
@@ -108,6 +109,8 @@ class ManifestStore:
             if read is None:
                 raise Corrupt("sub-manifest is missing", where=spill.key)
             nodes, _ = read
+            if not holds(spill, nodes):
+                raise Corrupt("sub-manifest is not the one that the manifest means", where=spill.key)
             self._remember(spill.key, nodes)
         self._opened.move_to_end(spill.key)
         return nodes

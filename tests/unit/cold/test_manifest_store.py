@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,10 @@ from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, entry
 from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, Opened
-from tiered.cold.manifest_codec import decode
+from tiered.cold.manifest_codec import decode, encode_sub
 from tiered.cold.manifest_store import Change
 from tiered.errors import Corrupt, Fenced, Unavailable
+from tiered.ids import PartitionId
 
 
 def adding(base: int, epoch: int = 1) -> Change:
@@ -339,5 +341,31 @@ def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
         with pytest.raises(Fenced):
             await broker.take_over(2)
         assert not broker.manifests.undecided
+
+    rig.run(story)
+
+
+def test_a_sub_manifest_that_another_one_stands_for_is_corrupt() -> None:
+    """Well-formed and proved, but of other offsets, of another level, or of another partition."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker(fan=4)
+        for base in range(0, 160, 10):
+            await add(broker, base)
+        manifest = await broker.manifests.load(PID)
+        assert manifest is not None
+        first, second = manifest.spilled[:2]
+        nodes = await broker.manifests.open(first)
+        other = PartitionId(PID.topic_id, PID.partition + 1)
+        for body in (
+            rig.bucket.objects[second.key].data,
+            encode_sub(PID, 1, [replace(first, level=first.level)]),
+            encode_sub(other, 1, nodes),
+        ):
+            await rig.bucket.memory.put(first.key, body)
+            with pytest.raises(Corrupt) as corrupt:
+                await rig.broker("reader").manifests.find(manifest, 5)
+            assert corrupt.value.where == first.key
 
     rig.run(story)
