@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from tiered.cold.manifest import Manifest, NeedsOpen
-from tiered.cold.planner import expire
+from tiered.cold.layout import manifest_key
+from tiered.cold.manifest import Manifest, NeedsOpen, SegmentEntry
+from tiered.cold.planner import expire, may_expire
 from tiered.config import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot import retention
@@ -49,6 +50,7 @@ class Tiering:
         self._busy: set[Replica] = set()
         self._failures: dict[Replica, int] = {}
         self._sweep_at: dict[Replica, int] = {}
+        self._oldest: dict[Replica, SegmentEntry] = {}
         self._wake = asyncio.Event()
         self._places = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
         self._failed = metrics.counter(
@@ -128,6 +130,7 @@ class Tiering:
         self._due.pop(replica, None)
         self._failures.pop(replica, None)
         self._sweep_at.pop(replica, None)
+        self._oldest.pop(replica, None)
 
     async def tier(self, replica: Replica) -> None:
         """One pass: copy all that is closed, expire, drop what need not be here, sweep. A step that fails does not keep
@@ -184,7 +187,9 @@ class Tiering:
                 local_bytes_above_cold=above, now_ms=now_ms, opened={},
             )  # fmt: skip
         except NeedsOpen:
-            plan = None
+            oldest = await self._oldest_segment(replica, manifest)
+            if not may_expire(manifest, oldest, replica.config, local_bytes_above_cold=above, now_ms=now_ms):
+                return
         else:
             if plan is None:
                 return
@@ -194,6 +199,18 @@ class Tiering:
         )
         replica.manifest = manifest = written or manifest
         replica.log.advance_start(manifest.log_start_offset)
+
+    async def _oldest_segment(self, replica: Replica, manifest: Manifest) -> SegmentEntry:
+        """The segment that holds the log start; looked up in the sub-manifests once for each."""
+        start, known = manifest.log_start_offset, self._oldest.get(replica)
+        if known is None or not known.base_offset <= start < known.next_offset:
+            known = await replica.cold.manifests.find(manifest, start)
+            if known is None:
+                raise Corrupt(
+                    f"the manifest names no segment at its log start {start}", where=manifest_key(replica.pid)
+                )
+            self._oldest[replica] = known
+        return known
 
     async def _retain(self, replica: Replica) -> None:
         """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then

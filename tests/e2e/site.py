@@ -11,6 +11,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
 from tests.sim.store import SimBucket
 from tests.sim.world import SimMachine
+from tiered.cold.manifest import FAN
 from tiered.config import Settings
 from tiered.metadata.requests import (
     CreateTopic,
@@ -42,11 +43,11 @@ class Site:
         self.machine = SimMachine(loop, "one", self.bucket, self.network)
         self.node = self._fresh(QUICK)
 
-    def _fresh(self, settings: Settings) -> Node:
-        return Node(settings, self.machine.process(), Metrics())
+    def _fresh(self, settings: Settings, fan: int = FAN) -> Node:
+        return Node(settings, self.machine.process(), Metrics(), manifest_fan=fan)
 
-    async def start(self, settings: Settings = QUICK) -> Node:
-        self.node = self._fresh(settings)
+    async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Node:
+        self.node = self._fresh(settings, fan)
         await self.node.start()
         return self.node
 

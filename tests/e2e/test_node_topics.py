@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.e2e.site import Site, batch, fill, numbers, read_values, run
+from tiered.cold import manifest_store
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
 from tiered.metadata.requests import (
@@ -187,6 +188,32 @@ def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
         before = site.node.store.requests()
         await asyncio.sleep(60 * 60)
         assert site.node.store.requests() - before <= 60
+        await site.stop()
+
+    run(story)
+
+
+def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More sub-manifests than are kept in memory: the oldest segment is looked up once, not at every pass."""
+    monkeypatch.setattr(manifest_store, "OPENED_MAX", 1)
+
+    async def story(site: Site) -> None:
+        await site.start(fan=2)
+        replica = await site.create(segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
+        await fill(replica, 40)
+        await site.until(lambda: replica.cold_end_offset == 39)
+        assert replica.manifest is not None and max(node.level for node in replica.manifest.nodes) >= 2
+        await site.stop()
+        node = await site.start(fan=2)
+        written = len(site.bucket.written)
+        await asyncio.sleep(60)
+        assert not [key for key, _ in site.bucket.written[written:] if key.endswith("/manifest")]
+        await asyncio.sleep(20 * 60)
+        before = node.store.requests()
+        await asyncio.sleep(60 * 60)
+        assert node.store.requests() - before == 0
+        await node.submit(AlterTopicConfigs("t", {"retention.bytes": "20000"}))
+        await site.until(lambda: node.replica("t", 0).log_start_offset > 0)
         await site.stop()
 
     run(story)

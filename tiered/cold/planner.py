@@ -87,15 +87,30 @@ def expire(
     surplus = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
     start, why = manifest.log_start_offset, ""
     for entry in _oldest_first(manifest.nodes, manifest.log_start_offset, opened):
-        if limits.retention_ms >= 0 and now_ms - _age_mark(entry) > limits.retention_ms:
-            why = "retention.ms"
-        elif limits.retention_bytes >= 0 and surplus >= entry.log_bytes:
-            why = "retention.bytes"
-        else:
+        reason = _over(entry, surplus, limits, now_ms)
+        if not reason:
             break
+        why = reason
         surplus -= entry.log_bytes
         start = entry.next_offset
     return Expiry(start, why) if start > manifest.log_start_offset else None
+
+
+def may_expire(
+    manifest: Manifest, oldest: SegmentEntry, limits: Limits, *, local_bytes_above_cold: int, now_ms: int
+) -> bool:
+    """Whether `expire` would find anything, told by the oldest live segment alone: no sub-manifest need be opened."""
+    surplus = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
+    return bool(_over(oldest, surplus, limits, now_ms))
+
+
+def _over(entry: SegmentEntry, surplus: int, limits: Limits, now_ms: int) -> str:
+    """The limit that lets this oldest segment go; "" while none does."""
+    if limits.retention_ms >= 0 and now_ms - _age_mark(entry) > limits.retention_ms:
+        return "retention.ms"
+    if limits.retention_bytes >= 0 and surplus >= entry.log_bytes:
+        return "retention.bytes"
+    return ""
 
 
 def _age_mark(entry: SegmentEntry) -> int:
