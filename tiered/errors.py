@@ -79,11 +79,13 @@ class Refused(Exception):
 
 
 class Unavailable(Exception):
-    """A port could not do it now: the store, the disk or a peer. The same call may be made again unless `final`."""
+    """A port could not do it now: the store, the disk or a peer. The same call may be made again unless `final`.
+    `refused`: the other side answered, and said no (credentials, permissions, a bucket that is not there)."""
 
-    def __init__(self, why: str, *, final: bool = False) -> None:
+    def __init__(self, why: str, *, final: bool = False, refused: bool = False) -> None:
         super().__init__(why)
         self.final = final
+        self.refused = refused
 
 
 class Corrupt(Exception):

@@ -52,8 +52,9 @@ def assess(
             f"disk full since {_when(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
         )
     if outage is not None:
+        state = "refuses requests" if outage.refused else "unreachable"
         problems.append(
-            f"store unreachable since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
+            f"store {state} since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
             f" {pending_metadata} changes of metadata wait ({outage.why})"
         )
     elif metadata_trouble:

@@ -114,6 +114,7 @@ def test_a_refusal_is_unavailable_and_final_only_when_the_store_cannot(
             with pytest.raises(Unavailable, match=re.escape(store.url)) as caught:
                 await call
             assert caught.value.final == final
+            assert caught.value.refused == (status == 403)
 
     run(body)
 

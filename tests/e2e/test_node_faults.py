@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.site import Site, fill, numbers, read_values, run
 from tests.sim.disk import DiskFault
 from tiered.cold.faulty import Fault, Kind
+from tiered.cold.observed import Outage
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metadata.requests import (
     CreateTopic,
@@ -196,6 +197,16 @@ def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
         again = (await site.start()).replica("t", 0)
         assert again.log.gaps == [(first.next_offset - 1, first.next_offset)]
         assert await read_values(again, 0) == numbers(0, 12)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
+    async def story(site: Site) -> None:
+        node = await site.start()
+        node.store.outage = Outage(0, "AccessDenied", refused=True)
+        assert node.health().problems[0].startswith("store refuses requests since 1970")
         await site.stop()
 
     run(story)

@@ -15,10 +15,12 @@ from tiered.ports import Buffer, Clock, FileSlice, Got, Listed, NotFound, Object
 
 
 class Outage(NamedTuple):
-    """The store has not answered since `since_ms` (wall clock); `why` is the newest failure."""
+    """The store has not served since `since_ms` (wall clock); `why` is the newest failure, `refused` whether it answers
+    and says no."""
 
     since_ms: int
     why: str
+    refused: bool = False
 
 
 class ObservedStore:
@@ -108,7 +110,7 @@ class ObservedStore:
 
     def _failed(self, verb: str, error: Unavailable) -> Unavailable:
         since = self.outage.since_ms if self.outage else self._clock.wall_ms()
-        self.outage = Outage(since, str(error))
+        self.outage = Outage(since, str(error), error.refused)
         self._requests.inc(1, verb, "failed")
         return error
 

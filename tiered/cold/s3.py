@@ -332,5 +332,5 @@ def _words(error: Exception) -> str:
 
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
-    final = isinstance(error, ClientError) and _status(error) in (405, 501)
-    return Unavailable(f"{what} error={_words(error)}", final=final)
+    status = _status(error) if isinstance(error, ClientError) else 0
+    return Unavailable(f"{what} error={_words(error)}", final=status in (405, 501), refused=400 <= status < 500)

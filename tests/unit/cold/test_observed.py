@@ -13,6 +13,7 @@ from tiered.cold.memory import MemoryStore
 from tiered.cold.observed import ObservedStore
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
+from tiered.ports import Got, NotFound
 
 
 def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
@@ -70,4 +71,20 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
             assert line in text, line
         assert store.requests() == 7
 
+    loop.run(story())
+
+
+def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
+    class Locked(MemoryStore):
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+            raise Unavailable("AccessDenied", refused=True)
+
+    async def story() -> None:
+        clock = SimClock(loop)
+        store = ObservedStore(Locked(clock), clock, Metrics())
+        with pytest.raises(Unavailable):
+            await store.get("a")
+        assert store.outage is not None and store.outage.refused
+
+    loop = SimLoop(1)
     loop.run(story())
