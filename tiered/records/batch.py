@@ -53,6 +53,7 @@ __all__ = [
 
 MAX_DECOMPRESSED = 64 << 20
 """Bytes that the records of one batch may become: what stands between a small produce request and all memory."""
+MAX_TIMESTAMP = (1 << 63) - 1
 
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
@@ -172,13 +173,24 @@ def records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> l
 
 
 def check(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> BatchHeader:
-    """Opens every record of a produced batch: as many as its header says, well-formed, offset deltas without a gap.
-    `Corrupt` names the fault; the CRC is not looked at."""
+    """Opens every record of a produced batch: as many as its header says, well-formed, offset deltas without a gap, the
+    latest timestamp as it says. `Corrupt` names the fault; the CRC is not looked at."""
     head = header(buf, at)
     if head.count != head.last_offset_delta + 1:
         raise Corrupt(f"{head.count} records, but last offset delta {head.last_offset_delta}", position=at)
-    native.check_records(payload(buf, at, head, max_bytes=max_bytes), head.count)
+    body = payload(buf, at, head, max_bytes=max_bytes)
+    native.check_records(body, head.count)
+    if not head.is_log_append_time and not _is_latest(body, head):
+        raise Corrupt(f"max timestamp {head.max_timestamp} is not that of its records", position=at)
     return head
+
+
+def _is_latest(body: Buffer, head: BatchHeader) -> bool:
+    """Whether a record has the header's latest timestamp and none a later one."""
+    base, latest = head.base_timestamp, head.max_timestamp
+    if native.first_at_or_after(body, 0, base, latest, head.count) is None:
+        return False
+    return latest == MAX_TIMESTAMP or native.first_at_or_after(body, 0, base, latest + 1, head.count) is None
 
 
 def first_at_or_after(

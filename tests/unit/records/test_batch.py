@@ -150,6 +150,17 @@ def test_check_wants_offsets_without_gaps() -> None:
         check(batch)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("latest", [0, 1004, 1006, -1, (1 << 63) - 1, -(1 << 63)])
+def test_check_wants_the_latest_timestamp_to_be_that_of_a_record(codec: Codec, latest: int) -> None:
+    """Look-up by time and retention believe the header: a record must not hide behind it, nor outlive itself."""
+    batch = bytearray(encode(three(), codec=codec))
+    assert check(batch).max_timestamp == 1005
+    batch[35:43] = latest.to_bytes(8, "big", signed=True)
+    with pytest.raises(Corrupt, match=f"max timestamp {latest} is not that of its records"):
+        check(batch)
+
+
 def test_records_above_the_last_offset_are_corrupt() -> None:
     batch = bytearray(encode(three()))
     batch[23:27] = (1).to_bytes(4, "big")
