@@ -15,7 +15,7 @@ from urllib.parse import quote
 from tiered.cold.store_url import open_store
 from tiered.config import Settings
 from tiered.errors import Unavailable
-from tiered.hot.local_disk import LocalDisk
+from tiered.hot.local_disk import LocalDisk, allow_open_files
 from tiered.ports import Buffer, FileSlice, Stream, World
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 def real_world(settings: Settings) -> World:
     """The five ports of a broker on this machine, by its settings."""
+    allow_open_files()
     clock, rng = SystemClock(), SystemRng()
     disk = LocalDisk(settings.data_dir)
     store = settings.store or f"file://{quote(disk.root)}/{EMBEDDED_BUCKET}"

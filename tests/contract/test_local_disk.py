@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import Refused, Unavailable
-from tiered.hot.local_disk import LocalDisk, LockFile
+from tiered.hot.local_disk import OPEN_FILES_WANTED, LocalDisk, LockFile, allow_open_files
+from tiered.hot.segment_files import OpenFiles
 
 LIMIT_BYTES = 1 << 20
 HOLDER = """
@@ -158,3 +159,26 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=f"cannot lock {tmp_path}/none/.lock: No such file or directory"):
         LockFile(str(tmp_path / "none" / ".lock")).acquire()
+
+
+def test_a_broker_may_open_as_many_files_as_its_user_may() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(before[1], OPEN_FILES_WANTED), before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_many_logs_share_few_open_files(disk: LocalDisk) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    mine = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * mine + 40, before[1]))
+    try:
+        files = OpenFiles(disk)
+        for number in range(500):
+            assert files.get(f"f{number}", create=True).append([b"x"]) == 1
+        assert files.get("f0").pread(0, 9) == b"x"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

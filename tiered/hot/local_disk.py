@@ -14,6 +14,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from tiered.ports import Buffer, Space
 SYNC_THREADS = 4
 GAVE_UP = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
 """Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
+OPEN_FILES_WANTED = 65_536
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
@@ -236,6 +238,14 @@ class LocalFile:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
             self._disk.failure("truncate", self.name, OSError(errno.EIO, error.strerror))
+
+
+def allow_open_files() -> None:
+    """Lets this process open as many files as its user may: what shells give by default is few for a broker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class LockFile:

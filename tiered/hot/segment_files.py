@@ -5,6 +5,7 @@ A file that falls out of the bound is closed by its last user letting go of it: 
 
 from __future__ import annotations
 
+import resource
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from tiered.ports import Disk, File
 from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, Walked
 from tiered.records.native import walk
 
-OPEN_FILES_MAX = 1024
+OPEN_FILES_MAX = 4096
+"""Of the logs; never more than half of what the process may open: the rest is for sockets and the bucket."""
 WINDOW_BYTES = 4096
 WALK_BATCHES = 4096
 
@@ -37,8 +39,9 @@ class OpenFiles:
     """Open files of a disk by path, least recently used first; one for all logs of a broker."""
 
     def __init__(self, disk: Disk, limit: int = OPEN_FILES_MAX) -> None:
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._disk = disk
-        self._limit = limit
+        self._limit = limit if allowed == resource.RLIM_INFINITY else min(limit, max(1, allowed // 2))
         self._files: OrderedDict[str, File] = OrderedDict()
 
     def get(self, path: str, *, create: bool = False) -> File:
