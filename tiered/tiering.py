@@ -60,7 +60,11 @@ class Tiering:
         waiting.read(lambda: float(self.waiting_segments()))
 
     def wake(self, replica: Replica) -> None:
-        """A segment closed, or the time for another try has come."""
+        """A segment closed, a setting changed, or an interval is over. One that failed waits for its pause to end."""
+        if replica not in self._failures:
+            self._enqueue(replica)
+
+    def _enqueue(self, replica: Replica) -> None:
         self._due[replica] = None
         self._wake.set()
 
@@ -123,7 +127,7 @@ class Tiering:
     async def _again(self, replica: Replica, pause: float) -> None:
         await self._clock.sleep(pause)
         if replica in self._failures:
-            self.wake(replica)
+            self._enqueue(replica)
 
     def forget(self, replica: Replica) -> None:
         """It is led here no more."""

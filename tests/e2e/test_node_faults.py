@@ -210,3 +210,25 @@ def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
         await site.stop()
 
     run(story)
+
+
+def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() -> None:
+    """Neither new segments nor the clock hurry a partition whose uploads fail."""
+
+    async def story(site: Site) -> None:
+        node = await site.start()
+        replica = await site.create()
+        site.machine.faults.outage = True
+        began = node.store.requests()
+        for number in range(360):
+            await fill(replica, 3, start=3 * number)
+            await asyncio.sleep(10)
+        assert node.store.requests() - began < 250
+        assert node.health().details["waiting_segments"] >= 350
+        site.machine.faults.outage = False
+        await site.until(lambda: replica.cold_end_offset >= 1070, 300)
+        assert node.health().problems == []
+        assert await read_values(replica, 0) == numbers(0, 1080)
+        await site.stop()
+
+    run(story)
