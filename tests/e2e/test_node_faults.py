@@ -10,7 +10,8 @@ from tests.e2e.site import Site, fill, numbers, read_values, run
 from tests.sim.disk import DiskFault
 from tiered.cold.faulty import Fault, Kind
 from tiered.cold.observed import Outage
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.metadata.layout import BOUNDARY_KEY
 from tiered.metadata.requests import (
     CreateTopic,
 )
@@ -229,6 +230,28 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
         await site.until(lambda: replica.cold_end_offset >= 1070, 300)
         assert node.health().problems == []
         assert await read_values(replica, 0) == numbers(0, 1080)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored() -> None:
+    async def story(site: Site) -> None:
+        node = await site.start()
+        replica = await site.create()
+        await site.bucket.memory.put(BOUNDARY_KEY, b"{}")
+        asked = asyncio.create_task(node.submit(CreateTopic("u")))
+        await asyncio.sleep(10)
+        await fill(replica, 2)
+        assert not asked.done() and not node.ended.is_set()
+        assert any("1 changes of metadata wait" in each and BOUNDARY_KEY in each for each in node.health().problems)
+        await site.bucket.memory.delete([BOUNDARY_KEY])
+        assert (await asked).name == "u"
+        assert node.health().problems == []
+        await site.bucket.memory.put(BOUNDARY_KEY, b"{}")
+        await site.crash(site.machine.kill)
+        with pytest.raises(Corrupt, match=BOUNDARY_KEY):
+            await site.start()
         await site.stop()
 
     run(story)
