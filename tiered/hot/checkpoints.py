@@ -56,7 +56,9 @@ def encode_lineage(lineage: Lineage) -> bytes:
 def parse_lineage(data: bytes, *, where: str = "") -> Lineage:
     """`leader-epoch-checkpoint`; `Corrupt` also when it is not in order."""
     try:
-        pairs = tuple((int(epoch), int(start)) for epoch, start in (row.split() for row in parse_rows(data)))
+        pairs = tuple(
+            (int(epoch), int(start)) for epoch, start in (row.split() for row in parse_rows(data, where=where))
+        )
     except ValueError:
         raise Corrupt("leader epochs are no numbers", where=where) from None
     if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(pairs)):

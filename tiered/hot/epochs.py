@@ -13,7 +13,7 @@ from operator import itemgetter
 from tiered.ids import NO_EPOCH
 
 Lineage = tuple[tuple[int, int], ...]
-"""(leader epoch, first offset written under it), epochs strictly and offsets weakly increasing."""
+"""(leader epoch, first offset written under it), both strictly increasing."""
 
 _EPOCH = itemgetter(0)
 _START = itemgetter(1)

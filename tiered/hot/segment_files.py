@@ -73,12 +73,15 @@ class SegmentFiles:
         self.disk = disk
         self.directory = directory
         self._files = files
+        self._last_log = (-1, "")
 
     def path(self, offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset:020d}{suffix}"
 
     def log(self, base_offset: int) -> File:
-        return self._files.get(f"{self.directory}/{base_offset:020d}.log")
+        if self._last_log[0] != base_offset:
+            self._last_log = base_offset, self.path(base_offset, ".log")
+        return self._files.get(self._last_log[1])
 
     def open(self, path: str, *, create: bool = False) -> File:
         return self._files.get(path, create=create)

@@ -56,3 +56,8 @@ def test_a_saved_file_survives_a_power_cut_whole() -> None:
 
     asyncio.run(run())
     assert checkpoints.load(disk(), "log", "name") is None
+
+
+def test_a_lineage_that_is_no_checkpoint_is_told_by_name() -> None:
+    with pytest.raises(Corrupt, match="t-0/leader-epoch-checkpoint"):
+        checkpoints.parse_lineage(b"7\n0\n", where="t-0/leader-epoch-checkpoint")
