@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import json
 import socket
 from pathlib import Path
@@ -234,6 +235,27 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
         assert (await site.get(path)).status == 200
 
     run(tmp_path, story, Limits(memory_bytes=64 << 20, body_seconds=0.5))
+
+
+def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        host, port = site.url.removeprefix("http://").split(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        for reader, writer in opened:
+            writer.write(
+                b"POST /topics/t HTTP/1.1\r\n" + HOST + b"Content-Type: application/vnd.kafka.json.v2+json\r\n"
+                b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+            )
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        body = gzip.compress(b'{"records":[{"value":1}]}')
+        for _, writer in opened:
+            writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+        for reader, writer in opened:
+            assert status_of(await reader.readuntil(b"\r\n\r\n")) == 200
+            writer.close()
+
+    run(tmp_path, story, Limits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
 
 
 def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:

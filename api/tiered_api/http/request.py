@@ -119,7 +119,10 @@ class Request(web.BaseRequest):
         if encoding is None:
             return data
         await self.hold(limit)
-        return await self.site.work(len(data), inflate, encoding, data, limit)
+        # However few bytes came, they may become `limit`.
+        whole = await self.site.work(limit, inflate, encoding, data, limit)
+        self.settle(len(whole))
+        return whole
 
     async def _gather(self) -> bytes:
         limit = self.site.limits.body_bytes
@@ -139,6 +142,7 @@ class Request(web.BaseRequest):
                     parts.append(part)
         except TimeoutError:
             raise HttpError(408, f"the body did not come within {self.site.limits.body_seconds:g} s") from None
+        self.settle(size)
         return b"".join(parts)
 
     @staticmethod

@@ -170,6 +170,7 @@ async def _pieces(request: Request, opened: Inflater | None) -> AsyncIterator[by
         if opened is None:
             yield piece
             continue
-        async for part in _of_whole(opened.feed(piece, limits.body_bytes)):
+        inflated = await request.site.work(limits.body_bytes, opened.feed, piece, limits.body_bytes)
+        async for part in _of_whole(inflated):
             yield part
     raise HttpError(408, f"the stream has ended: it is {limits.stream_seconds:g} s old")
