@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.e2e.http_site import Site, run
+from tiered.records.batch import header
 
 V2 = "application/vnd.kafka.v2+json"
 BINARY = "application/vnd.kafka.binary.v2+json"
@@ -119,5 +120,20 @@ def test_a_request_of_very_many_records_keeps_their_order_in_one_partition(tmp_p
         offsets = answer.json["offsets"]
         assert [each["offset"] for each in offsets] == list(range(12_000))
         assert len({each["partition"] for each in offsets}) == 1
+
+    run(tmp_path, story)
+
+
+def test_batches_that_the_broker_builds_are_compressed_as_the_topic_says(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        kinds = {"producer": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+        for name, codec in kinds.items():
+            await site.create(name, 1, compression_type=name, compression_gzip_level="-1")
+            sent = {"records": [{"value": "a" * 1000}]}
+            assert (await site.ask("POST", f"/topics/{name}", sent, kind=JSON)).status == 200
+            path = f"/topics/{name}/partitions/0/records?offset=0"
+            stored = (await site.ask("GET", path, accept="application/octet-stream")).body
+            assert header(stored).codec == codec
+            assert (await site.ask("GET", path, accept=JSON)).json[0]["value"] == "a" * 1000
 
     run(tmp_path, story)
