@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tiered.errors import Refused, Unavailable
+from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.metadata.requests import ForgetTopic
 from tiered.replication.replica import Replica
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DELETED_TOPICS_SECONDS = 30.0
+COLLECT_SECONDS = 30.0
 PING_SECONDS = (5.0, 60.0)
 """Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
 UNPROVED_BYTES = 64 << 20
@@ -46,7 +47,8 @@ class Housekeeping:
             group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
-            group.create_task(self._every(DELETED_TOPICS_SECONDS, self.collect))
+            group.create_task(self._every(COLLECT_SECONDS, self.collect_expired))
+            group.create_task(self._every(COLLECT_SECONDS, self.collect_topics))
             group.create_task(self.ping())
 
     async def _every(self, seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
@@ -117,23 +119,31 @@ class Housekeeping:
                 await replica.flush(closed)
         await self._node.partitions.save_offsets()
 
-    async def collect(self) -> None:
-        """Deletes expired objects after their delay, and those of deleted topics after theirs. Such a topic is
-        forgotten once nothing of it is left and no upload that was under way can land any more."""
-        node = self._node
-        await node.cold.collector.delete_due()
-        now_ms = node.world.clock.wall_ms()
+    async def collect_expired(self) -> None:
+        """Deletes expired objects after their delay."""
+        await self._node.cold.collector.delete_due()
+
+    async def collect_topics(self) -> None:
+        """Deletes the objects of deleted topics after the stated delay. One that the bucket does not let go holds up no
+        other."""
+        node, now_ms = self._node, self._node.world.clock.wall_ms()
         for topic in list(node.image.deleted.values()):
-            waited_ms = now_ms - topic.deleted_ms
-            if waited_ms >= node.settings.tiered_topic_delete_delay_ms:
-                count = await node.cold.collector.delete_topic(topic.topic_id)
-                if count:
-                    log.info(
-                        "objects of a deleted topic went topic=%s topic_id=%s objects=%d",
-                        topic.name, topic.topic_id, count,
-                    )  # fmt: skip
-                if count == 0 and waited_ms >= node.settings.tiered_topic_delete_delay_ms + UNDER_WAY_MS:
-                    await node.submit(ForgetTopic(topic.topic_id))
+            late_ms = now_ms - topic.deleted_ms - node.settings.tiered_topic_delete_delay_ms
+            if late_ms >= 0:
+                try:
+                    await self._collect_topic(topic, late_ms)
+                except (Unavailable, Refused) as error:
+                    log.warning("objects of a deleted topic stay for now topic=%s why=%s", topic.name, error)
+
+    async def _collect_topic(self, topic: DeletedTopic, late_ms: int) -> None:
+        """It is forgotten once nothing of it is left and no upload that was under way can land any more."""
+        count = await self._node.cold.collector.delete_topic(topic.topic_id)
+        if count:
+            log.info(
+                "objects of a deleted topic went topic=%s topic_id=%s objects=%d", topic.name, topic.topic_id, count
+            )
+        elif late_ms >= UNDER_WAY_MS:
+            await self._node.submit(ForgetTopic(topic.topic_id))
 
     async def ping(self) -> None:
         """Notices the end of an outage of the bucket although nothing else asks it."""

@@ -96,16 +96,14 @@ def test_others_have_their_turn_between_two_rolls() -> None:
         await hot(site, 30, segment_ms="5000")
         for replica in site.node.replicas():
             await replica.append(batch([b"v"]))
-        turns, seen = 0, []
+        seen: list[int] = []
 
         def note(op: Op) -> None:
             if op.verb == "create" and op.path.endswith("1.log"):
-                seen.append(turns)
+                seen.append(site.loop.steps)
 
         site.machine.disk.observer = note
-        while len(seen) < 30:
-            turns += 1
-            await asyncio.sleep(0 if seen else 0.5)
+        await site.until(lambda: len(seen) == 30)
         assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
         await site.stop()
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.site import Site, batch, fill, numbers, read_values, run
 from tiered.cold import manifest_store
+from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
 from tiered.metadata.requests import (
@@ -41,6 +42,25 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
         await site.until(lambda: not site.node.image.deleted, 300)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
+        await site.stop()
+
+    run(story)
+
+
+def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        first, second = await site.create("a"), await site.create("b")
+        await fill(first, 4)
+        await fill(second, 4)
+        await site.until(lambda: first.cold_end_offset == second.cold_end_offset == 3)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("list",), key=first.topic_id)]
+        await site.node.submit(DeleteTopic("a"))
+        await site.node.submit(DeleteTopic("b"))
+        await site.until(lambda: list(site.node.image.deleted) == [first.topic_id], 600)
+        site.machine.faults.rules = []
+        await site.until(lambda: not site.node.image.deleted, 600)
+        assert not [key for key in site.bucket.objects if key.startswith("data/")]
         await site.stop()
 
     run(story)

@@ -7,6 +7,7 @@ when the boundary has passed what it took, or an entry is missing, it starts ove
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +18,8 @@ from tiered.metadata.layout import Boundary, Entry, Format
 from tiered.ports import Got, NotFound, ObjectStore
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 READS_MAX = 3
 _ATTEMPTS = 8
@@ -54,11 +57,16 @@ async def read_format(store: ObjectStore) -> Format | None:
 
 
 async def load(store: ObjectStore) -> Loaded:
-    """Replays the log. `Unavailable` when the boundary keeps overtaking the reader, or the store fails."""
+    """Replays the log. `Unavailable` when the boundary keeps overtaking the reader, or the store fails; `Corrupt` names
+    the object that is garbled or missing."""
+    last = ""
     for _ in range(_ATTEMPTS):
         boundary, _ = await read_boundary(store)
         image = await _snapshot(store, boundary)
         if image is None:
+            if boundary.nonce == last:  # nobody collected it meanwhile
+                raise Corrupt("metadata snapshot is missing", where=boundary.snapshots[-1].key)
+            last = boundary.nonce
             continue
         entries, size = await read_from(store, image.slot + 1)
         newer, version = await read_boundary(store)
@@ -109,14 +117,29 @@ async def read_from(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
 
 
 async def _snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
-    """The newest snapshot; None when it went while it was asked for, so that the boundary must be read again."""
-    if not boundary.snapshots:
+    """The newest snapshot that is there and proves itself: the log still has every entry behind the older one, and all
+    of them while nothing is collected. None when neither is there; `Corrupt` when none proves itself."""
+    fault: Corrupt | None = None
+    for slot, key in reversed(boundary.snapshots):
+        try:
+            image = await _one_snapshot(store, slot, key)
+        except Corrupt as error:
+            fault = fault or error
+            log.error("metadata snapshot is not used key=%s why=%s", key, error)
+            continue
+        if image is not None:
+            return image
+    if boundary.collected < 0:
         return Image()
-    slot, key = boundary.snapshots[-1]
+    if fault is not None:
+        raise fault
+    return None
+
+
+async def _one_snapshot(store: ObjectStore, slot: int, key: str) -> Image | None:
     got = await proved(store, key, lambda data: layout.decode_snapshot(data, key))
     if got is None:
         return None
-    image = got[0]
-    if image.slot != slot:
-        raise Corrupt(f"snapshot says slot {image.slot}, the boundary {slot}", where=key)
-    return image
+    if got[0].slot != slot:
+        raise Corrupt(f"snapshot says slot {got[0].slot}, the boundary {slot}", where=key)
+    return got[0]

@@ -295,3 +295,35 @@ def test_a_garbled_entry_stops_the_reader() -> None:
             await load_image(memory)
 
     run(story())
+
+
+@pytest.mark.parametrize("snapshots", [1, 2, 3])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_snapshot_that_is_lost_or_garbled_is_made_up_for_by_what_lies_before_it(snapshots: int, gone: bool) -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, image = await controller(memory, clock)
+        for number in range(10 * snapshots + 3):
+            image = image.apply(created(number), await log.append(created(number)))
+            if number % 10 == 9:
+                await log.snapshot(image)
+        keys = [item.key for item in await memory.list(layout.SNAPSHOT_PREFIX)]
+        assert len(keys) == min(snapshots, 2)
+
+        async def spoil(key: str) -> None:
+            if gone:
+                await memory.delete([key])
+            else:
+                await memory.put(key, b"{}")
+
+        await spoil(keys[-1])
+        assert await load_image(memory) == image
+        await spoil(keys[0])
+        if snapshots == 1:
+            assert await load_image(memory) == image
+            return
+        with pytest.raises(Corrupt) as corrupt:
+            await load_image(memory)
+        assert corrupt.value.where == keys[-1]
+
+    run(story())
