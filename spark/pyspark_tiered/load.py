@@ -89,9 +89,10 @@ class _Loader:
         self._report = report
         self._split_bytes = split_bytes
         self._done = Progress("planned", topic, url)
+        self._told: Progress | None = None
 
     def run(self) -> Progress:
-        """Rounds until nothing cold is left to load."""
+        """Rounds until nothing cold is left to load. Run again, it tells only of what is new."""
         topic = _cold_topic(self._store, self._topic, {})
         table = DeltaTable(self._spark, self._url, topic.name, topic.topic_id)
         failures = 0
@@ -111,7 +112,9 @@ class _Loader:
                 log.warning("round failed, trying again topic=%s why=%s", self._topic, failure)
                 moved = False
             if moved and not plan.bytes_left:
-                self._tell("done", self._done)
+                if self._done != self._told:
+                    self._tell("done", self._done)
+                    self._told = self._done
                 return self._done
             failures = 0 if moved else failures + 1
         raise Unavailable(f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} were first")

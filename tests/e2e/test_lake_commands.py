@@ -29,6 +29,7 @@ def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
     """Exit code and output of commands that share one Spark, in a process (and a JVM) of their own."""
     program = [sys.executable, "-c", ONE_PROCESS, json.dumps(commands)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=280)
+    assert "Traceback" not in done.stderr and "stacktrace" not in done.stderr, done.stderr
     parts = re.split(r"^exit (\d+)$", done.stdout, flags=re.MULTILINE)
     assert len(parts) == 2 * len(commands) + 1, done.stdout + done.stderr
     return [(int(code), text.strip()) for text, code in zip(parts[::2], parts[1::2], strict=False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from argparse import Namespace
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_json, say, size
+from tiered_api.cli.serve import LOG_FORMAT
 
 if TYPE_CHECKING:
     from pyspark_tiered.load import Progress
@@ -41,6 +43,7 @@ def load(args: Namespace) -> int:
         elif progress.step != "converted":
             say([progress_line(progress)])
 
+    _one_line_an_error()
     run(args.store, args.topic, args.warehouse, follow=args.follow, progress=tell)
     return Exit.OK
 
@@ -51,6 +54,7 @@ def verify(args: Namespace) -> int:
         return _lacking(lack)
     from pyspark_tiered.verify import verify as run
 
+    _one_line_an_error()
     found = run(args.store, args.topic, args.warehouse)
     if args.format == "json":
         print_json(_as_json(found))
@@ -66,12 +70,15 @@ def sql(args: Namespace) -> int:
     from pyspark_tiered.sql import render
     from pyspark_tiered.sql import sql as run
 
+    _one_line_an_error()
     print(render(run(args.warehouse, args.query), args.format))
     return Exit.OK
 
 
 def progress_line(progress: Progress) -> str:
     """How far a load is, in words."""
+    if progress.step == "done" and not progress.files:
+        return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
     done, left = size(progress.log_bytes), size(progress.log_bytes_left)
     return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
 
@@ -100,6 +107,16 @@ def _as_json(found: Verified) -> dict[str, Any]:
         "faults": [fault._asdict() for fault in found.faults],
         "gaps": [gap._asdict() for gap in found.gaps],
     }
+
+
+def _one_line_an_error() -> None:
+    """Spark's side in Python logs an error with its trace back, and then raises it; what is raised is enough."""
+    from pyspark.logger import PySparkLogger
+
+    logging.basicConfig(stream=sys.stderr, level=logging.CRITICAL, format=LOG_FORMAT)
+    logging.getLogger("pyspark_tiered").setLevel(logging.WARNING)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _lacking(lack: str) -> int:

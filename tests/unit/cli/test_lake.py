@@ -28,3 +28,5 @@ def test_faults_are_listed_and_the_rest_is_counted() -> None:
 def test_progress_is_one_line() -> None:
     line = progress_line(Progress("committed", "t", "file:/w/t", 1234, 2, 5_000_000, 1_000))
     assert line == "committed: 1,234 rows in 2 files, 5.0 MB of log loaded, 1.0 kB to go"
+    nothing = progress_line(Progress("done", "t", "file:/w/t"))
+    assert nothing.startswith("done: the bucket holds no record that is not loaded")
