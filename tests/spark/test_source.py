@@ -93,8 +93,9 @@ def test_a_users_schema_picks_columns_in_its_order(spark: SparkSession, store: s
             {"startingOffsetsByTimestamp": json.dumps({"t": {"0": NEVER_MS, "1": filling.BASE_MS + 1999}})},
             [(1, 1999, 1999)],
         ),
+        ({"startingTimestamp": NEVER_MS}, []),
     ],
-    ids=["offsets", "timestamps", "timestamps by partition"],
+    ids=["offsets", "timestamps", "timestamps by partition", "nothing"],
 )
 def test_bounds(
     spark: SparkSession, store: str, options: dict[str, str | int], expected: list[tuple[int, int, int]]
