@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tests.sim.clients import Clients
 from tests.sim.ledger import Ledger
 from tests.sim.options import Options
-from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
@@ -67,7 +67,7 @@ class Admin:
             name = draw.choice(NAMES)
             try:
                 await verb(node, name, draw)
-            except (Refused, Unavailable, Corrupt) as error:
+            except (Refused, Unavailable, Corrupt, Fenced) as error:  # Fenced: by a later life of the broker
                 self._event(f"admin {verb.__name__} {name} why={error}")
 
     async def _create(self, node: Node, name: str, draw: random.Random) -> None:

@@ -45,6 +45,20 @@ def test_seeds_that_once_failed(seed: int, what: str) -> None:
     assert run(seed, plain=True).counts["acked"] > 0, what
 
 
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (37, "a log cut inside a batch goes up with who wrote all of that batch"),
+        (391, "an upload that fails after its topic was deleted ends no broker"),
+        (525, "a log that was never opened leaves no stale file to the next topic of its name"),
+        (1166, "a log whose topic id a power cut tore off is not taken for the next topic's"),
+        (1373, "a topic deleted on a full disk makes way for the next of its name"),
+    ],
+)
+def test_seeds_that_once_failed_with_administration(seed: int, what: str) -> None:
+    assert run(seed).counts["acked"] > 0, what
+
+
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
     """Steps and digest of a run in a process of its own."""
     code = f"from tests.sim.single import run; print(*run({seed}).trace)"
