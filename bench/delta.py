@@ -43,7 +43,9 @@ def batches(partition: int) -> Iterator[bytearray]:
         rows = []
         for i in range(base, min(base + BATCH_RECORDS, count)):
             head = f'{{"id":{partition * count + i},"user":{draw.randrange(10**6)},"price":{draw.random():.6f},"text":"'
-            rows.append((STARTED_MS + i // 100, None, f"{head:a<{VALUE_BYTES - 2}}".encode()[: VALUE_BYTES - 2] + b'"}', ()))
+            rows.append(
+                (STARTED_MS + i // 100, None, f"{head:a<{VALUE_BYTES - 2}}".encode()[: VALUE_BYTES - 2] + b'"}', ())
+            )
         yield bytearray(encode(rows, codec=Codec.ZSTD))
 
 
