@@ -69,7 +69,9 @@ class TopicConfig:
     message_timestamp_after_max_ms: int = setting(
         HOUR_MS, "How far a producer's timestamp may lie in the future.", 0, LONG_MAX
     )
-    min_insync_replicas: int = setting(1, "Replicas that must hold a record before acks=all answers.", 1, INT_MAX)
+    min_insync_replicas: int = setting(
+        1, "Replicas that must hold a record before acks=all answers; all, where a topic has fewer.", 1, INT_MAX
+    )
     unclean_leader_election_enable: bool = setting(
         False, "A replica that may lack records may lead. (With one broker there is none to choose from.)"
     )
@@ -232,6 +234,7 @@ ONE_PROCESS = "a process is broker and controller in one"
 ONE_LOOP = "network and requests share one loop"
 ONE_ADDRESS = "addresses are given by `http`"
 NO_GROUPS = "consumer groups, transactions and the Kafka protocol are not served yet"
+NO_ZOOKEEPER = "the cluster's memory is in the bucket"
 EXPLICIT = "topics are created explicitly"
 WITHOUT_EFFECT = {
     "auto.create.topics.enable": EXPLICIT,
@@ -240,6 +243,8 @@ WITHOUT_EFFECT = {
     "controller.quorum.voters": ONE_PROCESS,
     "controller.quorum.auto.join.enable": ONE_PROCESS,
     "controller.listener.names": ONE_PROCESS,
+    "zookeeper.connect": NO_ZOOKEEPER,
+    "zookeeper.connection.timeout.ms": NO_ZOOKEEPER,
     "listeners": ONE_ADDRESS,
     "advertised.listeners": ONE_ADDRESS,
     "inter.broker.listener.name": ONE_ADDRESS,

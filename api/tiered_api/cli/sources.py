@@ -19,6 +19,8 @@ from tiered.setting import unknown
 PREFIX = "TIERED_"
 NOT_SETTINGS = {"TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
 """Variables of the same prefix that other parts read."""
+OF_KUBERNETES = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
+"""Variables that Kubernetes sets in every pod beside a service named `tiered`."""
 
 Given = dict[str, tuple[str, str]]
 """By name: the text, and where it was written."""
@@ -56,7 +58,7 @@ def _from_environment(environment: Mapping[str, str]) -> Given:
     names = {variable(name): name for name in broker_rows()}
     given = {}
     for key, text in environment.items():
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS:
+        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not OF_KUBERNETES.fullmatch(f"{key}={text}"):
             if key not in names:
                 raise unknown(key, names, "environment")
             given[names[key]] = (text, key)

@@ -49,6 +49,27 @@ def test_a_file_of_kafkas_loads_as_it_is(tmp_path: Path) -> None:
     assert f"num.io.threads=8 has no effect: network and requests share one loop ({file})" in warnings
 
 
+def test_a_file_of_kafka_3_loads_too(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=0\nzookeeper.connect=localhost:2181\nzookeeper.connection.timeout.ms=18000\n")
+    made, warnings = settings(str(file), {}, [], {})
+    assert (made.node_id, len(warnings)) == (0, 2)
+
+
+def test_what_kubernetes_says_of_a_service_named_tiered_is_no_setting() -> None:
+    environment = {
+        "TIERED_SERVICE_HOST": "10.0.0.1",
+        "TIERED_SERVICE_PORT": "8082",
+        "TIERED_SERVICE_PORT_HTTP": "8082",
+        "TIERED_PORT": "tcp://10.0.0.1:8082",
+        "TIERED_PORT_8082_TCP": "tcp://10.0.0.1:8082",
+        "TIERED_PORT_8082_TCP_ADDR": "10.0.0.1",
+    }
+    assert settings(None, environment, [], {}) == settings(None, {}, [], {})
+    with pytest.raises(Refused, match="TIERED_PORT: unknown"):
+        settings(None, {"TIERED_PORT": "8082"}, [], {})
+
+
 def test_the_later_place_wins(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text("num.partitions = 1\n[node]\nid = 2\n[log.retention]\nms = 3\nbytes = 4\n")
