@@ -58,14 +58,15 @@ async def _start(request: Request, replica: Replica) -> int:
     if "offset" in parameters and "timestamp" in parameters:
         raise HttpError(400, "offset and timestamp exclude each other")
     if "timestamp" in parameters:
-        found = await replica.offset_for_timestamp(request.integer("timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP))
+        moment = request.integer("timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970")
+        found = await replica.offset_for_timestamp(moment)
         return replica.high_watermark if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
             return replica.log_start_offset
         case "latest":
             return replica.high_watermark
-    return request.integer("offset", 0, 0, MAX_OFFSET)
+    return request.integer("offset", 0, 0, MAX_OFFSET, "earliest, latest or an integer of at least 0")
 
 
 async def fetch(request: Request, ask: Ask) -> Fetched:

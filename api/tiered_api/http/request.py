@@ -60,14 +60,15 @@ class Request(web.BaseRequest):
             self._query = parse_query(self.target.partition("?")[2])
         return self._query
 
-    def integer(self, name: str, default: int, low: int, high: int) -> int:
-        """A query value in `low..high`: HttpError 400 below or when it is no integer, cut to `high` above."""
+    def integer(self, name: str, default: int, low: int, high: int, wanted: str = "") -> int:
+        """A query value in `low..high`: HttpError 400 below or when it is no integer, cut to `high` above. `wanted`
+        says in words what may be given, where more than the number is."""
         text = self.parameters().get(name)
         if text is None:
             return default
         digits = text[1:] if text.startswith("-") else text
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20) or int(text) < low:
-            raise HttpError(400, f"{name}={text[:40]!r} is not an integer of at least {low}")
+            raise HttpError(400, f"{name}={text[:40]!r} is not {wanted or f'an integer of at least {low}'}")
         return min(int(text), high)
 
     def check_host(self) -> None:
