@@ -56,7 +56,7 @@ def test_an_empty_topic_has_nothing_to_print(store: str) -> None:
     [
         (("--topic", "none"), "there is no topic none in file:///"),
         (("--topic", "letters", "--partition", "5"), "letters has partitions 0 to 0, not 5"),
-        (("--topic", "letters", "--offset", "7"), "7"),
+        (("--topic", "letters", "--offset", "7"), "offset 7 of letters-0 is not in the bucket, which holds 0 to 6"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(store: str, arguments: tuple[str, ...], words: str) -> None:

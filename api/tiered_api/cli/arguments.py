@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple, TypeAlias
 
+from tiered import __version__
+
 STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
 WAREHOUSE = "./tiered-warehouse"
 WAREHOUSE_HELP = f"folder of the Delta tables, a path or s3:// URL (default {WAREHOUSE})"
@@ -30,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         description="A log service of the Kafka family that needs a bucket and nothing else.",
         epilog=EXITS,
     )
+    whole.add_argument("--version", action="version", version=f"tiered {__version__}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     _serve(commands)
     _demo(commands)

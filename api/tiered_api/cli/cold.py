@@ -80,7 +80,7 @@ async def _cat(args: Namespace) -> None:
     async with open_bucket(args.store) as bucket:
         for pid in _chosen(await bucket.topic(args.topic), args.partition):
             left = args.max
-            async for record in _records(bucket, pid, args.offset):
+            async for record in _records(bucket, args.topic, pid, args.offset):
                 if left is not None:
                     if left == 0:
                         break
@@ -88,12 +88,18 @@ async def _cat(args: Namespace) -> None:
                 _print(pid.partition, record, args.format)
 
 
-async def _records(bucket: Bucket, pid: PartitionId, offset: int | None) -> AsyncIterator[Record]:
+async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | None) -> AsyncIterator[Record]:
     """The cold records of a partition from an offset on, without transaction markers."""
     manifest = await bucket.manifests.load(pid)
     if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
         return
     start = manifest.log_start_offset if offset is None else offset
+    if not manifest.log_start_offset <= start <= manifest.cold_end_offset:
+        held = f"{manifest.log_start_offset} to {manifest.cold_end_offset}"
+        raise Refused(
+            Code.OFFSET_OUT_OF_RANGE,
+            f"offset {start} of {topic}-{pid.partition} is not in the bucket, which holds {held}",
+        )
     async for piece in bucket.reader.iterate(pid, start, manifest=manifest):
         origin = piece.batches[0].at
         for batch in piece.batches:
