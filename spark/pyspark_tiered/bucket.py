@@ -11,6 +11,7 @@ from tiered.bucket import Bucket, open_bucket
 from tiered.cold.manifest import Manifest
 from tiered.cold.stream import Piece
 from tiered.ids import PartitionId
+from tiered.records.model import Walked
 
 TASK_READ_AHEAD_BYTES = 32 << 20
 """Of one task: a machine runs one for each core."""
@@ -51,8 +52,8 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
             return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
 
 
-def pieces(url: str, split: Split) -> Iterator[Piece]:
-    """The batches of a split in pieces of some MiB, every CRC checked, with read-ahead; for plain, blocking code.
+def batches(url: str, split: Split) -> Iterator[tuple[memoryview, list[Walked]]]:
+    """The batches of a split, some MiB at a time, every CRC checked, with read-ahead; for plain, blocking code.
 
     `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
     """
@@ -60,7 +61,7 @@ def pieces(url: str, split: Split) -> Iterator[Piece]:
     try:
         found = _pieces(url, split)
         while (piece := loop.run_until_complete(anext(found, None))) is not None:
-            yield piece
+            yield piece.data, piece.batches
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())

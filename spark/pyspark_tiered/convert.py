@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from pyspark_tiered.bucket import pieces
+from pyspark_tiered.bucket import batches
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import arrow_batches, same_int
 from pyspark_tiered.table import LoadedFile
@@ -53,7 +53,8 @@ def convert(store: str, split: Split, table_url: str) -> LoadedFile | None:
     """Writes a split's rows below `table_url` (`file:` or `s3a:`); None when it has none (control batches only)."""
     name = f"part-{split.partition:05d}-{split.start:020d}-{uuid.uuid4()}.zstd.parquet"
     parts = urlsplit(table_url)
-    rows = _table_rows(arrow_batches(pieces(store, split), split, DECODED, GROUP_BYTES), split.partition)
+    decoded = arrow_batches(batches(store, split), (split.start, split.end), DECODED, GROUP_BYTES)
+    rows = _table_rows(decoded, split.partition)
     if parts.scheme == "file":
         written, size = _to_directory(rows, Path(table_url.removeprefix("file:")), name)
     else:
@@ -63,11 +64,11 @@ def convert(store: str, split: Split, table_url: str) -> LoadedFile | None:
     return LoadedFile(split.partition, name, size, *written, modified_ms=time.time_ns() // 1_000_000)
 
 
-def _table_rows(batches: Iterable[pyarrow.RecordBatch], partition: int) -> Iterator[pyarrow.RecordBatch]:
+def _table_rows(decoded: Iterable[pyarrow.RecordBatch], partition: int) -> Iterator[pyarrow.RecordBatch]:
     """The table's columns, in its order, of decoded batches."""
     import pyarrow as pa
 
-    for batch in batches:
+    for batch in decoded:
         offset, timestamp, kind, key, value, headers = batch.columns
         numbers = same_int(partition, batch.num_rows)
         arrays = [numbers, offset, timestamp, kind.cast(pa.int8()), key, value, headers]

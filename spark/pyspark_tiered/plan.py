@@ -60,6 +60,15 @@ class Split(NamedTuple):
         )
 
 
+class LiveSplit(NamedTuple):
+    """Offsets `[start, end)` of one partition, to be read from a broker."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
 class _Part(NamedTuple):
     """A segment, or a share of a large one."""
 
@@ -98,6 +107,34 @@ def splits(
         for partition, whole in parts.items()
         for run in _even_runs([share for part in whole for share in _shares(part, size)], size)
     ]
+
+
+def live_splits(
+    topic: str,
+    bounds: Mapping[int, tuple[int, int]],
+    held: Mapping[int, tuple[int, int, int]],
+    tasks: int,
+    split_bytes: int | None = None,
+) -> list[LiveSplit]:
+    """Even splits of `[start, end)` per partition for reads from a broker. `held` is what it has of each: first offset,
+    end, bytes. `Refused` when a bound lies outside of it."""
+    parts: list[tuple[int, int, int, int]] = []
+    for partition, (start, end) in bounds.items():
+        low, high, log_bytes = held[partition]
+        if start < end:
+            if start < low or end > high:
+                raise Refused(
+                    Code.OFFSET_OUT_OF_RANGE,
+                    f"offsets [{start}, {end}) of {topic}-{partition} are not all in the log, which is [{low}, {high})",
+                )
+            parts.append((partition, start, end, log_bytes * (end - start) // (high - low)))
+    size = split_bytes or min(max(sum(part[3] for part in parts) // max(tasks, 1), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+    found = []
+    for partition, start, end, log_bytes in parts:
+        count = max(min(-(-log_bytes // size), end - start), 1)
+        edges = [start + (end - start) * i // count for i in range(count + 1)]
+        found += [LiveSplit(topic, partition, low, high) for low, high in pairwise(edges)]
+    return found
 
 
 def _check(topic: str, partition: ColdPartition, start: int, end: int) -> None:

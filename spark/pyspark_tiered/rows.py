@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark_tiered.plan import Split
-from tiered.cold.stream import Piece
 from tiered.errors import Code, Refused
 from tiered.records.arrow import record_batch
 from tiered.records.batch import sections
@@ -21,17 +19,21 @@ GROUP_BYTES = 512 << 10
 
 
 def arrow_batches(
-    found: Iterable[Piece], split: Split, columns: Sequence[str], group_bytes: int = GROUP_BYTES
+    found: Iterable[tuple[memoryview, list[Walked]]],
+    bounds: tuple[int, int],
+    columns: Sequence[str],
+    group_bytes: int = GROUP_BYTES,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of a split, columns as `tiered.records.arrow.types` names them. Control batches are left out.
+    """The rows of whole batches with offsets in `[start, end)`, columns as `tiered.records.arrow.types` names them.
+    Data begins with its first batch. Control batches are left out.
 
     `Refused` for transactional batches: whether they were committed cannot be told yet, and a guess would be wrong.
     """
-    for piece in found:
-        first = piece.batches[0].at
-        for group in _groups(piece.batches, group_bytes):
+    for data, batches in found:
+        first = batches[0].at
+        for group in _groups(batches, group_bytes):
             placed = [batch._replace(at=batch.at - first) for batch in group] if first else group
-            rows = record_batch(sections(piece.data, placed), columns, split.start, split.end)
+            rows = record_batch(sections(data, placed), columns, *bounds)
             if rows.num_rows:
                 yield rows
 

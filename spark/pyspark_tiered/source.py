@@ -1,14 +1,15 @@
-"""`spark.read.format("tiered")`: a topic's cold segments as rows, with the columns of Spark's Kafka source.
+"""`spark.read.format("tiered")`: a topic as rows, with the columns of Spark's Kafka source.
 
-Options: `store` and `topic`, the bounds of `offsets.py`, `splitBytes`. Committed records only. A schema given by the
-user picks columns: what it leaves out is not decoded.
+Options: `store` (the cold segments, no broker needed) or `bootstrap` (HOST:PORT of a broker's HTTP: cold and hot, up to
+its last committed record), `topic`, the bounds of `offsets.py`, `splitBytes`. Committed records only. A schema given by
+the user picks columns: what it leaves out is not decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -24,8 +25,10 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tiered import offsets
-from pyspark_tiered.bucket import bound_offset, cold_topic, pieces
-from pyspark_tiered.plan import Split, splits
+from pyspark_tiered.broker import Broker
+from pyspark_tiered.bucket import batches, bound_offset, cold_topic
+from pyspark_tiered.offsets import Bound
+from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, same_int, same_text
 from tiered.bucket import open_bucket
 from tiered.errors import Code, Refused
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     "store",
+    "bootstrap",
     "topic",
     "startingOffsets",
     "endingOffsets",
@@ -78,7 +82,7 @@ class DefaultSource(DataSource):
 class SplitPartition(InputPartition):
     """One task's share."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split | LiveSplit) -> None:
         super().__init__(split)
         self.split = split
 
@@ -91,32 +95,53 @@ class TieredReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        return [SplitPartition(split) for split in asyncio.run(self._splits())]
+        size = self._options.get("splitbytes")
+        bytes_each, tasks = int(size) if size else None, os.cpu_count() or 1
+        if "bootstrap" in self._options:
+            return [SplitPartition(split) for split in self._live(tasks, bytes_each)]
+        return [SplitPartition(split) for split in asyncio.run(self._cold(tasks, bytes_each))]
 
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        if not isinstance(partition, SplitPartition):
-            return  # Spark plans one partition of its own where there is none: nothing lies between the bounds
+    def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
+        if not isinstance(partition, SplitPartition):  # PySpark asks for one partition, None, where there are none
+            return
         split = partition.split
+        if isinstance(split, LiveSplit):
+            found = Broker(self._options["bootstrap"]).batches(split.topic, split.partition, split.start, split.end)
+        else:
+            found = batches(self._options["store"], split)
         decoded = [name for name in self._columns if name not in ("topic", "partition")]
-        for rows in arrow_batches(pieces(self._options["store"], split), split, decoded or ["offset"]):
-            yield _with_constants(rows, self._columns, split)
+        for rows in arrow_batches(found, (split.start, split.end), decoded or ["offset"]):
+            yield _with_constants(rows, self._columns, split.topic, split.partition)
 
-    async def _splits(self) -> list[Split]:
-        options = self._options
-        async with open_bucket(options["store"]) as bucket:
-            topic = await cold_topic(bucket, options["topic"])
-            numbers = [partition.partition for partition in topic.partitions]
-            starts = offsets.bounds(options, "starting", topic.name, numbers, offsets.EARLIEST)
-            ends = offsets.bounds(options, "ending", topic.name, numbers, offsets.LATEST)
+    def _bounds(self, numbers: Sequence[int]) -> tuple[dict[int, Bound], dict[int, Bound]]:
+        """Where each partition begins and ends, as the options say it."""
+        options, topic = self._options, self._options["topic"]
+        starts = offsets.bounds(options, "starting", topic, numbers, offsets.EARLIEST)
+        return starts, offsets.bounds(options, "ending", topic, numbers, offsets.LATEST)
+
+    async def _cold(self, tasks: int, bytes_each: int | None) -> list[Split]:
+        async with open_bucket(self._options["store"]) as bucket:
+            topic = await cold_topic(bucket, self._options["topic"])
+            starts, ends = self._bounds([partition.partition for partition in topic.partitions])
             bounds = {
                 number: (
                     await bound_offset(bucket, topic, number, starts[number]),
                     await bound_offset(bucket, topic, number, ends[number]),
                 )
-                for number in numbers
+                for number in starts
             }
-        size = options.get("splitbytes")
-        return splits(topic, bounds, os.cpu_count() or 1, int(size) if size else None)
+        return splits(topic, bounds, tasks, bytes_each)
+
+    def _live(self, tasks: int, bytes_each: int | None) -> list[LiveSplit]:
+        broker, topic = Broker(self._options["bootstrap"]), self._options["topic"]
+        found = {each.partition: each for each in broker.partitions(topic)}
+        starts, ends = self._bounds(list(found))
+        bounds = {
+            number: (broker.offset(topic, each, starts[number]), broker.offset(topic, each, ends[number]))
+            for number, each in found.items()
+        }
+        held = {number: (each.start, each.end, each.log_bytes) for number, each in found.items()}
+        return live_splits(topic, bounds, held, tasks, bytes_each)
 
 
 def checked(options: Mapping[str, str]) -> dict[str, str]:
@@ -125,9 +150,10 @@ def checked(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower(): value for name, value in options.items()}
     if unknown := sorted(set(given) - set(known)):
         raise Refused(Code.INVALID_REQUEST, f"unknown option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
-    for name in ("store", "topic"):
-        if name not in given:
-            raise Refused(Code.INVALID_REQUEST, f"the option {name!r} is missing")
+    if "topic" not in given:
+        raise Refused(Code.INVALID_REQUEST, "the option 'topic' is missing")
+    if ("store" in given) == ("bootstrap" in given):
+        raise Refused(Code.INVALID_REQUEST, "one of the options 'store' and 'bootstrap' is needed, and only one")
     if not given.get("splitbytes", "1").isdecimal():
         raise Refused(Code.INVALID_REQUEST, f"splitBytes must be a number of bytes, not {given['splitbytes']!r}")
     return given
@@ -144,11 +170,13 @@ def picked(schema: StructType) -> tuple[str, ...]:
     return tuple(schema.fieldNames())
 
 
-def _with_constants(rows: pyarrow.RecordBatch, columns: tuple[str, ...], split: Split) -> pyarrow.RecordBatch:
+def _with_constants(
+    rows: pyarrow.RecordBatch, columns: tuple[str, ...], topic: str, partition: int
+) -> pyarrow.RecordBatch:
     """The columns in the order asked for, `topic` and `partition` filled in."""
     import pyarrow as pa
 
     count = rows.num_rows
-    constants = {"topic": lambda: same_text(split.topic, count), "partition": lambda: same_int(split.partition, count)}
+    constants = {"topic": lambda: same_text(topic, count), "partition": lambda: same_int(partition, count)}
     arrays = [constants[name]() if name in constants else rows.column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.load import Progress, load
+from pyspark_tiered.sql import sql
 from pyspark_tiered.table import Advance
 from pyspark_tiered.verify import Gap, verify
 from tests.spark import filling, loader
@@ -89,6 +90,33 @@ def test_a_load_holds_every_record_once_and_a_second_one_adds_only_what_is_new(
     assert load(place("store"), "flights", place("warehouse"), spark=spark).rows == 0
     found = verify(place("store"), "flights", place("warehouse"), spark=spark)
     assert (found.ok, found.rows, found.loaded, found.gaps) == (True, 6500, {0: 3000, 1: 3500}, ())
+    asked = sql(place("warehouse"), "SELECT count(*), count(DISTINCT partition, offset) FROM flights", spark=spark)
+    assert asked.rows == ((6500, 6500),)
+    frame = spark.read.format("tiered").options(store=place("store"), topic="flights").load()
+    assert frame.selectExpr("count(*)", "count(DISTINCT partition, offset)").collect() == [(6500, 6500)]
+
+
+def test_a_following_load_takes_what_becomes_cold_later(
+    spark: SparkSession, store: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        """Nothing else ends a load that follows."""
+
+    monkeypatch.setattr("pyspark_tiered.load.FOLLOW_SECONDS", 0.05)
+    fill(store, partitions=1)
+    done: list[int] = []
+
+    def report(progress: Progress) -> None:
+        if progress.step == "done":
+            done.append(progress.rows)
+            if len(done) == 2:
+                raise Enough
+            more(store, 0, 3000, 500)
+
+    with pytest.raises(Enough):
+        load(store, "flights", warehouse, follow=True, progress=report, spark=spark)
+    assert done == [3000, 3500]
+    assert spark.read.format("delta").load(f"{warehouse}/flights").count() == 3500
 
 
 def test_files_name_the_bounds_that_let_queries_skip_them(spark: SparkSession, store: str, warehouse: str) -> None:

@@ -1,0 +1,110 @@
+"""A topic as a running broker serves it, the newest records included: bounds, look-ups by time and whole batches, over
+its HTTP interface. For plain, blocking code on the driver and in tasks; every batch's CRC is checked here."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from pyspark_tiered.offsets import Bound, Kind
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.records.model import Walked
+from tiered.records.native import walk
+
+SECONDS = 60.0
+READ_BYTES = 8 << 20
+RAW = "application/octet-stream"
+
+
+class LivePartition(NamedTuple):
+    """`[start, end)` can be read, committed records only; `log_bytes` is about what they take."""
+
+    partition: int
+    start: int
+    end: int
+    log_bytes: int
+
+
+class Broker:
+    """One broker, by `HOST:PORT` or `http://HOST:PORT` of its HTTP interface. Refused, Unavailable."""
+
+    def __init__(self, bootstrap: str) -> None:
+        parts = urlsplit(bootstrap if "://" in bootstrap else f"http://{bootstrap}")
+        try:
+            self._host, self._port = parts.hostname or "", parts.port or 8082
+        except ValueError:
+            self._host = ""
+        if parts.scheme != "http" or not self._host:
+            raise Refused(Code.INVALID_REQUEST, f"bootstrap must be HOST:PORT of a broker's HTTP, not {bootstrap!r}")
+
+    def partitions(self, topic: str) -> list[LivePartition]:
+        """What can be read of each partition now."""
+        found = []
+        for each in self._json(f"/topics/{quote(topic, safe='')}/partitions"):
+            state = self._json(f"/tiered/v1/topics/{quote(topic, safe='')}/partitions/{each['partition']}")
+            start, end = state["log_start_offset"], state["last_stable_offset"]
+            local = max(end - max(state["cold_end_offset"], state["local_start_offset"]), 0)
+            share = local / max(end - state["local_start_offset"], 1)
+            log_bytes = state["cold_bytes"] + round(state["local_bytes"] * share)
+            found.append(LivePartition(each["partition"], start, end, log_bytes))
+        return found
+
+    def offset(self, topic: str, partition: LivePartition, bound: Bound) -> int:
+        """The offset that a bound means: a timestamp after the last record is the end."""
+        match bound.kind:
+            case Kind.EARLIEST:
+                return partition.start
+            case Kind.LATEST:
+                return partition.end
+            case Kind.OFFSET:
+                return bound.value
+            case Kind.TIMESTAMP:
+                query: dict[str, int | str] = {"timestamp": bound.value, "max_bytes": 1, "format": "binary"}
+                records = self._json(_records(topic, partition.partition, query))["records"]
+                return min(records[0]["offset"], partition.end) if records else partition.end
+
+    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[memoryview, list[Walked]]]:
+        """Whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
+        where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
+        while offset < end:
+            data = self._get(_records(topic, partition, {"offset": offset, "max_bytes": READ_BYTES}), RAW)
+            found = walk(data)
+            if found.why or not found.batches or not offset <= found.batches[-1].last_offset:
+                raise Corrupt(found.why or f"no batch holds offset {offset}", where=where, position=found.end)
+            yield memoryview(data), found.batches
+            offset = found.batches[-1].last_offset + 1
+
+    def _json(self, path: str) -> Any:
+        return json.loads(self._get(path, "application/json"))
+
+    def _get(self, path: str, accept: str) -> bytes:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
+        try:
+            connection.request("GET", path, headers={"Accept": accept})
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"no broker answers at {self._host}:{self._port}: {error!r}") from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise _refusal(response.status, body)
+        return body
+
+
+def _records(topic: str, partition: int, query: Mapping[str, int | str]) -> str:
+    return f"/topics/{quote(topic, safe='')}/partitions/{partition}/records?{urlencode(query)}"
+
+
+def _refusal(status: int, body: bytes) -> Refused | Unavailable:
+    """The broker's own words."""
+    try:
+        why = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        why = f"status {status}"
+    if status >= 500:
+        return Unavailable(why)
+    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION if status == 404 else Code.INVALID_REQUEST, why)
