@@ -136,7 +136,7 @@ class DeltaTable:
 
 
 def first_line(failure: BaseException) -> str:
-    """What Java said, without its stack trace."""
+    """What Java said, without its stack trace: the first line that says anything."""
     java = getattr(failure, "java_exception", None)
     text = str(java.toString()) if java is not None else str(failure)
-    return text.partition("\n")[0]
+    return text.strip().partition("\n")[0] or type(failure).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyspark_tiered.delta_commit import first_line
 from pyspark_tiered.load import Progress
 from pyspark_tiered.verify import Fault, Gap, Verified
 from tiered_api.cli.lake import progress_line, verified_lines
@@ -30,3 +31,10 @@ def test_progress_is_one_line() -> None:
     assert line == "committed: 1,234 rows in 2 files, 5.0 MB of log loaded, 1.0 kB to go"
     nothing = progress_line(Progress("done", "t", "file:/w/t"))
     assert nothing.startswith("done: the bucket holds no record that is not loaded")
+
+
+def test_an_error_is_its_first_line_that_says_anything() -> None:
+    assert first_line(ValueError("\n[PARSE_SYNTAX_ERROR] Syntax error at '-'.\n\n== SQL ==")).startswith(
+        "[PARSE_SYNTAX_ERROR]"
+    )
+    assert first_line(ValueError()) == "ValueError"
