@@ -56,6 +56,7 @@ def test_an_empty_topic_has_nothing_to_print(store: str) -> None:
     [
         (("--topic", "none"), "there is no topic none in file:///"),
         (("--topic", "letters", "--partition", "5"), "letters has partitions 0 to 0, not 5"),
+        (("--topic", "letters", "--offset", "-1"), "tiered: argument --offset: '-1' is not a number from 0 on"),
         (("--topic", "letters", "--offset", "7"), "offset 7 of letters-0 is not in the bucket, which holds 0 to 6"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from tiered import __version__
 
@@ -15,7 +15,7 @@ EXITS = (
     "3 a tool that is needed is missing (Java, Maven, an extra); 4 store or broker not reached; 130 interrupted"
 )
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 class Command(NamedTuple):
@@ -25,9 +25,16 @@ class Command(NamedTuple):
     function: str
 
 
+class _Parser(argparse.ArgumentParser):
+    """One line for an error, as every error of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line. Parsed arguments carry their `command`."""
-    whole = argparse.ArgumentParser(
+    whole = _Parser(
         prog="tiered",
         description="A log service of the Kafka family that needs a bucket and nothing else.",
         epilog=EXITS,
