@@ -255,3 +255,28 @@ def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored()
         await site.stop()
 
     run(story)
+
+
+def test_a_rotten_file_of_epochs_costs_no_record() -> None:
+    """Records above the cold end are here only: a lineage that the batches themselves disprove must not drop them."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 20)
+        await site.until(lambda: replica.cold_end_offset == 18)
+        epoch = replica.leader_epoch
+        await site.stop()
+        file = site.machine.disk.open("log/t-0/leader-epoch-checkpoint")
+        assert file.pread(0, file.size()) == f"0\n1\n{epoch} 0\n".encode()
+        file.pwrite(4, str(epoch + 2).encode())
+        file.close()
+        node = await site.start()
+        again = node.replica("t", 0)
+        assert again.possible_loss is None
+        assert again.high_watermark == 20
+        assert await read_values(again, 0) == numbers(0, 20)
+        assert again.log.epochs.lineage == ((epoch, 0),)
+        await site.stop()
+
+    run(story)

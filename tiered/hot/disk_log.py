@@ -377,7 +377,9 @@ class DiskLog:
             self._flushing.broken = f"a cut of the log failed: {error}"
             raise Unavailable(self._flushing.broken, final=error.final) from None
 
-    # -- start and retention ------------------------------------------------------------------------------------------
+    def prove_epochs(self) -> bool:
+        """Holds the lineage against every batch and mends it; whether it was wrong. Reads all headers."""
+        return self._tail.prove_epochs()
 
     def advance_start(self, offset: int) -> None:
         """Records below `offset` are gone for every reader. Files stay until `drop_local_below`."""
@@ -385,16 +387,14 @@ class DiskLog:
         self._tail.epochs.truncate_start(self.start_offset)
 
     def drop_local_below(self, offset: int) -> int:
-        """Takes closed segments that end at or below `offset` out of the log; returns how many. Their files are
-        renamed, and deleted by `sweep` after file.delete.delay.ms: a reader in their middle may finish."""
+        """Takes closed segments that end at or below `offset` out of the log, for `sweep` to delete; how many."""
         self._hints.clear()
         return self._dropping.below(offset, self._clock.wall_ms())
 
     def sweep(self, now_ms: int) -> int:
-        """Deletes dropped files whose delay is over; returns how many."""
+        """Deletes dropped files that are older than file.delete.delay.ms; returns how many."""
         return self._dropping.sweep(now_ms - self.config.file_delete_delay_ms)
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Makes the log durable below `up_to`, or all of it with its indexes; returns the flushed offset. Concurrent
-        callers share an fsync. `Unavailable(final=True)` when one failed: it is never tried again."""
+        """Makes the log durable below `up_to` (all, with indexes); returns the flushed offset. `Unavailable`, final."""
         return await self._flushing.run(up_to)

@@ -7,6 +7,7 @@ cuts what cannot be served and rebuilds what the log itself implies.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered.config import TopicConfig
@@ -66,7 +67,7 @@ class Opening:
         if self._trusted_to != recovery.EVERYTHING and not rebuild:
             rebuild = not self._fits(epochs, segments)
         if rebuild:
-            self._walk_epochs(segments, epochs)
+            walk_epochs(self._files, segments, epochs)
         epochs.truncate_from(end)
         if epochs.lineage != held:
             self._files.replace(self._checkpoint(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
@@ -213,13 +214,6 @@ class Opening:
             log.warning("leader epochs are rebuilt from the log error=%s", error)
             return None
 
-    def _walk_epochs(self, segments: list[Segment], epochs: Epochs) -> None:
-        epochs.truncate_from(segments[0].base_offset)
-        for segment in segments:
-            for batch in self._files.walked(segment.base_offset, 0, check_crc=False):
-                if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
-                    epochs.assign(batch.leader_epoch, batch.base_offset)
-
     def _fits(self, epochs: Epochs, segments: list[Segment]) -> bool:
         """Whether the lineage is that of the batches: after a power cut one of a cut log and its lineage may be back as
         it was before. Walks the segments in which an epoch begins, and the last; of the rest looks at the first batch.
@@ -237,3 +231,12 @@ class Opening:
                 log.warning("leader epochs are those of another history directory=%s", self._files.directory)
                 return False
         return True
+
+
+def walk_epochs(files: SegmentFiles, segments: Sequence[Segment], epochs: Epochs) -> None:
+    """Makes `epochs` what the batches of these segments say; what it knows of the time before them stays."""
+    epochs.truncate_from(segments[0].base_offset)
+    for segment in segments:
+        for batch in files.walked(segment.base_offset, 0, check_crc=False):
+            if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
+                epochs.assign(batch.leader_epoch, batch.base_offset)

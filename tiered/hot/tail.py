@@ -13,7 +13,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints
 from tiered.hot.epochs import Epochs
 from tiered.hot.index import IndexBuilder, position_for
-from tiered.hot.opening import Opened
+from tiered.hot.opening import Opened, walk_epochs
 from tiered.hot.recovery import sort_names
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
@@ -193,6 +193,16 @@ class Tail:
         else:
             if owner != topic_id:
                 raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {topic_id}")
+
+    def prove_epochs(self) -> bool:
+        """Whether the lineage was not that of the batches; then it is now."""
+        walked = Epochs(self.epochs.lineage)
+        walk_epochs(self.files, self.segments, walked)
+        if walked.lineage == self.epochs.lineage:
+            return False
+        self.epochs = walked
+        self.save_epochs()
+        return True
 
     def save_epochs(self) -> None:
         self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))

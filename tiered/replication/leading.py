@@ -52,6 +52,10 @@ async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoc
 async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | None:
     known = Cold(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
     found = reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
+    if isinstance(found, Restart) and hot.end_offset >= known.end and hot.prove_epochs():
+        # The file of epochs had rotted, not the log: records that are only here must not go for it.
+        log.warning("leader epochs were not those of the batches pid=%s lineage=%s", manifest.pid, hot.epochs.lineage)
+        found = reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
     if not isinstance(found, Restart):
         return None
     log.warning("the bucket wins over the local log pid=%s offset=%d why=%s", manifest.pid, found.offset, found.why)
