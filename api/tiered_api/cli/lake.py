@@ -24,7 +24,7 @@ def missing() -> str:
     """One sentence on what Spark and Delta lack on this machine and how to get it; empty when nothing."""
     lacking = [name for name in ("pyspark", "delta", "pyarrow") if find_spec(name) is None]
     if lacking:
-        return f"Python packages {', '.join(lacking)} are missing: pip install 'tiered[spark]'."
+        return f"Python packages {', '.join(lacking)} are missing: pip install '.[spark]' in tiered's source folder."
     from pyspark_tiered import jars
 
     return jars.missing_tools(build=not jars.cache_folder().is_dir())
