@@ -86,10 +86,12 @@ def _check_shape(batch: Walked, config: TopicConfig) -> None:
 def _check_times(batch: Walked, config: TopicConfig, now_ms: int) -> None:
     newest = batch.max_timestamp
     if newest > now_ms + config.message_timestamp_after_max_ms:
-        _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {newest} is too far ahead of the broker's {now_ms}")
+        most = f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
+        _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {newest} is ahead of the broker's {now_ms}, {most}")
     oldest = batch.base_timestamp
     if oldest != _NO_TIMESTAMP and oldest < now_ms - config.message_timestamp_before_max_ms:
-        _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is too far behind the broker's {now_ms}")
+        most = f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
+        _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is behind the broker's {now_ms}, {most}")
 
 
 def _open_all(data: bytearray | memoryview, batches: Sequence[Walked]) -> None:
