@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tiered.errors import Refused, Unavailable
+from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.metadata.requests import ForgetTopic
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 COLLECT_SECONDS = 30.0
 PING_SECONDS = (5.0, 60.0)
 """Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
+WATCH_SECONDS = 61.0
+"""Between two looks for a newer controller: at most one request a minute."""
 UNPROVED_BYTES = 64 << 20
 """Bytes of an active segment after which the next checkpoint fsyncs it too."""
 FREE_AGAIN_BYTES = 64 << 20
@@ -49,6 +51,7 @@ class Housekeeping:
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
             group.create_task(self._every(COLLECT_SECONDS, self.collect_expired))
             group.create_task(self._every(COLLECT_SECONDS, self.collect_topics))
+            group.create_task(self.watch())
             group.create_task(self.ping())
 
     async def _every(self, seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
@@ -58,6 +61,17 @@ class Housekeeping:
             except (Unavailable, Refused) as error:
                 log.warning("housekeeping goes on later turn=%s why=%s", turn.__name__, error)
             await self._node.world.clock.sleep(seconds)
+
+    async def watch(self) -> None:
+        """Ends a broker that another one took over while it was frozen: `Fenced`. A bucket that is away tells nothing,
+        and is asked by `ping` already."""
+        while True:
+            await self._node.world.clock.sleep(WATCH_SECONDS)
+            if self._node.store.outage is None:
+                try:
+                    await self._node.watch()
+                except (Unavailable, Corrupt) as error:
+                    log.warning("whether this broker is still in charge is asked later why=%s", error)
 
     async def look_after_logs(self) -> None:
         """Closes segments that are old enough, also when nothing is appended; deletes files whose delay is over;

@@ -166,6 +166,11 @@ class Node:
             replicas=self.partitions.led(),
         )
 
+    async def watch(self) -> None:
+        """Whether this broker is still the one that writes metadata. `Fenced` ends it."""
+        if self._metadata is not None:
+            await self._metadata.watch()
+
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

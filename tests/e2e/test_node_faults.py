@@ -6,15 +6,17 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import Site, fill, numbers, read_values, run
+from tests.e2e.site import Site, batch, fill, numbers, read_values, run
+from tests.sim.clock import SimRng
 from tests.sim.disk import DiskFault
 from tiered.cold.faulty import Fault, Kind
 from tiered.cold.observed import Outage
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.metadata.changes import TopicConfigChanged
 from tiered.metadata.layout import BOUNDARY_KEY
-from tiered.metadata.requests import (
-    CreateTopic,
-)
+from tiered.metadata.metadata_log import MetadataLog
+from tiered.metadata.requests import CreateTopic
+from tiered.metrics import Metrics
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 
@@ -277,6 +279,28 @@ def test_a_rotten_file_of_epochs_costs_no_record() -> None:
         assert again.high_watermark == 20
         assert await read_values(again, 0) == numbers(0, 20)
         assert again.log.epochs.lineage == ((epoch, 0),)
+        await site.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["the slot is there", "the slot is collected"])
+def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(collected: bool) -> None:
+    async def story(site: Site) -> None:
+        frozen = await site.start()
+        replica = await site.create()
+        other = MetadataLog(site.bucket.memory, site.machine.clock, SimRng("other"), Metrics())
+        image = await other.take(await other.load(), 1, "the other incarnation")
+        if collected:
+            await other.snapshot(image)
+            await other.append([TopicConfigChanged(replica.topic_id, {})])
+            await other.snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
+            await other.append([TopicConfigChanged(replica.topic_id, {})])
+            await other.snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
+        await site.until(frozen.ended.is_set, 130)
+        with pytest.raises(Refused):
+            await replica.append(batch([b"too late"]))
+        assert not frozen.health().ok
         await site.stop()
 
     run(story)

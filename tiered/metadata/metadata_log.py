@@ -18,7 +18,7 @@ from tiered.metadata.changes import Change, ControllerElected
 from tiered.metadata.election import Outcome, stand
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
-from tiered.metadata.load import Loaded, load, proved, read_boundary, read_format
+from tiered.metadata.load import Loaded, load, proved, read_boundary, read_entry, read_format
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ObjectStore, Ok, Rng
 
@@ -52,6 +52,7 @@ class MetadataLog:
         self.trouble = ""
         self._snapshot_slot = -1
         self._bytes = 0
+        self._watched_slot = False
 
     async def format(self) -> tuple[Format, bool]:
         """What the store holds, and whether this call wrote it because the store was empty."""
@@ -96,6 +97,19 @@ class MetadataLog:
         if other is not None:
             raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {other.epoch}, not {self.epoch}")
         return slot
+
+    async def watch(self) -> None:
+        """Asks the bucket whether another controller has written since: the next slot, and the other time the boundary,
+        under which that slot may have gone. `Fenced` when one has: who froze for a while learns it here, not only when
+        it writes. One request. `Unavailable`, `Corrupt`."""
+        slot = self.next_slot
+        self._watched_slot = not self._watched_slot
+        if self._watched_slot:
+            found = await read_entry(self._store, slot)
+            if found is not None and found[0].epoch > self.epoch:
+                raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {found[0].epoch}")
+        elif (await read_boundary(self._store))[0].collected >= slot:
+            raise Fenced(f"the metadata log was collected beyond slot {slot}, which this controller would write next")
 
     @property
     def snapshot_due(self) -> bool:
