@@ -228,9 +228,11 @@ class Partitions:
             self._forgotten(replica)
 
     def fenced(self, replica: Replica, error: Fenced) -> None:
-        """A newer leader wrote its epoch into the manifest."""
+        """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the one
+        that has its name now."""
         log.error("fenced partition=%s why=%s", replica.at, error)
-        self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
+        if self._replicas.get(replica.at) is replica:
+            self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
 
     def _drop(self, at: TopicPartition, topic_id: str) -> None:
         replica = self._replicas.get(at)

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
 from tests.sim.disk import DiskFault
 from tiered.cold.faulty import Fault, Kind
-from tiered.errors import Unavailable
+from tiered.errors import Fenced, Unavailable
 from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 
 
@@ -235,6 +235,21 @@ def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> Non
         again = (await site.start()).replica("t", 0)
         assert again.high_watermark == 0
         assert again.explain()["possible_loss"]["from_offset"] == 0
+        await site.stop()
+
+    run(story)
+
+
+def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its_name_now() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        old = await site.create()
+        await site.node.submit(DeleteTopic("t"))
+        new = await site.create()
+        site.node.partitions.fenced(old, Fenced("the manifest is gone, the topic was deleted"))
+        assert site.node.replica("t", 0) is new
+        await fill(new, 3)
+        assert await read_values(new, 0) == numbers(0, 3)
         await site.stop()
 
     run(story)

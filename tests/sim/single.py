@@ -150,6 +150,8 @@ class Run:
         self.machine.disk.capacity = 1 << 40
         if self.node is None:
             await self._start()
+        elif self.node.ended.is_set() and self.machine.disk.failed:
+            await self._crash("kill")
         await asyncio.sleep(10)  # what is under way may still fail
 
     # -- the broker ---------------------------------------------------------------------------------------------------
