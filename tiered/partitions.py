@@ -228,8 +228,8 @@ class Partitions:
             self._forgotten(replica)
 
     def fenced(self, replica: Replica, error: Fenced) -> None:
-        """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the one
-        that has its name now."""
+        """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the
+        one that has its name now."""
         log.error("fenced partition=%s why=%s", replica.at, error)
         if self._replicas.get(replica.at) is replica:
             self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
