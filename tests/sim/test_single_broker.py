@@ -53,6 +53,7 @@ def test_seeds_that_once_failed(seed: int, what: str) -> None:
         (525, "a log that was never opened leaves no stale file to the next topic of its name"),
         (1166, "a log whose topic id a power cut tore off is not taken for the next topic's"),
         (1373, "a topic deleted on a full disk makes way for the next of its name"),
+        (20893, "a producer snapshot that a power cut tore does not go to the bucket"),
         (10092, "a fence that comes late for a deleted topic spares the one that has its name now"),
     ],
 )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tiered.errors import Corrupt
 from tiered.hot.epochs import Lineage
 from tiered.hot.index import rebased
-from tiered.hot.producers import decode_aborted
+from tiered.hot.producers import ProducerStates, decode_aborted
 from tiered.hot.replay import load_producers
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment
 from tiered.hot.tail import Tail
 from tiered.ports import FileSlice
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,6 @@ def sections(tail: Tail, segment: Segment, from_offset: int | None) -> Sections:
         first = next(files.spots(segment.base_offset, position, segment.size)).base_offset
         offsets, times = rebased(offsets, times, first - segment.base_offset, position)
     end = segment.next_offset
-    snapshot = files.read(files.path(end, ".snapshot"))
-    if snapshot is None:
-        snapshot = load_producers(files, tail.segments, tail.snapshots(), end)[0].snapshot()
     aborted = decode_aborted(files.read(files.path(segment.base_offset, ".txnindex")) or b"")
     return Sections(
         first,
@@ -78,6 +79,21 @@ def sections(tail: Tail, segment: Segment, from_offset: int | None) -> Sections:
         offsets,
         times,
         b"".join(one.encode() for one in aborted if one.last_offset >= first),
-        snapshot,
+        _producers_at(tail, end),
         tail.epochs.within(first, end),
     )
+
+
+def _producers_at(tail: Tail, end: int) -> bytes:
+    """The snapshot of producers at the end of a segment; from older ones and the log where it does not prove itself:
+    what goes to the bucket may be all that the next leader has."""
+    path = tail.files.path(end, ".snapshot")
+    held = tail.files.read(path)
+    if held is not None:
+        try:
+            ProducerStates.from_snapshot(held, end, where=path)
+        except Corrupt as error:
+            log.warning("producer snapshot is made anew error=%s", error)
+        else:
+            return held
+    return load_producers(tail.files, tail.segments, tail.snapshots(), end)[0].snapshot()

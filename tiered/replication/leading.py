@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.errors import Corrupt
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId
 from tiered.replication.partition import Cold, Lineage, Restart, reconcile
@@ -61,7 +62,11 @@ async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | 
     log.warning("the bucket wins over the local log pid=%s offset=%d why=%s", manifest.pid, found.offset, found.why)
     if manifest.entries:
         sections = await cold.reader.sections(manifest.entries[-1])
-        hot.restart_at(found.offset, sections.lineage, sections.producers or None)
+        try:
+            hot.restart_at(found.offset, sections.lineage, sections.producers or None)
+        except Corrupt as error:
+            log.error("producers are unknown from here on, retries may double pid=%s why=%s", manifest.pid, error)
+            hot.restart_at(found.offset, sections.lineage, None)
     else:
         hot.restart_at(found.offset, (), None)
     # Before anything is appended: a power cut must not bring back parts of what was dropped.
