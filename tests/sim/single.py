@@ -153,6 +153,7 @@ class Run:
         elif self.node.ended.is_set() and self.machine.disk.failed:
             await self._crash("kill")
         await asyncio.sleep(10)  # what is under way may still fail
+        await self._until(lambda: self._running().health().details["pending_metadata"] == 0, "metadata is decided")
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
