@@ -395,21 +395,3 @@ def test_a_request_larger_than_a_segment_is_refused() -> None:
         assert refusal(lambda: append(log, batch(0, size=800) + batch(1, size=800))) is Code.RECORD_LIST_TOO_LARGE
 
     story(told)
-
-
-@pytest.mark.parametrize("damage", ["gone", "flipped", "short", "zeros"])
-def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> None:
-    """It may be all that the next leader has: a snapshot that proves itself goes up, made from the log."""
-
-    async def told(on: SimDisk) -> None:
-        log = await open_log(on, config())
-        for number in range(30):
-            append(log, batch(number, producer=7, sequence=number))
-        view = log.closed_segments()[-1]
-        whole = log.sections(view.base_offset).producer_snapshot
-        assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
-        _damage(on, f"{DIRECTORY}/{view.next_offset:020d}.snapshot", damage)
-        made = log.sections(view.base_offset).producer_snapshot
-        assert ProducerStates.from_snapshot(made, view.next_offset).snapshot() == whole
-
-    story(told)

@@ -8,8 +8,9 @@ import random
 import pytest
 
 from tests.sim.disk import DiskFault, Op, SimDisk
-from tests.unit.hot.fixtures import append, batch, config, disk, offsets, open_log, read_all
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Refused, Unavailable
+from tiered.hot.producers import ProducerStates
 from tiered.hot.segments import Segment, parse_lines
 
 NEW_FILES = (".log", ".index", ".timeindex")
@@ -128,5 +129,33 @@ def test_the_checkpoint_of_segments_stays_small_however_often_a_log_is_flushed()
         assert size < 20_000, "a line for each flush, for ever, would be read at each start"
         again = await open_log(on.after_power_cut(), same_boot=False, recovery_point=500)
         assert again.end_offset == 500
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "zeros"])
+def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> None:
+    """It may be all that the next leader has: a snapshot that proves itself goes up, made from the log."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config())
+        for number in range(30):
+            append(log, batch(number, producer=7, sequence=number))
+        view = log.closed_segments()[-1]
+        whole = log.sections(view.base_offset).producer_snapshot
+        assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
+        path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
+        if damage == "gone":
+            on.remove(path)
+        else:
+            file = on.open(path)
+            size = file.size()
+            if damage == "short":
+                file.truncate(size - 5)
+            else:
+                file.pwrite(0, bytes(size))
+        made = log.sections(view.base_offset).producer_snapshot
+        assert ProducerStates.from_snapshot(made, view.next_offset).snapshot() == whole
 
     asyncio.run(told())
