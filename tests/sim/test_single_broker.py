@@ -21,6 +21,7 @@ REACHED = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
     totals: dict[str, int] = {}
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
