@@ -1,0 +1,37 @@
+"""DescribeCluster (API key 60)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.schema import Kind, Message, array, boolean, integer, message, string
+
+
+@message(60, "0-2", "0+")
+@dataclass(slots=True)
+class DescribeClusterRequest(Message):
+    include_cluster_authorized_operations: bool = boolean()
+    endpoint_type: int = integer(Kind.INT8, "1+", default=1)
+    include_fenced_brokers: bool = boolean("2+")
+
+
+@dataclass(slots=True)
+class DescribeClusterBroker:
+    broker_id: int = integer(Kind.INT32)
+    host: str = string()
+    port: int = integer(Kind.INT32)
+    rack: str | None = string(nullable="0+", default=None)
+    is_fenced: bool = boolean("2+")
+
+
+@message(60, "0-2", "0+")
+@dataclass(slots=True)
+class DescribeClusterResponse(Message):
+    throttle_time_ms: int = integer(Kind.INT32)
+    error_code: int = integer(Kind.INT16)
+    error_message: str | None = string(nullable="0+", default=None)
+    endpoint_type: int = integer(Kind.INT8, "1+", default=1)
+    cluster_id: str = string()
+    controller_id: int = integer(Kind.INT32, default=-1)
+    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
+    cluster_authorized_operations: int = integer(Kind.INT32, default=-2147483648)
