@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.sources import ROOT, modules
-from tiered.config import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT, broker_rows, topic_rows
+from tiered.config import broker_rows, topic_rows
+from tiered.kafka_names import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
 from tiered.setting import Row, text_of
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit

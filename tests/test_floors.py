@@ -16,7 +16,9 @@ import pytest
 
 from tests.sources import imports, modules, tree
 
-WORDS = ("tiered.ids", "tiered.errors", "tiered.setting", "tiered.config", "tiered.ports", "tiered.metrics")
+WORDS = tuple(
+    f"tiered.{name}" for name in ["ids", "errors", "setting", "kafka_names", "listeners", "config", "ports", "metrics"]
+)
 FOLDERS = ("tiered.hot", "tiered.cold", "tiered.replication", "tiered.metadata")
 WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "socket", "subprocess", "tempfile"}
 WORLD |= {"threading", "time", "datetime", "selectors", "signal", "boto3", "botocore", "aiohttp"}

@@ -6,18 +6,19 @@ command's business; how one value is read and refused is `setting.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
+from tiered import listeners
 from tiered.errors import Refused
+from tiered.kafka_names import HOUR_MS, LARGER_UNITS, MINUTE_MS, SAME_MEANING, WITHOUT_EFFECT
+from tiered.listeners import PLAINTEXT, Endpoint
 from tiered.setting import Row, Value, rows, setting, text_of, unknown
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-MINUTE_MS = 60_000
-HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 GIB = 1 << 30
@@ -122,12 +123,27 @@ class Settings:
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
     )
     http: str = setting("127.0.0.1:8082", "HOST:PORT of the HTTP interface; port 0 takes a free one.")
-    kafka: str = setting("", "HOST:PORT of the Kafka protocol, which is not served yet: a warning says so.")
+    kafka: str = setting(
+        "127.0.0.1:9092", "HOST:PORT of the Kafka protocol; port 0 takes a free one, empty serves it not at all."
+    )
+    listeners: tuple[str, ...] = setting((), "Kafka's form of `kafka`, which it replaces: NAME://HOST:PORT, ...")
+    advertised_listeners: tuple[str, ...] = setting(
+        (),
+        "What clients are told to connect to, NAME://HOST:PORT, ...; else the listener's own address.",
+    )
+    listener_security_protocol_map: tuple[str, ...] = setting(
+        (), "NAME:PROTOCOL, ...; PLAINTEXT is the only protocol there is yet."
+    )
+    controller_listener_names: tuple[str, ...] = setting(
+        (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
+    )
     broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
     log_level: str = setting(
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error")
     )
     # Topics.
+    auto_create_topics_enable: bool = setting(True, "A client that asks for a topic which is not there creates it.")
+    delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     num_partitions: int = setting(1, "Partitions of a topic that is created without a number.", 1, 100_000)
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
     # Defaults of topic settings, under the names that Kafka's brokers give them.
@@ -155,6 +171,43 @@ class Settings:
     log_flush: str = _default_of("flush")
     log_flush_interval_messages: int = _default_of("flush.messages")
     log_flush_interval_ms: int = _default_of("flush.ms")
+    # Groups.
+    offsets_topic_num_partitions: int = setting(50, "Partitions of `__consumer_offsets`.", 1, 10_000)
+    offsets_topic_replication_factor: int = setting(
+        3, "Replicas of `__consumer_offsets`, or as many as there are brokers.", 1, 32767
+    )
+    offsets_topic_segment_bytes: int = setting(
+        100 * MIB, "Size at which a segment of `__consumer_offsets` is closed.", 1024, INT_MAX
+    )
+    offset_metadata_max_bytes: int = setting(4096, "Size of the text that goes with a committed offset.", 0, INT_MAX)
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, "Time for which the offsets of an empty group are kept.", 1, INT_MAX
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        10 * MINUTE_MS, "How often offsets that are older than that are looked for.", 1, LONG_MAX
+    )
+    group_min_session_timeout_ms: int = setting(6_000, "Shortest session that a member may ask for.", 0, INT_MAX)
+    group_max_session_timeout_ms: int = setting(30 * MINUTE_MS, "Longest one.", 0, INT_MAX)
+    group_initial_rebalance_delay_ms: int = setting(
+        500, "How long an empty group waits for more members, again after each that comes. (Kafka: 3000.)", 0, INT_MAX
+    )
+    group_max_size: int = setting(1_000, "Members of a group at most. (Kafka: no limit.)", 1, INT_MAX)
+    # Connections of the Kafka protocol.
+    socket_request_max_bytes: int = setting(100 * MIB, "Size of a request at most.", 1024, INT_MAX)
+    queued_max_requests: int = setting(500, "Requests under way at most, over all connections.", 1, INT_MAX)
+    queued_max_request_bytes: int = setting(
+        128 * MIB, "Bytes of requests held at most, over all connections.", 1024, LONG_MAX
+    )
+    max_connections: int = setting(2_000, "Connections at the same time.", 1, INT_MAX, dynamic=True)
+    max_connections_per_ip: int = setting(
+        500, "Connections from one address at the same time.", 1, INT_MAX, dynamic=True
+    )
+    max_connection_creation_rate: int = setting(1_000, "New connections per second.", 1, INT_MAX, dynamic=True)
+    connections_max_idle_ms: int = setting(
+        10 * MINUTE_MS, "Time after which a connection without requests is closed.", 1, LONG_MAX
+    )
+    fetch_max_bytes: int = setting(55 * MIB, "Bytes of records in one answer at most.", 1024, INT_MAX)
+    tiered_frame_timeout_ms: int = setting(30_000, "Time from the first byte of a request to its last.", 1, INT_MAX)
     # Loops of the broker.
     log_retention_check_interval_ms: int = setting(
         5 * MINUTE_MS, "How often rolls by time and retention are looked at.", 1, LONG_MAX
@@ -195,8 +248,35 @@ class Settings:
         """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
         made = replace(defaults or cls(), **_parsed(broker_rows(), _in_our_names(given), "broker"))
         address(made.http, "http")
+        made.listeners_in_force()
+        made.advertised(made.listeners_in_force(), "localhost")
         _check(made.topic_defaults())
         return made
+
+    def listeners_in_force(self) -> tuple[Endpoint, ...]:
+        """Where the Kafka protocol is served. Refused(INVALID_CONFIG) when that cannot be."""
+        skipped = [name.upper() for name in self.controller_listener_names]
+        if self.listeners:
+            row = broker_rows()["listeners"]
+            found = listeners.parse(self.listeners, skipped, row.refuse)
+            found = tuple(each._replace(host=each.host or listeners.ANY_HOST) for each in found)
+        else:
+            row = broker_rows()["kafka"]
+            found = (Endpoint(PLAINTEXT, *address(self.kafka, "kafka")),) if self.kafka else ()
+        listeners.check_protocols(found, self.listener_security_protocol_map, row.refuse)
+        return found
+
+    def advertised(self, bound: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
+        """What clients are told of the listeners in `bound`. Refused(INVALID_CONFIG) for a name that none has."""
+        row = broker_rows()["advertised.listeners"]
+        skipped = [name.upper() for name in self.controller_listener_names]
+        told = listeners.parse(self.advertised_listeners, skipped, row.refuse)
+        for each in told:
+            if each.name not in {endpoint.name for endpoint in bound}:
+                raise row.refuse(f"{each.name}://{each.address}", "no listener has that name")
+            if each.host in listeners.WILDCARDS:
+                raise row.refuse(f"{each.name}://{each.address}", "it must name a host that clients can reach")
+        return listeners.advertise(bound, told, hostname)
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic has that sets nothing itself."""
@@ -219,53 +299,6 @@ def broker_rows() -> dict[str, Row]:
     return rows(Settings)
 
 
-LARGER_UNITS = {
-    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
-    "log.retention.hours": ("log.retention.ms", HOUR_MS),
-    "log.roll.hours": ("log.roll.ms", HOUR_MS),
-    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
-}
-"""Kafka's other names of one setting, finest unit first: the finest that is given wins."""
-
-SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "node.id"}
-"""Names in Kafka's broker files for what has another name here."""
-
-ONE_PROCESS = "a process is broker and controller in one"
-ONE_LOOP = "network and requests share one loop"
-ONE_ADDRESS = "addresses are given by `http`"
-NO_GROUPS = "consumer groups, transactions and the Kafka protocol are not served yet"
-NO_ZOOKEEPER = "the cluster's memory is in the bucket"
-EXPLICIT = "topics are created explicitly"
-WITHOUT_EFFECT = {
-    "auto.create.topics.enable": EXPLICIT,
-    "process.roles": ONE_PROCESS,
-    "controller.quorum.bootstrap.servers": ONE_PROCESS,
-    "controller.quorum.voters": ONE_PROCESS,
-    "controller.quorum.auto.join.enable": ONE_PROCESS,
-    "controller.listener.names": ONE_PROCESS,
-    "zookeeper.connect": NO_ZOOKEEPER,
-    "zookeeper.connection.timeout.ms": NO_ZOOKEEPER,
-    "listeners": ONE_ADDRESS,
-    "advertised.listeners": ONE_ADDRESS,
-    "inter.broker.listener.name": ONE_ADDRESS,
-    "listener.security.protocol.map": ONE_ADDRESS,
-    "num.network.threads": ONE_LOOP,
-    "num.io.threads": ONE_LOOP,
-    "num.recovery.threads.per.data.dir": ONE_LOOP,
-    "socket.send.buffer.bytes": ONE_LOOP,
-    "socket.receive.buffer.bytes": ONE_LOOP,
-    "socket.request.max.bytes": NO_GROUPS,
-    "offsets.topic.replication.factor": NO_GROUPS,
-    "transaction.state.log.replication.factor": NO_GROUPS,
-    "transaction.state.log.min.isr": NO_GROUPS,
-    "share.coordinator.state.topic.replication.factor": NO_GROUPS,
-    "share.coordinator.state.topic.min.isr": NO_GROUPS,
-    "group.initial.rebalance.delay.ms": NO_GROUPS,
-}
-"""Names in Kafka's own server.properties that mean nothing here, with the reason: taken with a warning, so that such a
-file loads as it is."""
-
-
 def _in_our_names(given: Mapping[str, str]) -> dict[str, str]:
     """`given` with Kafka's other names replaced by the one name of each setting."""
     other_names = {*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT}
@@ -286,10 +319,10 @@ def _in_our_names(given: Mapping[str, str]) -> dict[str, str]:
 
 def address(text: str, name: str) -> tuple[str, int]:
     """`HOST:PORT` taken apart; IPv6 hosts stand in brackets. Refused(INVALID_CONFIG) when it is not that."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    found = listeners.host_and_port(text)
+    if found is None or not found[0]:
         raise broker_rows()[name].refuse(text, "it must be HOST:PORT with a port from 0 to 65535")
-    return host.strip("[]"), int(port)
+    return found
 
 
 def _parsed(table: Mapping[str, Row], given: Mapping[str, str], what: str) -> dict[str, Any]:

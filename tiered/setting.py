@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tiered.errors import Code, Refused
@@ -32,6 +32,8 @@ class Row:
     """Values that are well-formed but not built, with the reason."""
     topic_name: str = ""
     """For a broker setting that is the default of a topic setting: that setting's name."""
+    dynamic: bool = False
+    """Whether a broker setting can be changed while the broker runs; defaults of topics always can."""
 
     @property
     def type_name(self) -> str:
@@ -98,9 +100,10 @@ def setting(
     choices: tuple[str, ...] = (),
     refused: Mapping[str, str] | None = None,
     topic_name: str = "",
+    dynamic: bool = False,
 ) -> T:
     """A field of a settings table. (Typed as its value: that is what reading the field gives.)"""
-    row = Row("", default, sentence, low, high, choices, refused or {}, topic_name)
+    row = Row("", default, sentence, low, high, choices, refused or {}, topic_name, dynamic or bool(topic_name))
     made: T = field(default=default, metadata={"row": row})
     return made
 
@@ -112,7 +115,7 @@ def rows(table: type[Any]) -> dict[str, Row]:
         row: Row = each.metadata["row"]
         assert each.default is not MISSING
         name = each.name.replace("_", ".")
-        made[name] = Row(name, row.default, row.sentence, row.low, row.high, row.choices, row.refused, row.topic_name)
+        made[name] = replace(row, name=name)
     return made
 
 

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.config import (
-    LARGER_UNITS,
-    SAME_MEANING,
-    WITHOUT_EFFECT,
-    Settings,
-    TopicConfig,
-    address,
-    broker_rows,
-    topic_rows,
-)
+from tiered.config import Settings, TopicConfig, address, broker_rows, topic_rows
 from tiered.errors import Code, Refused
+from tiered.kafka_names import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
 
 
 def why(given: dict[str, str], table: type[TopicConfig] | type[Settings] = TopicConfig) -> str:

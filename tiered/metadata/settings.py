@@ -25,10 +25,10 @@ def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
 
 
 def check_dynamic(configs: Mapping[str, str | None]) -> None:
-    """Refuses what cannot be changed while a broker runs: everything but the defaults of topics."""
+    """Refuses what cannot be changed while a broker runs."""
     for key, value in configs.items():
         row = broker_rows().get(key)
         if row is None:
             raise Refused(Code.INVALID_CONFIG, f"{key}: unknown broker setting")
-        if not row.topic_name:
-            raise row.refuse(value or "", "it is read at start only; defaults of topics can be changed at any time")
+        if not row.dynamic:
+            raise row.refuse(value or "", "it is read at start only")

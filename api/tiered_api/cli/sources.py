@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiered.config import WITHOUT_EFFECT, Settings, broker_rows
+from tiered.config import Settings, broker_rows
 from tiered.errors import Code, Refused
+from tiered.kafka_names import WITHOUT_EFFECT
 from tiered.setting import unknown
 
 PREFIX = "TIERED_"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tiered.config import WITHOUT_EFFECT, broker_rows
+from tiered.config import broker_rows
 from tiered.errors import Refused
+from tiered.kafka_names import WITHOUT_EFFECT
 from tiered_api.cli.sources import properties, settings, variable
 
 KAFKAS_FILE = """\

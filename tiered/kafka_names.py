@@ -1,0 +1,42 @@
+"""Kafka's names for what has another name here, or none: so that a Kafka broker's own file loads as it is."""
+
+from __future__ import annotations
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+
+LARGER_UNITS = {
+    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
+}
+"""Kafka's other names of one setting, finest unit first: the finest that is given wins."""
+
+SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "node.id"}
+"""Names in Kafka's broker files for what has another name here."""
+
+ONE_PROCESS = "a process is broker and controller in one"
+ONE_LOOP = "network and requests share one loop"
+NO_TRANSACTIONS = "transactions and share groups are not served yet"
+NO_ZOOKEEPER = "the cluster's memory is in the bucket"
+WITHOUT_EFFECT = {
+    "process.roles": ONE_PROCESS,
+    "controller.quorum.bootstrap.servers": ONE_PROCESS,
+    "controller.quorum.voters": ONE_PROCESS,
+    "controller.quorum.auto.join.enable": ONE_PROCESS,
+    "zookeeper.connect": NO_ZOOKEEPER,
+    "zookeeper.connection.timeout.ms": NO_ZOOKEEPER,
+    "inter.broker.listener.name": ONE_PROCESS,
+    "num.network.threads": ONE_LOOP,
+    "num.io.threads": ONE_LOOP,
+    "num.recovery.threads.per.data.dir": ONE_LOOP,
+    "socket.send.buffer.bytes": ONE_LOOP,
+    "socket.receive.buffer.bytes": ONE_LOOP,
+    "transaction.state.log.replication.factor": NO_TRANSACTIONS,
+    "transaction.state.log.min.isr": NO_TRANSACTIONS,
+    "share.coordinator.state.topic.replication.factor": NO_TRANSACTIONS,
+    "share.coordinator.state.topic.min.isr": NO_TRANSACTIONS,
+}
+"""Names in Kafka's own server.properties that mean nothing here, with the reason: taken with a warning, so that such a
+file loads as it is."""
