@@ -28,7 +28,7 @@ CARRIERS = {
     " segment_view tail",
     "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe reader s3"
     " store_url stream uploader",
-    "tiered.replication": "leading replica storage",
+    "tiered.replication": "explain leading replica storage",
     "tiered.metadata": "load metadata_log registration runtime",
 }
 """Files that touch the world. Every other file of these folders is a decision: pure, and tested without a world."""

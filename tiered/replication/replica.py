@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiered.cold.manifest import Manifest
 from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.ports import Clock, FileSlice
+from tiered.ports import Clock
+from tiered.replication.explain import explain
+from tiered.replication.fetched import Fetched
 from tiered.replication.leading import Begun
 from tiered.replication.partition import Partition
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.replication.waiting import Waiting
 
-Data = bytes | FileSlice
 ALL = -1
 """acks: every in-sync replica."""
-
-
-class Fetched(NamedTuple):
-    """Whole batches from the one that holds the offset asked for, or none. A `FileSlice` is sent uncopied."""
-
-    data: Data
-    high_watermark: int
-    log_start_offset: int
-    last_stable_offset: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of `data`."""
-        return self.data.length if isinstance(self.data, FileSlice) else len(self.data)
 
 
 class Replica:
@@ -67,11 +54,11 @@ class Replica:
         self.epoch_start = log.end_offset
         self.upload_problem = ""
         self.possible_loss: dict[str, int] | None = None
-        self._state = partition
+        self.state = partition
         self._clock = clock
         self._disk = disk
         self._segment_closed = segment_closed
-        self._committed: Waiting[asyncio.Future[None]] = Waiting()
+        self._parked: Waiting[Callable[[], None]] = Waiting()
         self._gone: Refused | None = None
         self._segments_seen = log.segment_count
         self._advance(log.flushed_offset if self.config.flush == "ack" else log.end_offset)
@@ -101,16 +88,16 @@ class Replica:
 
     @property
     def leader_epoch(self) -> int:
-        return self._state.leader_epoch
+        return self.state.leader_epoch
 
     @property
     def high_watermark(self) -> int:
-        return self._state.high_watermark
+        return self.state.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Everything below is committed and of no open transaction."""
-        return min(self._state.high_watermark, self.log.first_unstable_offset)
+        return min(self.state.high_watermark, self.log.first_unstable_offset)
 
     @property
     def log_start_offset(self) -> int:
@@ -165,33 +152,12 @@ class Replica:
 
     def explain(self) -> dict[str, Any]:
         """Where the records are, and what stands in the way of their going elsewhere."""
-        return {
-            "topic": self.topic,
-            "topic_id": self.topic_id,
-            "partition": self.partition,
-            "leader": self._state.node_id,
-            "leader_epoch": self.leader_epoch,
-            "isr": sorted(self._state.isr),
-            "log_start_offset": self.log_start_offset,
-            "local_start_offset": self.local_start_offset,
-            "cold_end_offset": self.cold_end_offset,
-            "last_stable_offset": self.last_stable_offset,
-            "high_watermark": self.high_watermark,
-            "log_end_offset": self.log.end_offset,
-            "flushed_offset": self.log.flushed_offset,
-            "local_bytes": self.local_bytes,
-            "cold_bytes": self.cold_bytes,
-            "local_segments": self.local_segments,
-            "cold_segments": self.cold_segments,
-            "waiting_segments": self.waiting_segments,
-            "upload_problem": self.upload_problem or None,
-            "possible_loss": self.possible_loss,
-        }
+        return explain(self)
 
     @property
     def alone(self) -> bool:
-        """Whether `append` answers in the same turn of the loop: it waits for no other replica and for no fsync."""
-        return self._state.alone and self.config.flush != "ack"
+        """Whether what `append_now` wrote is committed by then: it waits for no other replica and for no fsync."""
+        return self.state.alone and self.log.config.flush != "ack"
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
@@ -204,30 +170,53 @@ class Replica:
         `Refused`: what admission says, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR (full or dead disk), REQUEST_TIMED_OUT
         (the records are in the log and may yet be committed).
         """
+        appended = self.append_now(data, acks, deep)
+        end = appended.last_offset + 1
+        if acks == ALL and not self.committed(end):
+            await self.until_committed(end, timeout_ms)
+        return appended
+
+    def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> Appended:
+        """Judges, stamps in place and writes. Where acks=all asks for more than that, `committed` says whether it is
+        done already and `until_committed` waits for it. `Refused` as with `append`, but never REQUEST_TIMED_OUT."""
         if self._gone is not None:
             raise self._gone
         config = self.log.config
         if acks == ALL:
-            if not self._state.may_ack(config.min_insync_replicas):
-                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self._state.isr)} replicas of {self.at} are in sync")
+            if not self.state.may_ack(config.min_insync_replicas):
+                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.at} are in sync")
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         appended = self._write(data, deep)
-        end = appended.last_offset + 1
-        if config.flush == "ack":
-            await self._flush_ack(end, acks, timeout_ms)
-        else:
+        if config.flush != "ack":
             self._advance(self.log.end_offset)
-        if acks == ALL and self._state.high_watermark < end:
-            await self._until_committed(end, timeout_ms)
         return appended
+
+    def committed(self, end: int) -> bool:
+        """Whether everything below `end` is."""
+        return self.state.high_watermark >= end
+
+    async def until_committed(self, end: int, timeout_ms: int) -> None:
+        """Returns once everything below `end` is committed, which with `flush=ack` takes an fsync that is made here.
+        `Refused`: REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, or why this broker leads the partition no more."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if self.log.config.flush == "ack":
+                    await self.flush(end)
+                await self._until(end)
+        except TimeoutError:
+            raise Refused(
+                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.at} are not committed after {timeout_ms} ms"
+            ) from None
+        except Unavailable as error:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
 
     def _write(self, data: bytearray | memoryview, deep: bool) -> Appended:
         disk, hot = self._disk, self.log
         if disk.dead is not None:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
         try:
-            appended = hot.append(data, leader_epoch=self._state.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
+            appended = hot.append(data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
         except Refused as refused:
             if refused.code is Code.KAFKA_STORAGE_ERROR and hot.broken:
                 disk.died(refused.why)
@@ -240,18 +229,6 @@ class Replica:
             self._segments_seen = hot.segment_count
             self._segment_closed(self)
         return appended
-
-    async def _flush_ack(self, end: int, acks: int, timeout_ms: int) -> None:
-        """The high watermark of such a topic counts what is fsynced; who does not wait for it leaves it to the loop."""
-        if acks != ALL:
-            return
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self.flush(end)
-        except TimeoutError:
-            raise Refused(Code.REQUEST_TIMED_OUT, f"no fsync of {self.at} within {timeout_ms} ms") from None
-        except Unavailable as error:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). A failed fsync ends the use of the directory, a full disk does not."""
@@ -266,27 +243,40 @@ class Replica:
         if self.config.flush == "ack":
             self._advance(flushed)
 
-    async def _until_committed(self, end: int, timeout_ms: int) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        number = self._committed.park(future, end)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await future
-        except TimeoutError:
-            raise Refused(
-                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.at} are not committed after {timeout_ms} ms"
-            ) from None
-        finally:
-            self._committed.leave(number)
-
     def _advance(self, position: int) -> None:
-        if not self._state.advance(position, self.log.config.min_insync_replicas):
+        if not self.state.advance(position, self.log.config.min_insync_replicas):
             return
-        self.log.producers.on_high_watermark(self._state.high_watermark)
-        if self._committed:
-            for future in self._committed.wake(self._state.high_watermark):
-                if not future.done():
-                    future.set_result(None)
+        committed = self.state.high_watermark
+        self.log.producers.on_high_watermark(committed)
+        if self._parked:
+            for call in self._parked.wake(committed):
+                call()
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def park(self, call: Callable[[], None], offset: int) -> int:
+        """Calls `call` once, in the turn in which the high watermark reaches `offset` or this broker leads the
+        partition no more; the caller looks which. Returns the number to `leave` with. `Refused` when too many wait."""
+        if self._gone is not None:
+            raise self._gone
+        return self._parked.park(call, offset)
+
+    def leave(self, number: int) -> None:
+        """The caller does not wait any more; harmless when it was called."""
+        self._parked.leave(number)
+
+    async def _until(self, offset: int) -> None:
+        """Returns once the high watermark is at `offset` or beyond."""
+        if self.state.high_watermark >= offset:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        number = self.park(lambda: None if reached.done() else reached.set_result(None), offset)
+        try:
+            await reached
+        finally:
+            self.leave(number)
+        if self._gone is not None and self.state.high_watermark < offset:
+            raise self._gone
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 
@@ -298,54 +288,49 @@ class Replica:
 
         `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end]; `Unavailable`, `Corrupt` from the bucket.
         """
-        fetched = await self._read_now(offset, max_bytes, read_committed)
+        fetched = await self._read(offset, max_bytes, read_committed)
         if fetched.size >= min_bytes or max_wait_ms <= 0:
             return fetched
         try:
             async with asyncio.timeout(max_wait_ms / 1000):
                 while fetched.size < min_bytes:
-                    await self._until_more(fetched)
-                    fetched = await self._read_now(offset, max_bytes, read_committed)
+                    await self._until(fetched.high_watermark + 1)
+                    fetched = await self._read(offset, max_bytes, read_committed)
         except TimeoutError:
-            return await self._read_now(offset, max_bytes, read_committed)
+            return await self._read(offset, max_bytes, read_committed)
         return fetched
 
-    async def _read_now(self, offset: int, max_bytes: int, read_committed: bool) -> Fetched:
+    def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> Fetched | None:
+        """The same from what is local, without a wait; None where only the bucket can answer. `Refused` as `read`."""
         if self._gone is not None:
             raise self._gone
-        start, committed, stable = self.log_start_offset, self.high_watermark, self.last_stable_offset
-        if not start <= offset <= self.log.end_offset:
+        hot, state = self.log, self.state
+        start, committed = self.log_start_offset, state.high_watermark
+        if not start <= offset <= hot.end_offset:
             raise Refused(
-                Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {self.log.end_offset}]"
+                Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {hot.end_offset}]"
             )
+        stable = self.last_stable_offset
         bound = stable if read_committed else committed
-        data: Data | None = b""
-        if offset < bound:
-            if offset >= self.log.local_start_offset:
-                data = await self._read_hot(offset, max_bytes, bound)
-            else:
-                data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
-        return Fetched(data or b"", committed, start, stable)
-
-    async def _read_hot(self, offset: int, max_bytes: int, bound: int) -> Data | None:
-        """What a damaged local file lacks may be cold."""
+        if offset >= bound:
+            return Fetched(b"", committed, start, stable)
+        if offset < hot.local_start_offset:
+            return None
         try:
-            return self.log.read(offset, max_bytes, end_offset=bound)
+            data = hot.read(offset, max_bytes, end_offset=bound)
         except Corrupt:
             if offset >= self.cold_end_offset:
                 raise
-            return await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
+            return None  # what a damaged local file lacks may be cold
+        return Fetched(data or b"", committed, start, stable)
 
-    async def _until_more(self, seen: Fetched) -> None:
-        """Returns once the high watermark is beyond what `seen` saw."""
-        if self.high_watermark > seen.high_watermark:
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        number = self._committed.park(future, seen.high_watermark + 1)
-        try:
-            await future
-        finally:
-            self._committed.leave(number)
+    async def _read(self, offset: int, max_bytes: int, read_committed: bool) -> Fetched:
+        fetched = self.read_now(offset, max_bytes, read_committed)
+        if fetched is not None:
+            return fetched
+        start, committed, stable = self.log_start_offset, self.high_watermark, self.last_stable_offset
+        data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
+        return Fetched(data, committed, start, stable)
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms); None when
@@ -380,6 +365,5 @@ class Replica:
     def resign(self, why: Refused) -> None:
         """Nobody is served here any more: `why` is the answer to all, those who wait included."""
         self._gone = why
-        for future in self._committed.wake_all():
-            if not future.done():
-                future.set_exception(why)
+        for call in self._parked.wake_all():
+            call()

@@ -11,7 +11,8 @@ from tiered.ports import FileSlice
 from tiered.records.batch import MAX_DECOMPRESSED, header, records
 from tiered.records.model import CODEC_MASK, CRC_FROM, Record
 from tiered.records.native import crc32c, walk
-from tiered.replication.replica import Fetched, Replica
+from tiered.replication.fetched import Fetched
+from tiered.replication.replica import Replica
 from tiered_api.http.errors import OFFSET_OUT_OF_RANGE, HttpError
 from tiered_api.http.produce import replica_of, topic_image
 from tiered_api.http.request import Request
