@@ -88,7 +88,7 @@ class Housekeeping:
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
         await node.partitions.open_missing(lambda: node.image)
-        await node.report_losses()
+        await node.joining.report_losses()
 
     def _look_after(self, replica: Replica, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""

@@ -10,9 +10,8 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, TypeVar
 
 from tiered.cold.cache import ChunkCache
@@ -24,25 +23,25 @@ from tiered.cold.probe import probe
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import Settings
-from tiered.data_directory import DataDirectory, Found
+from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
 from tiered.ids import TopicPartition, text_id
+from tiered.joining import Joining
 from tiered.metadata import requests
 from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import Image
 from tiered.metadata.load import read_format
 from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
-from tiered.metadata.registration import answers
 from tiered.metadata.requests import Request
 from tiered.metadata.runtime import Runtime
-from tiered.metadata.settings import broker_settings, topic_config
+from tiered.metadata.settings import broker_settings
 from tiered.metrics import Metrics
-from tiered.partitions import Partitions, held
+from tiered.partitions import Partitions
 from tiered.ports import World
-from tiered.replication.leading import Past
+from tiered.producer_ids import ProducerIds
 from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.tiering import Tiering
@@ -52,20 +51,17 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SUBMIT_SECONDS = 30.0
+STOP_SECONDS = 5.0
 TAKE_SECONDS = 60.0
 """How long a start waits for the store to take its first entry: a store that refuses writes ends it."""
-LEAD_SECONDS = 2.0
-"""Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
-STOP_SECONDS = 5.0
-REPORTS_AT_ONCE = 500
-"""Fewer than may wait for the metadata log."""
 
 
 class Node:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
-    `image` is the committed state of the cluster, `ended` is set when the broker can serve no more. `manifest_fan` and
-    `snapshot_slots` are smaller in simulations, so that spills and snapshots happen in short lives too.
+    `image` is the committed state of the cluster, `ended` is set when the broker can serve no more. `hostname` is what
+    clients are told where a listener is everywhere. `manifest_fan` and `snapshot_slots` are smaller in simulations, so
+    that spills and snapshots happen in short lives too.
     """
 
     def __init__(
@@ -74,6 +70,7 @@ class Node:
         world: World,
         metrics: Metrics,
         *,
+        hostname: str = "localhost",
         manifest_fan: int = FAN,
         snapshot_slots: int = SNAPSHOT_SLOTS,
     ) -> None:
@@ -111,10 +108,8 @@ class Node:
         self._runtime: Runtime[Request] | None = None
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
-        self._known_directory = False
-        self._trustworthy = False
-        self._trusted = False
-        self._reporting = asyncio.Lock()
+        self.joining = Joining(self, hostname)
+        self.producer_ids = ProducerIds(self.submit, settings.node_id)
         self._failure = ""
         self._serving = False
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").read(
@@ -142,15 +137,16 @@ class Node:
         """Every partition that this broker leads."""
         return self.partitions.led()
 
-    async def submit(self, request: Request) -> Any:
+    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
         """Asks the controller; the reply's type stands with each request. `Refused` with the reason."""
         if self._runtime is None:
             raise Refused(Code.NOT_CONTROLLER, "the broker does not run")
-        return await self._runtime.submit(request, SUBMIT_SECONDS)
+        return await self._runtime.submit(request, timeout)
 
-    async def announce(self, http: str) -> None:
-        """The HTTP interface answers at `http` (HOST:PORT): a second broker with this node id asks there."""
-        await self.submit(requests.AnnounceBroker(self.settings.node_id, self.incarnation, http))
+    async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
+        """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks; clients are
+        told `listeners`. Says nothing to the cluster that it knows already."""
+        await self.submit(requests.AnnounceBroker(self.settings.node_id, self.incarnation, http, listeners))
 
     def health(self) -> Health:
         """Whether the broker serves, and what is wrong."""
@@ -182,24 +178,18 @@ class Node:
         )
         self.cluster_id = (await self._soon(metadata.format()))[0].cluster_id
         image = await metadata.load()
-        gone = await self._refuse_twins(image)
+        gone = await self.joining.refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
-        self._known_directory = self._knows(image, found)
-        last = image.brokers.get(self.settings.node_id)
-        if last is not None and not last.alive:
-            self.partitions.past = Past.SETTLED
-        if not self._known_directory:
-            found = found._replace(same_boot=False, clean=False)
-        self._found = found
+        found = self.joining.judge(image, found)
         self.settings = broker_settings(image, self._own, self.settings.node_id)
         self.partitions.settings = self.settings
-        self._trustworthy = await self.partitions.recover(image, self._found)
+        self.joining.trustworthy = await self.partitions.recover(image, found)
         self.image = await self._soon(metadata.take(image, self.settings.node_id, self.incarnation))
         controller = Controller(self.image, self._own, lambda: text_id(self._draw_uuid()))
         self._runtime = Runtime(controller, _Snapshotting(metadata, self), self.world.clock, self._committed)
         self._main = asyncio.create_task(self._run(), name="node")
         try:
-            await self._register(gone)
+            await self.joining.register(gone)
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
         self._serving = True
@@ -216,77 +206,6 @@ class Node:
         except TimeoutError:
             why = self._metadata.trouble if self._metadata is not None else ""
             raise Unavailable(f"the store takes no metadata since {TAKE_SECONDS:g} s: {why}") from None
-
-    def _knows(self, image: Image, found: Found) -> bool:
-        """Whether the cluster trusts this directory: it is the one of the last incarnation, whose disk did not fail."""
-        last = image.brokers.get(self.settings.node_id)
-        return last is None or last.directory == found.directory_id
-
-    async def _refuse_twins(self, image: Image) -> list[requests.StopBroker]:
-        """Refuses to start beside a broker that answers (R6); what to say of those that do not."""
-        gone: list[requests.StopBroker] = []
-        for broker in image.brokers.values():
-            if not broker.alive:
-                continue
-            if await answers(self.world.net, broker.http, broker.incarnation):
-                raise Refused(
-                    Code.DUPLICATE_BROKER_REGISTRATION,
-                    f"broker {broker.node_id} of this store answers at {broker.http}; stop it first"
-                    " (one broker runs on a store)",
-                )
-            if broker.node_id != self.settings.node_id:
-                gone.append(requests.StopBroker(broker.node_id, broker.incarnation))
-        return gone
-
-    async def _register(self, gone: Sequence[requests.StopBroker]) -> None:
-        """The new incarnation takes its leaderships; what its logs cannot prove is reported, partition by partition."""
-        assert self._found is not None
-        known, whole = self._known_directory, self._known_directory and self._found.whole
-        for each in gone:
-            await self.submit(each)
-        self.partitions.doubtful = frozenset(
-            at
-            for at, topic in held(self.image, self.settings.node_id)
-            if not (whole or (known and topic_config(topic, self.settings.topic_defaults()).flush == "ack"))
-        )
-        registration = requests.RegisterBroker(
-            self.settings.node_id, self.incarnation, self._found.directory_id if known else "", self.settings.http,
-            self.settings.broker_rack, whole,
-        )  # fmt: skip
-        count = sum(1 for _ in held(self.image, self.settings.node_id))
-        assert self._runtime is not None
-        await self._runtime.submit(registration, SUBMIT_SECONDS + LEAD_SECONDS * count)
-        await self.report_losses()
-
-    async def report_losses(self) -> None:
-        """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
-        async with self._reporting:
-            await self._report_losses()
-
-    async def _report_losses(self) -> None:
-        lost, self.partitions.unreported = self.partitions.unreported, []
-        for replica in lost:
-            log.warning(
-                "records may be gone partition=%s from_offset=%d epoch=%d",
-                replica.at, replica.epoch_start, replica.leader_epoch,
-            )  # fmt: skip
-        try:
-            reports = (
-                requests.ReportLoss(each.topic_id, each.partition, each.leader_epoch, each.epoch_start) for each in lost
-            )
-            while some := list(islice(reports, REPORTS_AT_ONCE)):
-                await asyncio.gather(*map(self.submit, some))
-        except Refused:
-            self.partitions.unreported += lost
-            raise
-        self.partitions.doubtful -= {replica.at for replica in lost}
-        if self._trustworthy and not self.partitions.doubtful and not self._trusted:
-            # Not earlier: after a death before this, the next start must doubt the same logs again.
-            if not self._known_directory and self._found is not None:
-                node_id, directory = self.settings.node_id, self._found.directory_id
-                await self.submit(requests.NameDirectory(node_id, self.incarnation, directory))
-            self._trusted = True
-            await self.directory.trust()
 
     # -- running ------------------------------------------------------------------------------------------------------
 

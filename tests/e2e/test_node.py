@@ -198,7 +198,7 @@ async def answer(site: Site, machine: SimMachine, incarnation: Callable[[], str]
 def test_a_second_broker_is_refused_while_the_first_answers() -> None:
     async def story(site: Site) -> None:
         first = await site.start()
-        await first.announce(await answer(site, site.machine, lambda: first.incarnation))
+        await first.announce(await answer(site, site.machine, lambda: first.incarnation), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
         for node_id in (1, 2):
             twin = Node(Settings(node_id=node_id), other.process(), Metrics())
@@ -215,7 +215,7 @@ def test_a_second_broker_is_refused_while_the_first_answers() -> None:
 def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
     async def story(site: Site) -> None:
         first = await site.start()
-        await first.announce(await answer(site, site.machine, lambda: "somebody"))
+        await first.announce(await answer(site, site.machine, lambda: "somebody"), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
         twin = Node(QUICK, other.process(), Metrics())
         await twin.start()

@@ -7,7 +7,7 @@ format: a kind or a field may be added (with a new format version), none may cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tiered.errors import Corrupt
@@ -29,7 +29,8 @@ class ControllerElected:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """A process took a node id. `http` is where its incarnation answers, `directory` names its data directory."""
+    """A process took a node id. `http` is where its incarnation answers, `directory` names its data directory,
+    `listeners` is what clients are told: HOST:PORT by the listener's name."""
 
     node_id: int
     incarnation: str
@@ -37,6 +38,7 @@ class BrokerRegistered:
     http: str
     rack: str
     at_ms: int
+    listeners: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,15 @@ class LossReported:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerIdsAllocated:
+    """The ids [first, first + count) belong to a broker, to give to idempotent producers; none is given twice."""
+
+    node_id: int
+    first: int
+    count: int
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -132,6 +143,7 @@ Change = (
     | BrokerConfigChanged
     | PartitionChanged
     | LossReported
+    | ProducerIdsAllocated
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -146,10 +158,13 @@ KINDS: dict[str, type[Change]] = {
     "broker_config_changed": BrokerConfigChanged,
     "partition_changed": PartitionChanged,
     "loss_reported": LossReported,
+    "producer_ids_allocated": ProducerIdsAllocated,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in KINDS.values()}
+_FIELDS = {kind: tuple(each.name for each in fields(kind)) for kind in KINDS.values()}
+_ADDED = {kind: {each.name for each in fields(kind) if each.default_factory is not MISSING} for kind in KINDS.values()}
+"""Fields that entries of earlier versions lack."""
 
 
 def to_json(change: Change) -> dict[str, Any]:
@@ -163,9 +178,10 @@ def from_json(data: dict[str, Any]) -> Change:
     kind = KINDS.get(data.get("kind", ""))
     if kind is None:
         raise Corrupt(f"unknown metadata change: {data.get('kind')!r}")
-    if data.keys() - {"kind"} != set(_FIELDS[kind]):
+    named = data.keys() - {"kind"}
+    if not set(_FIELDS[kind]) - _ADDED[kind] <= named <= set(_FIELDS[kind]):
         raise Corrupt(f"metadata change {data['kind']} has the fields {sorted(data)}")
-    return kind(**{name: frozen(data[name]) for name in _FIELDS[kind]})
+    return kind(**{name: frozen(data[name]) for name in named})
 
 
 def frozen(value: Any) -> Any:

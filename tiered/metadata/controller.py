@@ -26,6 +26,8 @@ from tiered.metadata.topic_names import check_collision, check_name
 
 PARTITIONS_MAX = 10_000
 """Partitions of one topic: bounds the entry that creates them."""
+PRODUCER_IDS = 1_000
+"""Ids in a block, as Kafka's: so many producers come up without a word to the controller."""
 
 
 class Controller:
@@ -59,7 +61,7 @@ class Controller:
                 return self._register(request, now_ms)
             case requests.AnnounceBroker():
                 known = self._incarnation(request.node_id, request.incarnation)
-                return self._restate(replace(known, http=request.http), now_ms)
+                return self._restate(replace(known, http=request.http, listeners=dict(request.listeners)), now_ms)
             case requests.NameDirectory():
                 known = self._incarnation(request.node_id, request.incarnation)
                 return self._restate(replace(known, directory=request.directory), now_ms)
@@ -67,6 +69,9 @@ class Controller:
                 return self._stop(request)
             case requests.ReportLoss():
                 return self._report_loss(request, now_ms)
+            case requests.AllocateProducerIds():
+                block = kinds.ProducerIdsAllocated(request.node_id, self.image.next_producer_id, PRODUCER_IDS)
+                return Decision((block,), block)
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -172,11 +177,11 @@ class Controller:
         known = self.image.brokers.get(request.node_id)
         if known is not None and known.incarnation == request.incarnation:
             return Decision((), None)
-        changes: list[Change] = [
-            kinds.BrokerRegistered(
-                request.node_id, request.incarnation, request.directory, request.http, request.rack, now_ms
-            )
-        ]
+        told = dict(request.listeners)
+        registered = kinds.BrokerRegistered(
+            request.node_id, request.incarnation, request.directory, request.http, request.rack, now_ms, told
+        )
+        changes: list[Change] = [registered]
         alive = frozenset(broker.node_id for broker in self._live()) | {request.node_id}
         for topic in self.image.topics.values():
             for p, partition in enumerate(topic.partitions):
@@ -188,7 +193,7 @@ class Controller:
         if broker == self.image.brokers[broker.node_id]:
             return Decision((), None)
         change = kinds.BrokerRegistered(
-            broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms
+            broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners
         )
         return Decision((change,), None)
 

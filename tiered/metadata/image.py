@@ -58,6 +58,8 @@ class BrokerImage:
     rack: str
     alive: bool
     registered_ms: int
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """What clients are told: HOST:PORT by the listener's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Image:
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
+    next_producer_id: int = 0
 
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
         """The image after `changes`, which end at `slot`. `Corrupt` when a change does not fit: the log forked."""
@@ -102,14 +105,16 @@ class _Draft:
         self.by_id = dict(image.topics_by_id)
         self.broker_configs = dict(image.broker_configs)
         self.deleted = dict(image.deleted)
+        self.next_producer_id = image.next_producer_id
         self.partitions: dict[TopicId, list[PartitionImage]] = {}
 
     def finish(self, slot: int) -> Image:
         for topic_id in self.partitions:
             self._put(replace(self.by_id[topic_id], partitions=tuple(self.partitions[topic_id])))
         return Image(
-            slot, self.epoch, self.controller, self.brokers, self.topics, self.by_id, self.broker_configs, self.deleted
-        )
+            slot, self.epoch, self.controller, self.brokers, self.topics, self.by_id, self.broker_configs, self.deleted,
+            self.next_producer_id,
+        )  # fmt: skip
 
     def apply(self, change: Change) -> None:
         match change:
@@ -135,12 +140,17 @@ class _Draft:
                 self.broker_configs[change.node_id] = _merged(old, change.configs)
             case kinds.PartitionChanged() | kinds.LossReported():
                 self._partition(change)
+            case kinds.ProducerIdsAllocated():
+                if change.first < self.next_producer_id:
+                    raise Corrupt(f"producer ids from {change.first} on are given out already")
+                self.next_producer_id = change.first + change.count
 
     def _broker(self, change: kinds.BrokerRegistered | kinds.BrokerStopped) -> None:
         if isinstance(change, kinds.BrokerRegistered):
             self.brokers[change.node_id] = BrokerImage(
-                change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms
-            )
+                change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
+                change.listeners,
+            )  # fmt: skip
         elif (known := self.brokers.get(change.node_id)) and known.incarnation == change.incarnation:
             self.brokers[change.node_id] = replace(known, alive=False)
 
@@ -205,6 +215,7 @@ def to_json(image: Image) -> dict[str, Any]:
         ],
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
         "deleted": [_plain(topic) for topic in image.deleted.values()],
+        "next_producer_id": image.next_producer_id,
     }
 
 
@@ -223,6 +234,7 @@ def from_json(body: dict[str, Any]) -> Image:
         {topic.topic_id: topic for topic in topics},
         {each["node_id"]: each["configs"] for each in body["broker_configs"]},
         {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
+        body.get("next_producer_id", 0),
     )
 
 

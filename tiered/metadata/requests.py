@@ -72,15 +72,17 @@ class RegisterBroker:
     http: str
     rack: str = ""
     whole: bool = False
+    listeners: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceBroker:
-    """-> None. The same incarnation answers at another address."""
+    """-> None. The same incarnation answers at other addresses."""
 
     node_id: int
     incarnation: str
     http: str
+    listeners: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,13 @@ class ReportLoss:
     from_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    """-> ProducerIdsAllocated. A block of ids that no broker has had."""
+
+    node_id: int
+
+
 Request = (
     CreateTopic
     | DeleteTopic
@@ -123,4 +132,5 @@ Request = (
     | NameDirectory
     | StopBroker
     | ReportLoss
+    | AllocateProducerIds
 )

@@ -69,7 +69,7 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     LocalDisk(chosen.data_dir).close()
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        node = Node(chosen, world, Metrics())
+        node = Node(chosen, world, Metrics(), hostname=socket.gethostname())
         try:
             await node.start()
             host, port = address(chosen.http, "http")
@@ -84,7 +84,7 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
                 raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
             try:
                 if not port:
-                    await node.announce(server.url.removeprefix("http://"))
+                    await node.announce(server.url.removeprefix("http://"), node.joining.listeners())
                 yield Running(node, server.url)
             finally:
                 await server.close()

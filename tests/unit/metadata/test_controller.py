@@ -108,7 +108,7 @@ def test_names_that_walk_paths_or_are_not_legal_are_refused(name: str) -> None:
         (requests.AlterBrokerConfigs(1, {"no.such": "1"}), Code.INVALID_CONFIG),
         (requests.AlterBrokerConfigs(1, {"http": "127.0.0.1:9"}), Code.INVALID_CONFIG),
         (requests.StopBroker(1, "older"), Code.STALE_BROKER_EPOCH),
-        (requests.AnnounceBroker(2, "i2", "x"), Code.STALE_BROKER_EPOCH),
+        (requests.AnnounceBroker(2, "i2", "x", {}), Code.STALE_BROKER_EPOCH),
     ],
 )
 def test_what_cannot_be_is_refused(request_: Request, code: Code) -> None:

@@ -26,6 +26,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.BrokerConfigChanged(CLUSTER, {"log.segment.bytes": "4096"}),
     kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), ()),
     kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
+    kinds.ProducerIdsAllocated(7, 0, 1000),
     kinds.BrokerStopped(7, "i1"),
 ]
 
@@ -51,6 +52,7 @@ def test_changes_add_up() -> None:
         topics={"flights": flights},
         topics_by_id={FLIGHTS: flights},
         broker_configs={CLUSTER: {"log.segment.bytes": "4096"}},
+        next_producer_id=1000,
     )
 
 

@@ -1,0 +1,128 @@
+"""How an incarnation takes its place in the cluster: no twin of it answers (R6), it registers (R1), it tells what its
+logs may have lost, and only then does the next start trust the data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tiered.data_directory import Found
+from tiered.errors import Code, Refused
+from tiered.metadata import requests
+from tiered.metadata.image import Image
+from tiered.metadata.registration import answers
+from tiered.metadata.settings import topic_config
+from tiered.partitions import held
+from tiered.replication.leading import Past
+
+if TYPE_CHECKING:
+    from tiered.node import Node
+
+log = logging.getLogger(__name__)
+
+REGISTER_SECONDS = 30.0
+LEAD_SECONDS = 2.0
+"""Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
+REPORTS_AT_ONCE = 500
+"""Fewer than may wait for the metadata log."""
+
+
+class Joining:
+    """The start of one node, and what is left of it to do later: `trustworthy` once all logs could be opened."""
+
+    def __init__(self, node: Node, hostname: str) -> None:
+        self._node = node
+        self._hostname = hostname
+        self.trustworthy = False
+        self._known = False
+        self._found: Found | None = None
+        self._trusted = False
+        self._reporting = asyncio.Lock()
+
+    async def refuse_twins(self, image: Image) -> list[requests.StopBroker]:
+        """Refuses to start beside a broker that answers (R6); what to say of those that do not."""
+        node = self._node
+        gone: list[requests.StopBroker] = []
+        for broker in image.brokers.values():
+            if not broker.alive:
+                continue
+            if await answers(node.world.net, broker.http, broker.incarnation):
+                raise Refused(
+                    Code.DUPLICATE_BROKER_REGISTRATION,
+                    f"broker {broker.node_id} of this store answers at {broker.http}; stop it first"
+                    " (one broker runs on a store)",
+                )
+            if broker.node_id != node.settings.node_id:
+                gone.append(requests.StopBroker(broker.node_id, broker.incarnation))
+        return gone
+
+    def judge(self, image: Image, found: Found) -> Found:
+        """What may be believed of the directory: it says something only when the cluster knows it as the one of the
+        last incarnation, whose disk did not fail."""
+        last = image.brokers.get(self._node.settings.node_id)
+        self._known = last is None or last.directory == found.directory_id
+        if last is not None and not last.alive:
+            self._node.partitions.past = Past.SETTLED
+        self._found = found if self._known else found._replace(same_boot=False, clean=False)
+        return self._found
+
+    def listeners(self) -> dict[str, str]:
+        """What clients are told, as far as the settings say it (not a free port): HOST:PORT by name."""
+        settings = self._node.settings
+        told = settings.advertised(settings.listeners_in_force(), self._hostname)
+        return {endpoint.name: endpoint.address for endpoint in told if endpoint.port}
+
+    async def register(self, gone: Sequence[requests.StopBroker]) -> None:
+        """The new incarnation takes its leaderships; what its logs cannot prove is reported, partition by partition."""
+        assert self._found is not None
+        node, settings = self._node, self._node.settings
+        known, whole = self._known, self._known and self._found.whole
+        for each in gone:
+            await node.submit(each)
+        node.partitions.doubtful = frozenset(
+            at
+            for at, topic in held(node.image, settings.node_id)
+            if not (whole or (known and topic_config(topic, settings.topic_defaults()).flush == "ack"))
+        )
+        registration = requests.RegisterBroker(
+            settings.node_id, node.incarnation, self._found.directory_id if known else "", settings.http,
+            settings.broker_rack, whole, self.listeners(),
+        )  # fmt: skip
+        count = sum(1 for _ in held(node.image, settings.node_id))
+        await node.submit(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
+        await self.report_losses()
+
+    async def report_losses(self) -> None:
+        """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
+        async with self._reporting:
+            await self._report_losses()
+
+    async def _report_losses(self) -> None:
+        node, partitions = self._node, self._node.partitions
+        lost, partitions.unreported = partitions.unreported, []
+        for replica in lost:
+            log.warning(
+                "records may be gone partition=%s from_offset=%d epoch=%d",
+                replica.at, replica.epoch_start, replica.leader_epoch,
+            )  # fmt: skip
+        try:
+            reports = (
+                requests.ReportLoss(each.topic_id, each.partition, each.leader_epoch, each.epoch_start) for each in lost
+            )
+            while some := list(islice(reports, REPORTS_AT_ONCE)):
+                await asyncio.gather(*map(node.submit, some))
+        except Refused:
+            partitions.unreported += lost
+            raise
+        partitions.doubtful -= {replica.at for replica in lost}
+        if self.trustworthy and not partitions.doubtful and not self._trusted:
+            # Not earlier: after a death before this, the next start must doubt the same logs again.
+            if not self._known and self._found is not None:
+                directory = self._found.directory_id
+                await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
+            self._trusted = True
+            await node.directory.trust()
