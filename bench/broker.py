@@ -29,7 +29,7 @@ class Broker:
     def __init__(self, directory: Path, *settings: str, store: str | None = None, env: dict[str, str] | None = None):
         self.port = free_port()
         command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--data-dir", str(directory)]
-        command += ["--http", f"127.0.0.1:{self.port}"]
+        command += ["--http", f"127.0.0.1:{self.port}", "--kafka", "127.0.0.1:0"]
         command += ["--store", store] if store else []
         for setting in settings:
             command += ["-c", setting]

@@ -28,7 +28,8 @@ class Served:
 
     def __init__(self, directory: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
         self.log = directory.with_name(directory.name + ".log")
-        command = [*COMMAND, "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0", *arguments]
+        anywhere = ("--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+        command = [*COMMAND, "serve", "--data-dir", str(directory), *anywhere, *arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(env or {})}

@@ -46,7 +46,7 @@ class DemoBroker:
 @contextlib.asynccontextmanager
 async def demo_broker(data: Path, store: str, output: Path, *settings: str) -> AsyncIterator[DemoBroker]:
     """A broker on a directory and a store, on any free port; stopped cleanly at the end. Its log goes to `output`."""
-    command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--http", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--http", "127.0.0.1:0", "--kafka", ""]
     command += ["--data-dir", str(data), "--store", store]
     for setting in settings:
         command += ["-c", setting]
