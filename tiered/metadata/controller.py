@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tiered.config import Settings, TopicConfig
+from tiered.config import Settings, TopicConfig, broker_rows, topic_rows
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
@@ -20,7 +20,7 @@ from tiered.metadata.election import choose_leader
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from tiered.metadata.placement import check, place, start_of
 from tiered.metadata.requests import Request
-from tiered.metadata.settings import broker_settings, check_dynamic, topic_config
+from tiered.metadata.settings import broker_settings, check_dynamic, edited, topic_config
 from tiered.metadata.shard import Decision
 from tiered.metadata.topic_names import check_collision, check_name
 
@@ -45,7 +45,12 @@ class Controller:
         """`Refused` when the request cannot be; the reply's type is told by each request."""
         match request:
             case requests.CreateTopic():
-                return self._create_topic(request, now_ms)
+                made = self._create_topics((request,), now_ms)
+                if isinstance(made.reply[0], Refused):
+                    raise made.reply[0]
+                return Decision(made.changes, made.reply[0])
+            case requests.CreateTopics():
+                return self._create_topics(request.topics, now_ms)
             case requests.DeleteTopic():
                 return self._delete_topic(request.name, now_ms)
             case requests.ForgetTopic():
@@ -75,19 +80,43 @@ class Controller:
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
-    def _create_topic(self, request: requests.CreateTopic, now_ms: int) -> Decision[TopicImage]:
+    def _create_topics(
+        self, wanted: Sequence[requests.CreateTopic], now_ms: int
+    ) -> Decision[tuple[TopicImage | Refused, ...]]:
+        defaults = broker_settings(self.image, self._settings, kinds.CLUSTER).topic_defaults()
+        new: dict[str, TopicId] = {}
+        judged: list[TopicId | Refused] = []
+        changes: list[Change] = []
+        unwanted: list[Change] = []
+        for each in wanted:
+            try:
+                made = self._creation(each, now_ms, defaults, new)
+            except Refused as why:
+                judged.append(why)
+            else:
+                judged.append(made[0].topic_id)
+                new[each.name] = made[0].topic_id
+                (unwanted if each.validate_only else changes).extend(made)
+        after = self.image.apply([*changes, *unwanted]).topics_by_id
+        replies = (each if isinstance(each, Refused) else after[each] for each in judged)
+        return Decision(tuple(changes), tuple(replies))
+
+    def _creation(
+        self, request: requests.CreateTopic, now_ms: int, defaults: TopicConfig, new: Mapping[str, TopicId]
+    ) -> tuple[kinds.TopicCreated, *tuple[Change, ...]]:
+        """The changes that make one topic; `new` are those that come to be with it."""
         check_name(request.name)
-        if request.name in self.image.topics:
+        if request.name in self.image.topics or request.name in new:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"topic {request.name!r} exists already")
         check_collision(request.name, self.image.topics)
-        self._check_configs(request.configs)
+        check_collision(request.name, new)
+        TopicConfig.from_strings(dict(request.configs), defaults=defaults)
         topic_id = self._draw_id()
-        assignments = self._assignments(request)
+        assignments = self._assignments(request, len(self.image.topics) + len(new))
         created = kinds.TopicCreated(request.name, topic_id, assignments, dict(request.configs), now_ms)
-        changes: tuple[Change, ...] = (created, *self._first_leaders(topic_id, 0, assignments))
-        return self._topic_decision(request.name, changes, request.validate_only)
+        return created, *self._first_leaders(topic_id, 0, assignments)
 
-    def _assignments(self, request: requests.CreateTopic) -> tuple[tuple[int, ...], ...]:
+    def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
         if request.assignments is not None:
             if request.partitions != -1 or request.replication_factor != -1:
                 raise Refused(
@@ -104,7 +133,7 @@ class Controller:
             copies = self._settings.default_replication_factor
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
-        return self._place(partitions, copies, start=len(self.image.topics), first=0)
+        return self._place(partitions, copies, start=number, first=0)
 
     def _place(self, partitions: int, copies: int, *, start: int, first: int) -> tuple[tuple[int, ...], ...]:
         placed = place(self._racks(), partitions, copies, start=start, first=first)
@@ -131,20 +160,34 @@ class Controller:
                 Code.INVALID_PARTITIONS,
                 f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
             )
-        copies = len(topic.partitions[0].replicas)
-        start = start_of(self._racks(), topic.partitions[0].replicas[0])
-        added = self._place(request.count - have, copies, start=start, first=have)
+        added = self._added(request, topic)
         changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
             *self._first_leaders(topic.topic_id, have, added),
         )
         return self._topic_decision(request.name, changes, request.validate_only)
 
+    def _added(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
+        have, first = len(topic.partitions), topic.partitions[0].replicas
+        if request.assignments is None:
+            start = start_of(self._racks(), first[0])
+            return self._place(request.count - have, len(first), start=start, first=have)
+        if len(request.assignments) != request.count - have:
+            raise Refused(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"{request.count - have} partitions are added, {len(request.assignments)} assignments are given",
+            )
+        check([first, *request.assignments], list(self.image.brokers))
+        return tuple(tuple(replicas) for replicas in request.assignments)
+
     def _alter_topic(self, request: requests.AlterTopicConfigs) -> Decision[TopicImage]:
         topic = self._topic(request.name)
-        changes = (kinds.TopicConfigChanged(topic.topic_id, dict(request.configs)),)
+        defaults = broker_settings(self.image, self._settings, kinds.CLUSTER).topic_defaults()
+        in_force = {**defaults.to_strings(), **topic.configs}
+        edits = edited(request.configs, topic.configs, in_force, topic_rows(), replace=request.replace)
+        changes = (kinds.TopicConfigChanged(topic.topic_id, edits),)
         after = self.image.apply(changes).topics[request.name]
-        self._check_configs(after.configs)
+        TopicConfig.from_strings(dict(after.configs), defaults=defaults)
         return Decision(() if request.validate_only or after.configs == topic.configs else changes, after)
 
     def _topic_decision(self, name: str, changes: tuple[Change, ...], validate_only: bool) -> Decision[TopicImage]:
@@ -156,17 +199,16 @@ class Controller:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}")
         return topic
 
-    def _check_configs(self, configs: Mapping[str, str]) -> None:
-        defaults = broker_settings(self.image, self._settings, kinds.CLUSTER).topic_defaults()
-        TopicConfig.from_strings(dict(configs), defaults=defaults)
-
     # -- brokers ------------------------------------------------------------------------------------------------------
 
     def _alter_broker(self, request: requests.AlterBrokerConfigs) -> Decision[dict[str, str]]:
         if request.node_id != kinds.CLUSTER and request.node_id not in self.image.brokers:
             raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
-        check_dynamic(request.configs)
-        changes = (kinds.BrokerConfigChanged(request.node_id, dict(request.configs)),)
+        in_force = broker_settings(self.image, self._settings, request.node_id).to_strings()
+        own = self.image.broker_configs.get(request.node_id, {})
+        edits = edited(request.configs, own, in_force, broker_rows(), replace=request.replace)
+        check_dynamic(edits)
+        changes = (kinds.BrokerConfigChanged(request.node_id, edits),)
         after = self.image.apply(changes)
         defaults = broker_settings(after, self._settings, request.node_id).topic_defaults()
         for topic in after.topics.values():

@@ -21,6 +21,13 @@ class CreateTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateTopics:
+    """-> tuple[TopicImage | Refused, ...], one for each. Those that can be made are made together."""
+
+    topics: tuple[CreateTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTopic:
     """-> DeletedTopic."""
 
@@ -36,20 +43,30 @@ class ForgetTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """-> TopicImage. `count` is the new total."""
+    """-> TopicImage. `count` is the new total; `assignments` are the replicas of the new ones, when given."""
 
     name: str
     count: int
     validate_only: bool = False
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListEdit:
+    """Words that join the list that is in force, and words that leave it."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTopicConfigs:
-    """-> TopicImage. A value sets, None returns to the default; keys not named stay."""
+    """-> TopicImage. A value sets, None returns to the default; keys not named stay, unless `replace`."""
 
     name: str
-    configs: Mapping[str, str | None]
+    configs: Mapping[str, str | ListEdit | None]
     validate_only: bool = False
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +74,9 @@ class AlterBrokerConfigs:
     """-> dict[str, str], the settings now set. `node_id` -1 stands for all brokers."""
 
     node_id: int
-    configs: Mapping[str, str | None]
+    configs: Mapping[str, str | ListEdit | None]
     validate_only: bool = False
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +140,7 @@ class AllocateProducerIds:
 
 Request = (
     CreateTopic
+    | CreateTopics
     | DeleteTopic
     | ForgetTopic
     | CreatePartitions

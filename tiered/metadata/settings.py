@@ -8,6 +8,8 @@ from tiered.config import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.requests import ListEdit
+from tiered.setting import Row, unknown
 
 
 def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
@@ -22,6 +24,31 @@ def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
         return TopicConfig.from_strings(dict(topic.configs), defaults=defaults)
     except Refused as refused:
         raise Refused(refused.code, f"topic {topic.name}: {refused.why}") from None
+
+
+def edited(
+    edits: Mapping[str, str | ListEdit | None],
+    own: Mapping[str, str],
+    in_force: Mapping[str, str],
+    table: Mapping[str, Row],
+    *,
+    replace: bool,
+) -> dict[str, str | None]:
+    """What `edits` come to where `own` is set and `in_force` goes: values that set, None for the default. With
+    `replace` whatever of `own` is not named goes back to the default. `Refused` for words that join no list."""
+    made: dict[str, str | None] = dict.fromkeys(own) if replace else {}
+    for name, edit in edits.items():
+        if isinstance(edit, ListEdit):
+            row = table.get(name)
+            if row is None:
+                raise unknown(name, table, "topic")
+            if not isinstance(row.default, tuple):
+                raise Refused(Code.INVALID_CONFIG, f"{name}: it is no list that words could join or leave")
+            words = [word for word in in_force.get(name, "").split(",") if word and word not in edit.removed]
+            made[name] = ",".join(dict.fromkeys([*words, *edit.added]))
+        else:
+            made[name] = edit
+    return made
 
 
 def check_dynamic(configs: Mapping[str, str | None]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import product
 
 from tiered.errors import Code, Refused
 
@@ -19,9 +20,20 @@ def check_name(name: str) -> None:
         )
 
 
-def check_collision(name: str, existing: Iterable[str]) -> None:
+def check_collision(name: str, existing: Mapping[str, object]) -> None:
     """Refuses a name that metrics could not tell from another one, as Kafka does: '.' and '_' look alike there."""
-    folded = name.replace(".", "_")
-    for other in existing:
-        if other != name and other.replace(".", "_") == folded:
+    for other in _alike(name, existing):
+        if other != name and other in existing:
             raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic name {name!r} collides with {other!r} ('.' equals '_')")
+
+
+def _alike(name: str, existing: Mapping[str, object]) -> Iterable[str]:
+    """Every name that differs in dots and underlines only, or those that exist, whichever are fewer."""
+    parts = re.split(r"[._]", name)
+    if len(parts) == 1:
+        return ()
+    if 2 ** (len(parts) - 1) > len(existing):
+        folded = name.replace(".", "_")
+        return (other for other in existing if other.replace(".", "_") == folded)
+    joints = product("._", repeat=len(parts) - 1)
+    return ("".join(a + b for a, b in zip(parts, (*joint, ""), strict=True)) for joint in joints)
