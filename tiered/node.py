@@ -59,9 +59,10 @@ TAKE_SECONDS = 60.0
 class Node:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
-    `image` is the committed state of the cluster, `ended` is set when the broker can serve no more. `hostname` is what
-    clients are told where a listener is everywhere. `manifest_fan` and `snapshot_slots` are smaller in simulations, so
-    that spills and snapshots happen in short lives too.
+    `image` is the committed state of the cluster, `settings` what is in force now of those that the broker was
+    `started_with`; `ended` is set when it can serve no more. `hostname` is what clients are told where a listener is
+    everywhere. `manifest_fan` and `snapshot_slots` are smaller in simulations, so that spills and snapshots happen in
+    short lives too.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Node:
         self.image = Image()
         self.cluster_id = ""
         self.ended = asyncio.Event()
-        self._own = settings
+        self.started_with = settings
         self._chance = world.rng.stream("node")
         self.incarnation = self._draw_id()
         self.disk = DiskState(world.clock, metrics, self._disk_died)
@@ -181,11 +182,11 @@ class Node:
         gone = await self.joining.refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.joining.judge(image, found)
-        self.settings = broker_settings(image, self._own, self.settings.node_id)
+        self.settings = broker_settings(image, self.started_with, self.settings.node_id)
         self.partitions.settings = self.settings
         self.joining.trustworthy = await self.partitions.recover(image, found)
         self.image = await self._soon(metadata.take(image, self.settings.node_id, self.incarnation))
-        controller = Controller(self.image, self._own, lambda: text_id(self._draw_uuid()))
+        controller = Controller(self.image, self.started_with, lambda: text_id(self._draw_uuid()))
         self._runtime = Runtime(controller, _Snapshotting(metadata, self), self.world.clock, self._committed)
         self._main = asyncio.create_task(self._run(), name="node")
         try:
@@ -239,7 +240,7 @@ class Node:
     async def _committed(self, changes: Sequence[Change], slot: int) -> None:
         """Brokers act on committed entries only (M5): here they do."""
         old, self.image = self.image, self.image.apply(changes, slot)
-        self.settings = broker_settings(self.image, self._own, self.settings.node_id)
+        self.settings = broker_settings(self.image, self.started_with, self.settings.node_id)
         await self.partitions.follow(old, self.image, self.settings)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
