@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def table(figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
-def paired(pairs: int, ours: Callable[[], float], theirs: Callable[[], float]) -> Iterator[tuple[float, float]]:
+def paired(pairs: int, ours: Callable[[], T], theirs: Callable[[], T]) -> Iterator[tuple[T, T]]:
     """(ours, theirs) in the order A B B A: a drift of the machine hits both alike."""
     for i in range(pairs):
         if i % 2 == 0:

@@ -1,0 +1,184 @@
+"""The two brokers of a comparison, each as its users start it, on fresh data, by the same few verbs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from bench.broker import free_port
+from bench.peer.machine import cpu_of, memory_of
+from bench.peer.wire import api_versions, ask
+from tests.peer.kafka import BROKER, CLUSTER_ID, java, tool
+
+START_SECONDS = 180.0
+STOP_SECONDS = 180.0
+STEP_SECONDS = 0.005
+SAME_SETTINGS = {"log.segment.delete.delay.ms": "500"}
+"""Set on both: rounds that warm a broker are deleted before the next, and their files shall go at once."""
+
+KAFKA_FLAGS = [
+    "-server", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
+]  # fmt: skip
+"""Those of Kafka's own start script."""
+
+
+class Broker(ABC):
+    """One broker on a directory of its own. A context manager that starts it and leaves nothing behind."""
+
+    name: str
+
+    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=root))
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.settings = {**SAME_SETTINGS, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output = self.directory / "output"
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What starts it; whatever must be laid out first is."""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def spawn(self) -> float:
+        """Starts the process and returns at once, with the time at which it did."""
+        command = self.command()
+        with self._output.open("ab") as output:
+            started = time.perf_counter()
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        return started
+
+    def start(self) -> None:
+        """Starts it; returns when it answers requests."""
+        started = self.spawn()
+        while time.perf_counter() - started < START_SECONDS:
+            self.check_alive()
+            try:
+                ask(self.port, api_versions())
+            except OSError:
+                time.sleep(STEP_SECONDS)
+            else:
+                return
+        raise RuntimeError(f"{self.name} did not answer: {self.last_words()}")
+
+    def check_alive(self) -> None:
+        """RuntimeError with its last lines when the process has ended."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} ended with {self._process.returncode}: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        return self._output.read_text(errors="replace")[-2000:]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
+        """Ends it (SIGTERM: in order); seconds it took."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0.0
+        start = time.perf_counter()
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return time.perf_counter() - start
+
+    def cpu(self) -> float:
+        return cpu_of(self.pid)
+
+    def rss(self) -> int:
+        return memory_of(self.pid)
+
+    def peak_rss(self) -> int:
+        return memory_of(self.pid, "VmHWM")
+
+    def disk_bytes(self) -> int:
+        """What its directory holds."""
+        total = 0
+        for folder, _, names in os.walk(self.directory):
+            for name in names:
+                try:
+                    total += os.stat(os.path.join(folder, name)).st_size
+                except OSError:  # it went meanwhile
+                    continue
+        return total
+
+    def __enter__(self) -> Broker:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it at once and removes its data."""
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Kafka(Broker):
+    """Apache Kafka, controller and broker in one process, stock settings."""
+
+    name = "kafka"
+
+    def command(self) -> list[str]:
+        file = self.directory / "server.properties"
+        if not file.exists():
+            file.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
+            tool("format", "format", "-t", CLUSTER_ID, "-c", str(file))
+        program, *rest = java(BROKER, [str(file)], heap="1g")
+        return [program, *KAFKA_FLAGS, *rest]
+
+    def _properties(self) -> dict[str, str]:
+        controller = free_port()
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.directory / "log"),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self.settings,
+        }
+
+
+class Tiered(Broker):
+    """`tiered serve` with its defaults: its bucket is a directory beside its log."""
+
+    name = "ours"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--data-dir", str(self.directory / "data")]
+        command += ["--http", "127.0.0.1:0", "--kafka", self.address]
+        for name, value in self.settings.items():
+            command += ["-c", f"{name}={value}"]
+        return command

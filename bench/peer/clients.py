@@ -1,0 +1,155 @@
+"""The clients of a leg: the loader in C, and confluent-kafka for what is not about throughput."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.peer.machine import Spent, Window
+
+HERE = Path(__file__).parent
+CFLAGS = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+ADMIN_SECONDS = 60.0
+LEG_SECONDS = 600.0
+PARTITIONS_A_REQUEST = 1000
+IMPATIENT = {
+    "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 20, "retry.backoff.max.ms": 50,
+    "topic.metadata.refresh.fast.interval.ms": 50, "topic.metadata.propagation.max.ms": 300_000,
+    "socket.timeout.ms": 10_000, "message.timeout.ms": 300_000, "linger.ms": 0, "acks": 1, "log_level": 2,
+}  # fmt: skip
+"""A client that tries again at once: a broker that comes back is measured, not the client's patience."""
+
+
+def loader() -> Path:
+    """The loader's binary, compiled when its sources changed. It runs on the librdkafka of confluent-kafka's wheel."""
+    root = Path(os.environ.get("TIERED_BENCH") or Path.home() / ".cache" / "tiered" / "bench")
+    wheel = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    library = next(wheel.glob("librdkafka-*.so*"), None)
+    sources = sorted(HERE.glob("*.[ch]"))
+    parts = [*(each.read_bytes() for each in sources), str(library).encode()]
+    binary = root / f"load-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
+    if not binary.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        scratch = binary.with_suffix(f".{os.getpid()}")
+        linked = [str(library), f"-Wl,-rpath,{wheel}"] if library else ["-lrdkafka"]
+        names = [str(each) for each in sources if each.suffix == ".c"]
+        try:
+            subprocess.run(["cc", *CFLAGS, "-o", str(scratch), *names, *linked, "-lpthread"], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(
+                f"the loader needs a C compiler and librdkafka's headers (librdkafka-dev): {error}"
+            ) from None
+        scratch.rename(binary)
+    return binary
+
+
+@dataclass(frozen=True)
+class Load:
+    """One run of the loader: what it counted, and what the machine spent meanwhile."""
+
+    counted: Mapping[str, float]
+    spent: Spent
+
+
+def load(
+    mode: str, broker_pid: int, address: str, topic: str, options: Sequence[str], properties: Mapping[str, object]
+) -> Load:
+    """Runs the loader to its end. `properties` are librdkafka's."""
+    command = [str(loader()), mode, "-b", address, "-t", topic, *options]
+    for name, value in properties.items():
+        command += ["-X", f"{name}={value}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        window = None
+        try:
+            for line in process.stdout:
+                word, _, rest = line.partition(" ")
+                if word.strip() == "start":
+                    window = Window(broker_pid, process.pid)
+                elif word == "end" and window is not None:
+                    return Load(json.loads(rest), window.close())
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            process.kill()
+    raise RuntimeError(f"the loader ended with {process.returncode}: {' '.join(command)}")
+
+
+def create_topics(address: str, topics: Mapping[str, int], **configs: str) -> None:
+    """Topics with so many partitions each; requests of a bounded size."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
+    waiting: list[NewTopic] = []
+    names = list(topics)
+    for number, name in enumerate(names):
+        config = {key.replace("_", "."): value for key, value in configs.items()}
+        waiting.append(NewTopic(name, num_partitions=topics[name], replication_factor=1, config=config))
+        if number + 1 == len(names) or sum(each.num_partitions for each in waiting) >= PARTITIONS_A_REQUEST:
+            for future in admin.create_topics(waiting, request_timeout=ADMIN_SECONDS).values():
+                future.result(ADMIN_SECONDS)
+            waiting.clear()
+
+
+def delete_topic(address: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
+    for future in admin.delete_topics([topic], request_timeout=ADMIN_SECONDS).values():
+        future.result(ADMIN_SECONDS)
+
+
+def records_in(address: str, topic: str, partitions: int) -> int:
+    """The sum of the partitions' high watermarks."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 2})
+    try:
+        ends = (consumer.get_watermark_offsets(TopicPartition(topic, each), 10) for each in range(partitions))
+        return sum(high for _, high in ends)
+    finally:
+        consumer.close()
+
+
+@dataclass
+class Acknowledged:
+    """When records, one on each partition, were acknowledged: seconds since `since`."""
+
+    first: float
+    last: float
+
+
+def one_on_each(address: str, partitions: Sequence[tuple[str, int]], since: float, alive: Any) -> Acknowledged:
+    """Produces one record to each of the partitions, as soon as they take it. `alive` is asked now and then."""
+    producer = Producer({**IMPATIENT, "bootstrap.servers": address})
+    times: list[float] = []
+    failures: list[str] = []
+
+    def told(error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            times.append(time.perf_counter() - since)
+        else:
+            failures.append(str(error))
+
+    for topic, partition in partitions:
+        producer.produce(topic, b"x" * 100, partition=partition, on_delivery=told)
+    until = time.perf_counter() + LEG_SECONDS
+    while len(times) + len(failures) < len(partitions) and time.perf_counter() < until:
+        producer.poll(0.02)
+        alive()
+    if len(times) < len(partitions):
+        raise RuntimeError(f"{len(times)} of {len(partitions)} partitions took a record: {failures[:1]}")
+    return Acknowledged(times[0], times[-1])
+
+
+def every_partition(topics: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    for name, count in topics.items():
+        for partition in range(count):
+            yield name, partition

@@ -1,0 +1,74 @@
+"""One record at a time: open loop end to end, and closed loops of single-record requests."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bench.peer.clients import create_topics
+from bench.peer.throughput import CONSUMER, PARTITIONS, run_load
+from bench.peer.wire import produce, produce_error_at
+from bench.peer.workload import MEMORY, Figures, Leg, Metric, Workload, cpu, rate
+
+RECORDS_A_SECOND = 1000
+VALUE = b"x" * 100
+TOPIC = "paced"
+PROPERTIES: dict[str, object] = {"linger.ms": 0, "acks": "all"}
+QUANTILES = ("p50_us", "p99_us", "p999_us", "max_us")
+
+
+def open_loop(leg: Leg) -> Figures:
+    with leg.broker(leg.root) as broker:
+        create_topics(broker.address, {TOPIC: 1})
+        scale = leg.scale
+        options = ["-s", str(len(VALUE)), "-r", str(RECORDS_A_SECOND)]
+        options += ["-w", str(scale.latency_warm_seconds), "-T", str(scale.latency_seconds)]
+        done = run_load(broker, "latency", TOPIC, options, {**PROPERTIES, **CONSUMER})
+        return {
+            **{name: done.counted[name] for name in QUANTILES},
+            "cpu": done.spent.broker_cpu / done.counted["records"] * 1e6,
+            "peak_rss_mb": broker.peak_rss() / 1e6,
+            "seconds": done.counted["seconds"],
+            "foreign": done.spent.foreign,
+        }
+
+
+def closed_loop(leg: Leg, *, connections: int) -> Figures:
+    with leg.broker(leg.root) as broker:
+        create_topics(broker.address, {TOPIC: PARTITIONS})
+        frames = leg.root / "frames"
+        frames.write_bytes(b"".join(produce(TOPIC, each, VALUE) for each in range(PARTITIONS)))
+        options = ["-f", str(frames), "-s", str(produce_error_at(TOPIC)), "-g", str(connections)]
+        options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
+        done = run_load(broker, "closed", TOPIC, options, {})
+        return {
+            "rate": done.counted["requests"] / done.counted["seconds"],
+            **{name: done.counted[name] for name in QUANTILES},
+            "cpu": done.spent.broker_cpu / done.counted["requests"] * 1e6,
+            "broker_cores": done.spent.broker_cpu / done.spent.seconds,
+            "client_cores": done.counted["client_cpu"] / done.counted["seconds"],
+            "peak_rss_mb": broker.peak_rss() / 1e6,
+            "seconds": done.counted["seconds"],
+            "foreign": done.spent.foreign,
+        }
+
+
+WORKLOADS = (
+    Workload(
+        "open-loop", "end to end at 1,000 records/s of 100 B, from the intended send time",
+        (
+            Metric("p50_us", "us"), Metric("p99_us", "us", 0.5), Metric("p999_us", "us", 0.33), Metric("max_us", "us"),
+            cpu("us/record"), MEMORY,
+        ),
+        open_loop,
+    ),
+    Workload(
+        "closed-64", "64 connections, one record of 100 B a request",
+        (rate("requests/s", 1.0), cpu("us/request"), Metric("p50_us", "us"), Metric("p99_us", "us"), MEMORY),
+        partial(closed_loop, connections=64),
+    ),
+    Workload(
+        "closed-1", "the same on 1 connection",
+        (rate("requests/s"), cpu("us/request"), Metric("p50_us", "us"), Metric("p99_us", "us")),
+        partial(closed_loop, connections=1),
+    ),
+)  # fmt: skip

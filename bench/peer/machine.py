@@ -1,0 +1,131 @@
+"""The machine under a bench: its cores, whose CPU time went where, and when it is quiet."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+KTHREADD = 2
+QUIET_SECONDS = 3.0
+QUIET_SHARE = 0.04
+TOUCH_BYTES = 16 << 30
+TOUCH_FILE = 1 << 30
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return sum(int(field) for field in fields[11:15]) / TICKS
+
+
+def memory_of(pid: int, field: str = "VmRSS") -> int:
+    """Bytes: VmRSS now, VmHWM at its highest."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split(f"{field}:")[1].split()[0]) * 1024
+
+
+def kernel_seconds() -> float:
+    """CPU seconds of the kernel's own threads: write-back of what brokers wrote is not foreign work."""
+    total = 0
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(fields[1]) == KTHREADD:
+            total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def busy_seconds(cores: Iterable[int]) -> float:
+    """CPU seconds that the cores were not idle; what a hypervisor took counts too."""
+    wanted = {f"cpu{core}" for core in cores}
+    total = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name in wanted:
+            user, nice, system, _, _, irq, softirq, steal = (int(field) for field in fields[:8])
+            total += user + nice + system + irq + softirq + steal
+    return total / TICKS
+
+
+def pin(text: str) -> tuple[int, ...]:
+    """Binds this process, and all that it starts, to some cores: `2,3`, `all`, or "" for the last two."""
+    there = sorted(os.sched_getaffinity(0))
+    if text == "all":
+        cores = there
+    elif text:
+        cores = [int(core) for core in text.split(",")]
+    else:
+        cores = there[-2:]
+    os.sched_setaffinity(0, cores)
+    return tuple(cores)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a stretch of time cost."""
+
+    seconds: float
+    broker_cpu: float
+    foreign: float
+    """Share of the cores that neither the broker nor its clients nor the kernel's threads used."""
+
+
+class Window:
+    """From its making to `close`: CPU of the broker, and of strangers on our cores."""
+
+    def __init__(self, broker: int, client: int = 0) -> None:
+        self._pids = {broker, os.getpid()} | ({client} if client else set())
+        self._broker = broker
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._kernel = kernel_seconds()
+        self._busy = busy_seconds(self._cores)
+        self._ours = self._used()
+        self._cpu = cpu_of(broker)
+        self._start = time.perf_counter()
+
+    def close(self) -> Spent:
+        """Reads the clocks again."""
+        seconds = time.perf_counter() - self._start
+        cpu = cpu_of(self._broker) - self._cpu
+        ours = self._used() - self._ours
+        busy = busy_seconds(self._cores) - self._busy
+        kernel = kernel_seconds() - self._kernel
+        return Spent(seconds, cpu, max(0.0, busy - ours - kernel) / (seconds * len(self._cores)))
+
+    def _used(self) -> float:
+        return sum(cpu_of(pid) for pid in self._pids)
+
+
+def wait_quiet(limit_seconds: float) -> float:
+    """Waits until our cores were idle for a moment, at most so long; gives the last busy share seen."""
+    cores = sorted(os.sched_getaffinity(0))
+    until = time.monotonic() + limit_seconds
+    while True:
+        before, start = busy_seconds(cores), time.perf_counter()
+        time.sleep(QUIET_SECONDS)
+        share = (busy_seconds(cores) - before) / ((time.perf_counter() - start) * len(cores))
+        if share <= QUIET_SHARE or time.monotonic() > until:
+            return share
+
+
+def touch_memory(directory: Path) -> None:
+    """A guest's memory is backed on first touch, which costs the first leg dear: fills the page cache once."""
+    piece = bytes(8 << 20)
+    for number in range(TOUCH_BYTES // TOUCH_FILE):
+        with (directory / f"touch-{number}").open("wb", buffering=0) as file:
+            for _ in range(TOUCH_FILE // len(piece)):
+                file.write(piece)
+    for file_path in directory.glob("touch-*"):
+        file_path.unlink()
+    os.sync()

@@ -1,0 +1,76 @@
+"""Many members of one group in one process of their own; says when all partitions are spread evenly over them.
+
+    python -m bench.peer.members ADDRESS TOPIC PARTITIONS MEMBERS
+
+Prints a line `<what> <seconds>` for: all joined, one left, one more joined.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from confluent_kafka import Consumer, TopicPartition
+
+PATIENCE_SECONDS = 180.0
+SETTINGS = {
+    "group.id": "crowd", "partition.assignment.strategy": "cooperative-sticky", "heartbeat.interval.ms": 500,
+    "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 2,
+    "queued.max.messages.kbytes": 1024,
+}  # fmt: skip
+
+
+class Member:
+    """A consumer and how many partitions it has."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self.held = 0
+        self.consumer = Consumer({**SETTINGS, "bootstrap.servers": address})
+        self.consumer.subscribe([topic], on_assign=self._more, on_revoke=self._fewer, on_lost=self._fewer)
+
+    def _more(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.held += len(partitions)
+
+    def _fewer(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.held -= len(partitions)
+
+
+def until_even(members: list[Member], partitions: int) -> None:
+    """Polls all until each partition has a member and no member has two more than another."""
+    until = time.perf_counter() + PATIENCE_SECONDS
+    while True:
+        for member in members:
+            member.consumer.poll(0)
+        held = [member.held for member in members]
+        if sum(held) == partitions and max(held) - min(held) <= 1:
+            return
+        if time.perf_counter() > until:
+            raise SystemExit(f"after {PATIENCE_SECONDS:.0f} s {sum(held)} of {partitions} are held: {held}")
+        time.sleep(0.005)
+
+
+def main(address: str, topic: str, partitions: int, count: int) -> None:
+    def told(what: str, started: float) -> None:
+        print(f"{what} {time.perf_counter() - started:.3f}", flush=True)
+
+    started = time.perf_counter()
+    members = [Member(address, topic) for _ in range(count)]
+    until_even(members, partitions)
+    told("joined", started)
+
+    started = time.perf_counter()
+    leaving = threading.Thread(target=members.pop().consumer.close)
+    leaving.start()
+    until_even(members, partitions)
+    told("left", started)
+    leaving.join()
+
+    started = time.perf_counter()
+    members.append(Member(address, topic))
+    until_even(members, partitions)
+    told("grown", started)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

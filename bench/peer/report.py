@@ -1,0 +1,77 @@
+"""What the legs of both sides come to: medians, the ratio with its interval, and whether that clears the goal."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.figures import number
+from bench.peer.workload import Figures, Metric, Workload
+
+DRAWS = 10_000
+CONFIDENCE = 0.95
+VERDICTS = {True: "met", False: "**missed**", None: ""}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One leg of each side, run one after the other."""
+
+    ours: Figures
+    kafka: Figures
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric over all pairs. A ratio is ours / Kafka."""
+
+    workload: str
+    metric: str
+    unit: str
+    ours: float
+    kafka: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    goal: float | None
+    at_most: bool
+    met: bool | None
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """The bootstrap interval of the median."""
+    drawn = random.Random(len(ratios))
+    medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
+    cut = int(DRAWS * (1 - CONFIDENCE) / 2)
+    return medians[cut], medians[-1 - cut]
+
+
+def row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> Row:
+    """The row of one metric."""
+    ours = [pair.ours[metric.key] for pair in pairs]
+    kafka = [pair.kafka[metric.key] for pair in pairs]
+    ratios = [a / b if b else float("inf") for a, b in zip(ours, kafka, strict=True)]
+    low, high = interval(ratios)
+    return Row(
+        workload.name, metric.key, metric.unit, statistics.median(ours), statistics.median(kafka),
+        statistics.median(ratios), low, high, len(pairs), metric.goal, metric.at_most, metric.met(low, high),
+    )  # fmt: skip
+
+
+def table(titles: dict[str, str], rows: Sequence[Row]) -> str:
+    """A Markdown table, one row a metric."""
+    lines = ["| workload | figure | ours | Kafka | ours / Kafka | 95 % | goal | |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | --- | ---: | --- |")
+    last = ""
+    for each in rows:
+        title = "" if each.workload == last else titles[each.workload]
+        last = each.workload
+        goal = "" if each.goal is None else f"{'<=' if each.at_most else '>='} {each.goal:g}"
+        lines.append(
+            f"| {title} | {each.metric.replace('_', ' ')} ({each.unit}) | {number(each.ours)} | {number(each.kafka)} "
+            f"| {each.ratio:.2f} | {each.low:.2f}-{each.high:.2f} | {goal} | {VERDICTS[each.met]} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""Requests written by hand, for what must not wait for a client's own timers: a first answer, a frame repeated."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+from tiered.records.batch import encode
+
+TIMEOUT_SECONDS = 10.0
+CLIENT = b"bench"
+PRODUCE_VERSION = 9
+ACKS_LEADER = 1
+
+
+def _short(text: bytes) -> bytes:
+    """A compact string of fewer than 127 bytes."""
+    assert len(text) < 127
+    return bytes([len(text) + 1]) + text
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
+    header = struct.pack(">hhih", key, version, 1, len(CLIENT)) + CLIENT + (b"\0" if flexible else b"")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def api_versions() -> bytes:
+    """ApiVersions v0, which every broker answers."""
+    return _frame(18, 0, b"", flexible=False)
+
+
+def produce(topic: str, partition: int, value: bytes) -> bytes:
+    """A Produce request of one record, acks=1."""
+    batch = encode([(int(time.time() * 1000), None, value, ())])
+    body = b"\0" + struct.pack(">hi", ACKS_LEADER, 30_000)
+    body += b"\x02" + _short(topic.encode()) + b"\x02" + struct.pack(">i", partition)
+    body += _uvarint(len(batch) + 1) + batch + b"\0\0\0"
+    return _frame(0, PRODUCE_VERSION, body, flexible=True)
+
+
+def produce_error_at(topic: str) -> int:
+    """Where the error code stands in the whole answer to `produce`."""
+    return 4 + 4 + 1 + 1 + len(_short(topic.encode())) + 1 + 4
+
+
+def ask(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
+    """One request on a connection of its own; the whole answer. OSError when there is none."""
+    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+        connection.sendall(frame)
+        answer = b""
+        while len(answer) < 4 or len(answer) < 4 + struct.unpack_from(">i", answer)[0]:
+            data = connection.recv(65536)
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
+            answer += data
+        return answer
+
+
+def taken(port: int, frame: bytes, error_at: int) -> bool:
+    """Whether the broker acknowledged this produce request just now."""
+    try:
+        answer = ask(port, frame)
+    except OSError:
+        return False
+    code: int = struct.unpack_from(">h", answer, error_at)[0]
+    return code == 0
