@@ -1,0 +1,96 @@
+"""Our tables against Kafka's own message definitions (as kafka-python ships them): fields, ranges, defaults."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+from kafka.protocol.schemas import load_json
+
+from tests.unit.kafka.values import TABLES
+from tiered_api.kafka.schema import ZERO_ID, Kind, Row, Versions, rows
+
+NEWER = {"DescribeLogDirsRequest": "1-5", "DescribeLogDirsResponse": "1-5"}
+"""Tables whose definition there is of a Kafka after 4.2, which has one version more."""
+
+NONE = Versions.parse("")
+PLAIN = {kind.value: kind for kind in Kind if kind is not Kind.STRUCT}
+
+
+def words(name: str) -> str:
+    """`TopicId` -> `topic_id`, `Enable2Pc` -> `enable2_pc`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def cut(versions: Versions, to: Versions) -> Versions:
+    """A range as far as it matters; all empty ranges are one."""
+    got = Versions(max(versions.low, to.low), min(versions.high, to.high))
+    return got if got.low <= got.high else NONE
+
+
+def said(definition: dict[str, Any], name: str, to: Versions) -> Versions:
+    """A range of a definition as far as it matters."""
+    text = definition.get(name, "none")
+    return cut(Versions.parse("" if text == "none" else text), to)
+
+
+def expected_default(field: dict[str, Any], kind: Kind, is_array: bool) -> Any:
+    """What a definition says is the value of a field that is not sent; `...` for a fresh struct."""
+    text = field.get("default")
+    if text == "null" or kind is Kind.RECORDS:
+        return None
+    if is_array:
+        return []
+    if kind is Kind.STRUCT:
+        return ...
+    if kind is Kind.BOOL:
+        return str(text).lower() == "true"
+    if kind is Kind.UUID:
+        return ZERO_ID
+    if kind in (Kind.STRING, Kind.BYTES):
+        return text or ("" if kind is Kind.STRING else b"")
+    return int(str(text or 0), 0)
+
+
+def check_struct(table: type[Any], definition: list[dict[str, Any]], known: Versions, where: str) -> None:
+    there = [field for field in definition if cut(Versions.parse(field["versions"]), known) != NONE]
+    ours = rows(table)
+    assert [row.name for row in ours] == [words(field["name"]) for field in there], where
+    for row, field, made in zip(ours, there, fields(table), strict=True):
+        check_field(row, field, known, f"{where}.{row.name}")
+        fresh = made.default_factory
+        default = made.default if fresh is MISSING else fresh()
+        expected = expected_default(field, row.kind, row.is_array)
+        assert (type(default) is row.of) if expected is ... else (default == expected), f"{where}.{row.name}"
+
+
+def check_field(row: Row, field: dict[str, Any], known: Versions, where: str) -> None:
+    element = field["type"].removeprefix("[]")
+    there = said(field, "versions", known)
+    assert row.is_array == field["type"].startswith("[]"), where
+    assert row.kind is PLAIN.get(element, Kind.STRUCT), where
+    assert cut(row.versions, known) == there, where
+    assert cut(row.nullable, there) == said(field, "nullableVersions", there), where
+    assert cut(row.tagged, there) == said(field, "taggedVersions", there), where
+    assert row.tag == field.get("tag", -1), where
+    assert "flexibleVersions" not in field, where
+    expected = expected_default(field, row.kind, row.is_array)
+    assert row.default == expected or (expected is ... and row.default is not None), where
+    if row.of is not None:
+        check_struct(row.of, field["fields"], there, where)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_says_what_kafkas_definition_says(name: str) -> None:
+    table, definition = TABLES[name], load_json(name)
+    spec = table.spec
+    assert spec.key == definition.get("apiKey", -1)
+    known = Versions.parse(definition["validVersions"])
+    if name in NEWER:
+        assert definition["validVersions"] == NEWER[name]
+        known = Versions(known.low, known.high - 1)
+    assert spec.versions == known
+    assert cut(spec.flexible, spec.versions) == said(definition, "flexibleVersions", spec.versions)
+    check_struct(table, definition["fields"], spec.versions, name)
