@@ -225,7 +225,7 @@ class DescribeGroup:
 
 
 class DescribedMember(NamedTuple):
-    """A member as administrators see it. Metadata and assignment are empty unless the group is Stable."""
+    """A member as administrators see it. The metadata is empty unless the group is Stable."""
 
     member_id: str
     instance_id: str | None

@@ -1,0 +1,195 @@
+"""One group of the classic protocol: its states, its members, and what can be asked of them.
+
+Moves between states stand in `MOVES`. The group answers nobody and sets no deadline: see `rebalance`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+
+from tiered.errors import Code
+from tiered.metadata.groups.member import Member, Protocols
+from tiered.metadata.groups.records import GroupValue
+from tiered.metadata.groups.requests import JoinedMember
+from tiered.metadata.groups.subscription import CONSUMER, all_topics
+
+REASON_MAX = 255
+"""Characters kept of a client's reason (KIP-800)."""
+
+
+class State(Enum):
+    """What a group is doing, by Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+MOVES: dict[State, frozenset[State]] = {
+    State.EMPTY: frozenset({State.PREPARING, State.DEAD}),
+    State.PREPARING: frozenset({State.COMPLETING, State.EMPTY, State.DEAD}),
+    State.COMPLETING: frozenset({State.STABLE, State.PREPARING, State.DEAD}),
+    State.STABLE: frozenset({State.PREPARING, State.DEAD}),
+    State.DEAD: frozenset(),
+}
+"""Where a group may go: members gather (Preparing), await the leader's assignment (Completing), and work (Stable)."""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """The first rebalance after Empty waits a little for more members, and longer while they come."""
+
+    delay_ms: int
+    remaining_ms: int
+    joined: bool = False
+
+
+class ClassicGroup:
+    """`since_ms` is the wall time of the last move. `topics`: what its members subscribe to, None where nobody can
+    tell. `pending`: ids that were given out and not used yet; `unsynced`: who has not asked for its assignment."""
+
+    def __init__(self, name: str, now_ms: int) -> None:
+        self.name = name
+        self.state = State.EMPTY
+        self.since_ms = now_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.topics: frozenset[str] | None = None
+        self.reason = ""
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}
+        self.pending: set[str] = set()
+        self.unsynced: set[str] = set()
+        self.joined = 0
+        self.gathering: Gathering | None = None
+        self._supported: Counter[str] = Counter()
+
+    @classmethod
+    def from_value(cls, name: str, value: GroupValue) -> ClassicGroup:
+        """As its last rebalance left it."""
+        group = cls(name, value.since_ms)
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol = value.protocol
+        for member in value.members:
+            group.add(Member.from_value(member, value.protocol or ""))
+        group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
+        group.state = State.STABLE if group.members else State.EMPTY
+        group.topics = group.subscribed()
+        return group
+
+    def value(self) -> GroupValue:
+        """What the log is to know of it."""
+        members = tuple(member.value(self.protocol or "") for member in self.members.values())
+        return GroupValue(self.protocol_type or "", self.generation, self.protocol, self.leader, self.since_ms, members)
+
+    def move(self, state: State, now_ms: int) -> None:
+        """To the next state."""
+        assert state in MOVES[self.state], f"group {self.name} cannot go from {self.state.value} to {state.value}"
+        self.state, self.since_ms = state, now_ms
+
+    # -- members -------------------------------------------------------------------------------------------------------
+
+    def add(self, member: Member) -> None:
+        """A member more; the first one says what type of group this is, and leads."""
+        if not self.members:
+            self._supported.clear()
+        self.members[member.member_id] = member
+        self.pending.discard(member.member_id)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        self._supported.update({name for name, _ in member.protocols})
+        self.joined += member.join_token is not None
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        """A member, or an id given out, less; another one leads."""
+        self.pending.discard(member_id)
+        self.unsynced.discard(member_id)
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self.joined -= member.join_token is not None
+            self._supported.subtract({name for name, _ in member.protocols})
+            if member.instance_id is not None:
+                del self.static[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member came back: the same place under a new id."""
+        assert member.instance_id is not None
+        del self.members[member.member_id]
+        self.unsynced.discard(member.member_id)
+        if self.leader == member.member_id:
+            self.leader = member_id
+        member.member_id = member_id
+        self.members[member_id] = member
+        self.static[member.instance_id] = member_id
+
+    def restate(self, member: Member, protocols: Protocols) -> None:
+        """A member says anew what it supports."""
+        self._supported.subtract({name for name, _ in member.protocols})
+        member.protocols = protocols
+        self._supported.update({name for name, _ in protocols})
+
+    def await_join(self, member: Member, token: int | None) -> None:
+        """`member` has joined and waits for the others (None: not any more)."""
+        self.joined += (token is not None) - (member.join_token is not None)
+        member.join_token = token
+
+    def refusal(self, member_id: str, instance_id: str | None) -> Code | None:
+        """Why this is no member of the group, if it is none."""
+        if instance_id is not None:
+            known = self.static.get(instance_id)
+            if known is None:
+                return Code.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return Code.FENCED_INSTANCE_ID
+        return None if member_id in self.members else Code.UNKNOWN_MEMBER_ID
+
+    # -- what they agree on --------------------------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether somebody with these can be a member: a protocol that all support must stay."""
+        if self.state is State.EMPTY:
+            return bool(protocol_type and protocols)
+        everyone = len(self.members)
+        return protocol_type == self.protocol_type and any(self._supported[name] == everyone for name, _ in protocols)
+
+    def choose_protocol(self) -> str:
+        """The one with most votes among those that all support; among equals that of the member who came first."""
+        everyone = len(self.members)
+        candidates = {name for name, count in self._supported.items() if count == everyone}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return max(votes, key=votes.__getitem__) or ""
+
+    def subscribed(self) -> frozenset[str] | None:
+        """The topics of all its members."""
+        protocol = self.protocol or ""
+        return all_topics(self.protocol_type, (member.metadata(protocol) for member in self.members.values()))
+
+    def uses(self, topic: str) -> bool:
+        """Whether its offsets of this topic are in use; a group of consumers that cannot tell may use any."""
+        return self.protocol_type == CONSUMER if self.topics is None else topic in self.topics
+
+    def everyone_joined(self) -> bool:
+        return self.joined == len(self.members) and not self.pending
+
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def roster(self) -> tuple[JoinedMember, ...]:
+        """What the leader gets to make assignments from."""
+        protocol = self.protocol or ""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
+            for member in self.members.values()
+        )

@@ -1,0 +1,104 @@
+"""The fields of a coordinator record: big-endian, strings by their length, compact ones in flexible versions."""
+
+from __future__ import annotations
+
+import struct
+
+from tiered.errors import Corrupt
+
+I16 = struct.Struct(">h")
+I32 = struct.Struct(">i")
+I64 = struct.Struct(">q")
+
+
+def string(value: str) -> bytes:
+    """A string that may not be null."""
+    raw = value.encode()
+    return I16.pack(len(raw)) + raw
+
+
+def nullable(value: str | None) -> bytes:
+    """A string that may be null."""
+    return b"\xff\xff" if value is None else string(value)
+
+
+def data(value: bytes) -> bytes:
+    """Bytes that may not be null."""
+    return I32.pack(len(value)) + value
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint, as compact fields have it for a length."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Fields:
+    """Reads a record field by field; `Corrupt` where it ends too early or says what cannot be."""
+
+    def __init__(self, raw: bytes, position: int = 0, *, flexible: bool = False) -> None:
+        self._raw = raw
+        self._position = position
+        self._flexible = flexible
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        start, end = self._position, self._position + count
+        if count < 0 or end > len(self._raw):
+            raise Corrupt(f"{count} bytes wanted, {len(self._raw) - start} left", position=start)
+        self._position = end
+        return self._raw[start:end]
+
+    def i16(self) -> int:
+        return int(I16.unpack(self.take(2))[0])
+
+    def i32(self) -> int:
+        return int(I32.unpack(self.take(4))[0])
+
+    def i64(self) -> int:
+        return int(I64.unpack(self.take(8))[0])
+
+    def uvarint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise Corrupt("a varint of more than five bytes", position=self._position)
+
+    def nullable(self) -> str | None:
+        """A string, or None."""
+        length = self.uvarint() - 1 if self._flexible else self.i16()
+        if length == -1:
+            return None
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            raise Corrupt("a string is not UTF-8", position=self._position) from None
+
+    def string(self) -> str:
+        value = self.nullable()
+        if value is None:
+            raise Corrupt("null where a string must be", position=self._position)
+        return value
+
+    def data(self) -> bytes:
+        return self.take(self.uvarint() - 1 if self._flexible else self.i32())
+
+    def count(self) -> int:
+        """How many elements follow: never more than bytes that are left."""
+        count = self.uvarint() - 1 if self._flexible else self.i32()
+        if not 0 <= count <= len(self._raw) - self._position:
+            raise Corrupt(f"{count} elements in {len(self._raw) - self._position} bytes", position=self._position)
+        return count
+
+    def tags(self) -> dict[int, bytes]:
+        """Tagged fields; none in versions that are not flexible."""
+        if not self._flexible:
+            return {}
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
