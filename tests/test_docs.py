@@ -37,7 +37,7 @@ def settings_page() -> str:
     defaults = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
     parts = [HEAD, "## Of a topic", "", "| Setting | Type | Default | Allowed | Broker's default | |"]
     parts += ["| --- | --- | --- | --- | --- | --- |"]
-    parts += [_line(row, f"`{defaults[name]}`") for name, row in topic_rows().items()]
+    parts += [_line(row, f"`{defaults[name]}`" if name in defaults else "") for name, row in topic_rows().items()]
     parts += ["", "## Of a broker", "", "| Setting | Type | Default | Allowed | Environment | |"]
     parts += ["| --- | --- | --- | --- | --- | --- |"]
     parts += [_line(row, f"`{variable(name)}`") for name, row in own.items()]
@@ -68,6 +68,20 @@ def test_the_page_of_settings_is_the_tables() -> None:
 
 SAID_ONCE = {
     "cleanup.policy": "only one value is allowed",
+    "delete.retention.ms": "its sentence says that nothing is compacted",
+    "min.cleanable.dirty.ratio": "likewise",
+    "min.compaction.lag.ms": "likewise",
+    "max.compaction.lag.ms": "likewise",
+    "log.cleaner.delete.retention.ms": "likewise",
+    "log.cleaner.min.cleanable.ratio": "likewise",
+    "log.cleaner.min.compaction.lag.ms": "likewise",
+    "log.cleaner.max.compaction.lag.ms": "likewise",
+    "preallocate": "only one value is allowed",
+    "log.preallocate": "only one value is allowed",
+    "remote.log.copy.disable": "only one value is allowed",
+    "remote.log.delete.on.disable": "only one value is allowed",
+    "leader.replication.throttled.replicas": "its sentence says that one broker copies nothing",
+    "follower.replication.throttled.replicas": "likewise",
     "unclean.leader.election.enable": "its sentence says that one broker has no choice",
 }
 """Settings that nothing reads, with the reason why that misleads nobody."""

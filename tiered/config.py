@@ -24,6 +24,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 NO_COMPACTION = "log compaction is not built yet, and a topic that silently kept every record would be worse"
+IDLE = "(Without effect: nothing is compacted.)"
+NO_HALF = "it is not built yet; remote.storage.enable=false ends copying and keeps what is in the bucket"
 NO_CHAIN = "flush to the bucket is not built yet; ack gives an fsync on disk before the answer"
 
 
@@ -43,6 +45,7 @@ class TopicConfig:
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     compression_gzip_level: int = setting(-1, "Level of gzip, -1 for zlib's default.", -1, 9)
+    compression_lz4_level: int = setting(9, "Level of lz4; 9 stands for its fast form, as in Kafka.", 1, 17)
     compression_zstd_level: int = setting(3, "Level of zstd.", -131072, 22)
     retention_ms: int = setting(7 * DAY_MS, "Age at which a record may go, everywhere; -1 keeps all.", -1, LONG_MAX)
     retention_bytes: int = setting(-1, "Size of a partition, local and cold, kept at most; -1 keeps all.", -1, LONG_MAX)
@@ -85,6 +88,26 @@ class TopicConfig:
     )
     flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
     flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
+    # Names that tools set and show. What they ask for either cannot arise here, or is refused.
+    delete_retention_ms: int = setting(DAY_MS, f"How long tombstones stay. {IDLE}", 0, LONG_MAX)
+    min_cleanable_dirty_ratio: float = setting(0.5, f"Share of a log that is worth a compaction. {IDLE}", 0, 1)
+    min_compaction_lag_ms: int = setting(0, f"Age before which no record is compacted. {IDLE}", 0, LONG_MAX)
+    max_compaction_lag_ms: int = setting(LONG_MAX, f"Age at which every record is. {IDLE}", 1, LONG_MAX)
+    preallocate: bool = setting(
+        False,
+        "Segment files take their whole size at once.",
+        refused={"true": "segment files grow as they are written"},
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        (), "Replicas whose copying is slowed down at the leader. (With one broker nothing is copied.)"
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        (), "Replicas whose copying is slowed down at the follower. (With one broker nothing is copied.)"
+    )
+    remote_log_copy_disable: bool = setting(False, "Nothing more goes to the bucket.", refused={"true": NO_HALF})
+    remote_log_delete_on_disable: bool = setting(
+        False, "What is in the bucket goes when tiering is switched off.", refused={"true": NO_HALF}
+    )
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
@@ -150,6 +173,7 @@ class Settings:
     log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")
     compression_type: str = _default_of("compression.type")
     compression_gzip_level: int = _default_of("compression.gzip.level")
+    compression_lz4_level: int = _default_of("compression.lz4.level")
     compression_zstd_level: int = _default_of("compression.zstd.level")
     log_retention_ms: int = _default_of("retention.ms")
     log_retention_bytes: int = _default_of("retention.bytes")
@@ -171,6 +195,11 @@ class Settings:
     log_flush: str = _default_of("flush")
     log_flush_interval_messages: int = _default_of("flush.messages")
     log_flush_interval_ms: int = _default_of("flush.ms")
+    log_cleaner_delete_retention_ms: int = _default_of("delete.retention.ms")
+    log_cleaner_min_cleanable_ratio: float = _default_of("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = _default_of("min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = _default_of("max.compaction.lag.ms")
+    log_preallocate: bool = _default_of("preallocate")
     # Groups.
     offsets_topic_num_partitions: int = setting(50, "Partitions of `__consumer_offsets`.", 1, 10_000)
     offsets_topic_replication_factor: int = setting(
@@ -205,6 +234,9 @@ class Settings:
     max_connection_creation_rate: int = setting(1_000, "New connections per second.", 1, INT_MAX, dynamic=True)
     connections_max_idle_ms: int = setting(
         10 * MINUTE_MS, "Time after which a connection without requests is closed.", 1, LONG_MAX
+    )
+    remote_list_offsets_request_timeout_ms: int = setting(
+        30_000, "How long a look-up of offsets by time may take in the bucket.", 1, LONG_MAX, dynamic=True
     )
     fetch_max_bytes: int = setting(55 * MIB, "Bytes of records in one answer at most.", 1024, INT_MAX)
     tiered_frame_timeout_ms: int = setting(30_000, "Time from the first byte of a request to its last.", 1, INT_MAX)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tiered.errors import Code, Refused
 
-Value = int | bool | str | tuple[str, ...]
+Value = int | float | bool | str | tuple[str, ...]
 T = TypeVar("T", bound=Value)
 TRUE_FALSE = {"true": True, "false": False}
 
@@ -38,21 +38,21 @@ class Row:
     @property
     def type_name(self) -> str:
         """For tables and messages: boolean, integer, number, text or list."""
-        names = {bool: "boolean", int: "integer", str: "text", tuple: "list"}
+        names = {bool: "boolean", int: "integer", float: "number", str: "text", tuple: "list"}
         return names[type(self.default)]
 
     @property
     def allowed(self) -> str:
         """What may be given, in words."""
         if isinstance(self.default, bool):
-            return "true or false"
+            return " or ".join(word for word in TRUE_FALSE if word not in self.refused)
         if self.choices:
             only = [choice for choice in self.choices if choice not in self.refused]
             words = only[0] if len(only) == 1 else " or ".join((", ".join(only[:-1]), only[-1]))
             return f"a list of {words}" if isinstance(self.default, tuple) else words
-        if not isinstance(self.default, int):
+        if not isinstance(self.default, int | float):
             return "any text"
-        return f"an integer from {self.low} to {self.high}"
+        return f"{'an integer' if isinstance(self.default, int) else 'a number'} from {self.low} to {self.high}"
 
     def parse(self, text: str) -> Value:
         """The typed value of `text`; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
@@ -65,8 +65,9 @@ class Row:
         if isinstance(self.default, bool):
             if text.lower() not in TRUE_FALSE:
                 raise self.refuse(text)
+            self._choose(text.lower(), text)
             return TRUE_FALSE[text.lower()]
-        if isinstance(self.default, int):
+        if isinstance(self.default, int | float):
             return self._number(text)
         self._choose(text, text)
         return text
@@ -75,10 +76,10 @@ class Row:
         """The one form of a refusal: key, value, reason or what is allowed."""
         return Refused(Code.INVALID_CONFIG, f"{self.name}={value}: {why or 'it must be ' + self.allowed}")
 
-    def _number(self, text: str) -> int:
+    def _number(self, text: str) -> int | float:
         assert self.low is not None and self.high is not None, self.name
         try:
-            number = int(text)
+            number = int(text) if isinstance(self.default, int) else float(text)
         except ValueError:
             raise self.refuse(text) from None
         if not self.low <= number <= self.high:

@@ -23,6 +23,8 @@ RECORD_OVERHEAD = 32
 AT_ONCE = 5_000
 """Records of one request that are dealt with before others get their turn."""
 
+LZ4_FAST = 9
+"""The level by which Kafka means no level at all."""
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 turns = itertools.count()
@@ -171,5 +173,9 @@ async def _append(site: Site, replica: Replica, records: Sequence[Incoming]) -> 
 def codec_of(config: TopicConfig) -> tuple[Codec, int | None]:
     """How to compress what came uncompressed, and at which level: as the topic says, "producer" leaves it alone."""
     codec = CODECS.get(config.compression_type, Codec.NONE)
-    levels = {Codec.GZIP: config.compression_gzip_level, Codec.ZSTD: config.compression_zstd_level}
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: 0 if config.compression_lz4_level == LZ4_FAST else config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
     return codec, levels.get(codec)

@@ -9,7 +9,7 @@ from tiered.metadata.image import TopicImage
 from tiered_api.http.request import Request
 from tiered_api.http.v3.shapes import Shape, head, link
 
-TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "text": "STRING", "list": "LIST"}
+TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "number": "DOUBLE", "text": "STRING", "list": "LIST"}
 
 
 def config_shape(request: Request, kind: str, url: str, names: tuple[object, ...], shown: Shown) -> Shape:
