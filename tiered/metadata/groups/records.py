@@ -10,8 +10,8 @@ import uuid
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.ids import text_id
-from tiered.metadata.groups.fields import I16, I32, I64, Fields, data, nullable, string
+from tiered.ids import id_bytes, text_id
+from tiered.metadata.groups.fields import I16, I32, I64, Fields, data, nullable, string, uvarint
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
 OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
@@ -19,6 +19,7 @@ OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
 GROUP_PLAIN, GROUP_FLEXIBLE = 3, 4
 NO_TIME = -1
 _TOPIC_ID_TAG = 0
+_ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
 
 
 class Record(NamedTuple):
@@ -95,6 +96,10 @@ def offset_value(value: Offset) -> bytes:
     offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
     if value.expire_ms != NO_TIME:
         return I16.pack(OFFSET_EXPIRING) + offset + string(metadata) + when + I64.pack(value.expire_ms)
+    if value.topic_id:
+        text = metadata.encode()
+        head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
+        return head + uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + id_bytes(value.topic_id)
     return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + string(metadata) + when
 
 

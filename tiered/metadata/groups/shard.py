@@ -15,6 +15,7 @@ from tiered.metadata.groups import requests
 from tiered.metadata.groups.administration import bury, delete_group, describe, list_groups
 from tiered.metadata.groups.classic import ClassicGroup, State
 from tiered.metadata.groups.expiry import expired
+from tiered.metadata.groups.invariants import broken
 from tiered.metadata.groups.joining import join
 from tiered.metadata.groups.log_state import LogState
 from tiered.metadata.groups.membership import beat, leave, sync
@@ -142,6 +143,10 @@ class GroupShard:
         tokens = tuple(self.live.waiting)
         self.live.waiting.clear()
         return tokens
+
+    def check(self) -> tuple[str, ...]:
+        """What should hold and does not, in words."""
+        return tuple(broken(self.live))
 
     # -- expiry --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,71 @@
+"""One blocking connection to a broker, ours or the peer: requests and answers as messages."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from types import TracebackType
+from typing import TypeVar
+
+from tiered_api.kafka.codec import decode, encode
+from tiered_api.kafka.headers import request_bytes
+from tiered_api.kafka.keys import APIS, Api
+from tiered_api.kafka.schema import Message
+
+R = TypeVar("R", bound=Message)
+SECONDS = 15.0
+
+
+class Wire:
+    """A request is sent in a version; its answer may be waited for later."""
+
+    def __init__(self, address: str, client_id: str = "wire") -> None:
+        host, port = address.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), SECONDS)
+        self._client_id = client_id
+        self._sent: list[tuple[Api, int]] = []
+        self._number = 0
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, message: Message, version: int | None = None) -> None:
+        """Sends, and does not wait. The newest version of the API when none is said."""
+        api = next(api for api in APIS.values() if api.request is type(message))
+        version = api.high if version is None else version
+        self._number += 1
+        frame = request_bytes(api, version, self._number, self._client_id) + encode(message, version)
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self._sent.append((api, version))
+
+    def answered(self, seconds: float = 0.0) -> bool:
+        """Whether an answer has begun to arrive."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
+
+    def receive(self, kind: type[R]) -> R:
+        """The answer to the oldest request that has none."""
+        api, version = self._sent.pop(0)
+        assert api.response is kind
+        (size,) = struct.unpack(">i", self._exactly(4))
+        frame = self._exactly(size)
+        return decode(kind, version, frame, 5 if api.is_flexible(version) else 4)
+
+    def ask(self, message: Message, kind: type[R], version: int | None = None) -> R:
+        """Sends and receives."""
+        self.send(message, version)
+        return self.receive(kind)
+
+    def _exactly(self, count: int) -> bytes:
+        got = bytearray()
+        while len(got) < count:
+            part = self._socket.recv(count - len(got))
+            if not part:
+                raise ConnectionError(f"closed after {len(got)} of {count} bytes")
+            got += part
+        return bytes(got)
