@@ -29,7 +29,7 @@ CARRIERS = {
     "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe reader s3"
     " store_url stream uploader",
     "tiered.replication": "explain leading replica storage",
-    "tiered.metadata": "load metadata_log registration runtime",
+    "tiered.metadata": "coordinator group_images group_keeping group_loading load metadata_log registration runtime",
 }
 """Files that touch the world. Every other file of these folders is a decision: pure, and tested without a world."""
 

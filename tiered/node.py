@@ -23,6 +23,7 @@ from tiered.cold.probe import probe
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import Settings
+from tiered.coordinators import Coordinators
 from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
@@ -98,11 +99,13 @@ class Node:
             uploader,
             Collector(self.store, manifests, uploader.busy, world.clock, metrics, grace_ms=grace_ms),
         )
+        self.coordinators = Coordinators(self)
         self.partitions = Partitions(
             settings, self.world, metrics,
-            disk=self.disk, directory=self.directory, cold=self.cold,
+            disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images,
+            begun=self.coordinators.lead,
             closed=lambda replica: self.tiering.wake(replica),
-            forgotten=lambda replica: self.tiering.forget(replica),
+            forgotten=self._forgotten,
         )  # fmt: skip
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
         self._metadata: MetadataLog | None = None
@@ -159,7 +162,7 @@ class Node:
             waiting_segments=self.tiering.waiting_segments(),
             pending_metadata=self._runtime.pending if self._runtime else 0,
             metadata_trouble=self._metadata.trouble if self._metadata else "",
-            unopened={str(at): why for at, (_, why) in self.partitions.unopened.items()},
+            unopened={str(at): why for at, (_, why) in self.partitions.unopened.items()} | self.coordinators.troubles(),
             replicas=self.partitions.led(),
         )
 
@@ -219,6 +222,7 @@ class Node:
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
+                    group.create_task(self.coordinators.run(), name="coordinators"),
                 ]
         except Exception as error:
             cause = _first(error)
@@ -234,6 +238,7 @@ class Node:
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
         self._serving = False
+        self.coordinators.refuse(f"the broker failed: {self._failure}")
         self.partitions.refuse(Refused(Code.KAFKA_STORAGE_ERROR, f"the broker failed: {self._failure}"))
         self.ended.set()
 
@@ -242,6 +247,11 @@ class Node:
         old, self.image = self.image, self.image.apply(changes, slot)
         self.settings = broker_settings(self.image, self.started_with, self.settings.node_id)
         await self.partitions.follow(old, self.image, self.settings)
+        self.coordinators.follow(old, self.image)
+
+    def _forgotten(self, replica: Replica) -> None:
+        self.tiering.forget(replica)
+        self.coordinators.resign(replica)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
 
@@ -251,11 +261,14 @@ class Node:
         A broker that failed is never stopped cleanly. Safe to call after a start that did not succeed.
         """
         served, self._serving = self._serving, False
+        self.coordinators.refuse("the broker is stopping")
         self.partitions.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
         clean = clean and served and not self._failure and self.disk.dead is None
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        if clean:
+            await self.coordinators.save_last()
         durable = clean and await self.partitions.close_clean()
         if durable and not self.cold.manifests.undecided:
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))

@@ -17,8 +17,10 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import TopicPartition
 from tiered.metadata.delta import Lead, between
+from tiered.metadata.group_images import GroupImages
 from tiered.metadata.image import Image, Loss, TopicImage
 from tiered.metadata.settings import topic_config
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.ports import World
 from tiered.replication.leading import Past, begin
@@ -32,7 +34,8 @@ OPENING_AT_ONCE = 32
 
 
 class Partitions:
-    """`closed` hears of each closed segment, `forgotten` of each replica that is led no more.
+    """`begun` hears of each replica that is led, `closed` of each closed segment, `forgotten` of each replica that is
+    led no more.
 
     `unopened` names what should be led and cannot be, with the reason; `unreported` what is led from a log that may
     have lost records. `doubtful` are the partitions whose logs the start could not prove whole.
@@ -47,6 +50,8 @@ class Partitions:
         disk: DiskState,
         directory: DataDirectory,
         cold: ColdTier,
+        images: GroupImages,
+        begun: Callable[[Replica], None],
         closed: Callable[[Replica], None],
         forgotten: Callable[[Replica], None],
     ) -> None:
@@ -60,6 +65,8 @@ class Partitions:
         self._disk = disk
         self._directory = directory
         self._cold = cold
+        self._images = images
+        self._begun = begun
         self._closed = closed
         self._forgotten = forgotten
         self._files = OpenFiles(world.disk)
@@ -137,7 +144,13 @@ class Partitions:
             async with self._moving:
                 await self._lead_all(image(), [lead for lead, _ in self.unopened.values()])
 
+    async def settled(self) -> None:
+        """Returns once nothing is being followed: all that the image says is led, or named in `unopened`."""
+        async with self._moving:
+            return
+
     async def _lead_all(self, image: Image, leads: Iterable[Lead]) -> None:
+        self._images.renew()
         places = asyncio.Semaphore(OPENING_AT_ONCE)
         await asyncio.gather(*(self._lead(image, lead, places) for lead in leads))
 
@@ -163,6 +176,7 @@ class Partitions:
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
             replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
+        self._begun(replica)
 
     def _judge(self, at: TopicPartition, error: Unavailable | Corrupt | Fenced | Refused) -> None:
         """A log that broke while it was made ready: on a full disk it is opened anew, on a failing one nothing is."""
@@ -189,7 +203,10 @@ class Partitions:
         hot = self._logs[lead.at]
         pid = Replica.id_of(lead.at, lead.topic_id)
         past = Past.NONE if lead.fresh else self.past
-        begun = await begin(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
+        if topic.name == OFFSETS_TOPIC and not lead.fresh:
+            begun = await self._images.begin(hot, pid)
+        else:
+            begun = await begin(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
         known = topic.partitions[lead.at.partition]
         return Replica(
             lead.at,

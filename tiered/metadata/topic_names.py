@@ -8,6 +8,10 @@ from itertools import product
 
 from tiered.errors import Code, Refused
 
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL = frozenset({OFFSETS_TOPIC})
+"""Topics of the broker's own: clients neither write nor delete them."""
+
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
