@@ -14,12 +14,14 @@ from tiered_api.kafka.generated import Source
 from tiered_api.kafka.schema import Kind, Message, Row, rows
 from tiered_api.kafka.wire import (
     CODES,
+    ELEMENTS_MOST,
     STRING_LONGEST,
     Buffer,
     Malformed,
     id_text,
     read_varint,
-    skip_tags,
+    skip_fields,
+    tag_count,
     varint_rest,
 )
 
@@ -62,9 +64,13 @@ def least_struct(table: type[Any] | None, version: int, flexible: bool) -> int:
 
 
 def _written(table: type[Message], version: int) -> Source:
-    out = Source(Malformed=Malformed, id_text=id_text, new=object.__new__, read_varint=read_varint, skip_tags=skip_tags)
-    out.names["varint_rest"] = varint_rest
-    writer = _Writer(out, table.__name__, version, version in table.spec.flexible)
+    out = Source(Malformed=Malformed, id_text=id_text, new=object.__new__)
+    out.names |= {each.__name__: each for each in (read_varint, skip_fields, tag_count, varint_rest)}
+    # Answers come from brokers; whoever can connect sends requests.
+    bounded = table.__name__.endswith("Request")
+    if bounded:
+        out.line(f"left = {ELEMENTS_MOST}")
+    writer = _Writer(out, table.__name__, version, version in table.spec.flexible, bounded)
     made = writer.struct(table)
     with out.block("if at != end:"):
         out.line(f'raise Malformed("{table.__name__}: bytes are left over")')
@@ -73,8 +79,9 @@ def _written(table: type[Message], version: int) -> Source:
 
 
 class _Writer:
-    def __init__(self, out: Source, message: str, version: int, flexible: bool) -> None:
+    def __init__(self, out: Source, message: str, version: int, flexible: bool, bounded: bool) -> None:
         self.out, self.message, self.version, self.flexible = out, message, version, flexible
+        self.bounded = bounded
         self.targets: list[str] = []
         self.codes: list[str] = []
         self.ids: list[tuple[str, str]] = []
@@ -111,6 +118,13 @@ class _Writer:
     def refuse(self, condition: str, row: Row, why: str) -> None:
         with self.out.block(f"if {condition}:"):
             self.out.line(f'raise Malformed("{self.message}.{row.name}: {why}")')
+
+    def count(self, size: str) -> None:
+        """Takes so many elements off those that a request may have."""
+        if self.bounded:
+            self.out.line(f"left -= {size}")
+            with self.out.block("if left < 0:"):
+                self.out.line(f'raise Malformed("{self.message}: more than {ELEMENTS_MOST} elements")')
 
     # Fields.
 
@@ -201,6 +215,7 @@ class _Writer:
 
         def take() -> None:
             self.refuse(f"{size} * {least} > end - at", row, "more elements than its frame has room for")
+            self.count(size)
             if row.kind in CODES and row.kind is not Kind.UUID:
                 unpack = self.out.constant("unpack", _unpack_many(CODES[row.kind]))
                 self.out.line(f"{target} = {unpack}({size}, data, at)")
@@ -233,10 +248,11 @@ class _Writer:
         self.read(count, "B")
         self.flush()
         with self.out.block(f"if {count}:"):
+            self.out.line(f"{count}, at = tag_count(data, at - 1)")
+            self.count(count)
             if not known:
-                self.out.line("at = skip_tags(data, at - 1, end)")
+                self.out.line(f"at = skip_fields(data, at, end, {count})")
                 return
-            self.out.line(f"{count}, at = read_varint(data, at - 1)")
             with self.out.block(f"for _ in range({count}):"):
                 tag, stop = self.out.local("tag"), self.out.local("stop")
                 self.out.line(f"{tag}, at = read_varint(data, at)")

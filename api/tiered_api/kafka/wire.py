@@ -19,6 +19,13 @@ Buffer = bytes | memoryview
 STRING_LONGEST = 0x7FFF
 """Kafka's bound on the bytes of a string, also where the length is a varint."""
 
+ELEMENTS_MOST = 100_000
+"""How many elements of arrays (and tagged fields) one request may have: they take 20 times their bytes in memory, and
+the loop stands still while they are read. Kafka has no such bound; no client comes near it."""
+
+TAGS_MOST = 1000
+"""How many tagged fields may stand in one place."""
+
 CODES = {
     Kind.BOOL: "?",
     Kind.INT8: "b",
@@ -81,9 +88,22 @@ def varint_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
     raise Malformed("a varint of more than 32 bits")
 
 
+def tag_count(data: Buffer, at: int) -> tuple[int, int]:
+    """How many tagged fields follow, and where the first begins."""
+    count, at = read_varint(data, at)
+    if count > TAGS_MOST:
+        raise Malformed("more tagged fields than anyone sends")
+    return count, at
+
+
 def skip_tags(data: Buffer, at: int, end: int) -> int:
     """Where the tagged fields that begin at `at` with their count end. None of them is known here."""
-    count, at = read_varint(data, at)
+    count, at = tag_count(data, at)
+    return skip_fields(data, at, end, count)
+
+
+def skip_fields(data: Buffer, at: int, end: int, count: int) -> int:
+    """The same behind the count."""
     for _ in range(count):
         _, at = read_varint(data, at)
         size, at = read_varint(data, at)
