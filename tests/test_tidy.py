@@ -40,6 +40,7 @@ OUTERMOST = {
     "tiered/node.py",
     "api/tiered_api/http/server.py",
     "api/tiered_api/http/errors.py",
+    "api/tiered_api/kafka/dispatch.py",
     "tests/sim/__main__.py",
 }
 """Task boundaries, where an unknown error ends one task or answer instead of the broker: the only ones to catch any."""

@@ -22,24 +22,32 @@ class Counter:
     def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
         self.name, self.help, self.labels = name, help, labels
         self._values: dict[Labels, float] = {} if labels else {(): 0}
+        self._read: Callable[[], float | Mapping[Labels, float]] | None = None
 
     def inc(self, n: float = 1, *label_values: str) -> None:
         """Adds `n`, which must not be negative."""
         assert n >= 0 and len(label_values) == len(self.labels), (self.name, n, label_values)
         self._values[label_values] = self._values.get(label_values, 0) + n
 
+    def read(self, source: Callable[[], float | Mapping[Labels, float]]) -> None:
+        """From now on the count is kept elsewhere, where not even a call may be spent on it, and `source` tells it."""
+        self._read = source
+
     def value(self, *label_values: str) -> float:
         """What stands there now, 0 when nothing was ever added."""
-        return self._values.get(label_values, 0)
+        return self._current().get(label_values, 0)
 
     def total(self) -> float:
         """The sum over all label values."""
-        return sum(self._values.values())
+        return sum(self._current().values())
 
     def lines(self) -> Iterable[str]:
         """Samples in Prometheus text form."""
-        for values, number in sorted(self._values.items()):
+        for values, number in sorted(self._current().items()):
             yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+
+    def _current(self) -> Mapping[Labels, float]:
+        return self._values if self._read is None else _told(self._read())
 
 
 class Gauge:
@@ -75,10 +83,7 @@ class Gauge:
             yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
 
     def _current(self) -> Mapping[Labels, float]:
-        if self._read is None:
-            return self._values
-        now = self._read()
-        return now if isinstance(now, Mapping) else {(): now}
+        return self._values if self._read is None else _told(self._read())
 
 
 class Histogram:
@@ -152,6 +157,10 @@ class Metrics:
         if type(there) is not type(new) or there.labels != new.labels:
             raise ValueError(f"metric {new.name} exists as {there.kind} with labels {there.labels}")
         return there
+
+
+def _told(now: float | Mapping[Labels, float]) -> Mapping[Labels, float]:
+    return now if isinstance(now, Mapping) else {(): now}
 
 
 def _labels(names: Labels, values: Labels) -> str:

@@ -25,6 +25,7 @@ BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
 ACCEPT_PAUSE_SECONDS = 1.0
 SEND_FILE_BYTES = 64 * 1024  # larger calls are slower on loopback
+MSG_MORE = getattr(socket, "MSG_MORE", 0)
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
@@ -161,9 +162,11 @@ class SocketStream:
         except OSError as error:
             raise self._lost(error) from None
 
-    def sendmsg(self, parts: Sequence[Buffer]) -> int | None:
+    def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
+        if len(parts) > PARTS_MAX:
+            parts = parts[:PARTS_MAX]
         try:
-            return self._sock.sendmsg(parts[:PARTS_MAX])
+            return self._sock.sendmsg(parts, (), MSG_MORE) if more else self._sock.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:

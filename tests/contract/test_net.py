@@ -102,6 +102,17 @@ def test_bytes_arrive_in_order_both_ways(case: Case) -> None:
     with_pair(case, body)
 
 
+def test_what_is_announced_as_the_beginning_of_more_arrives_all_the_same(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        assert near.sendmsg([b"he", b"ad"], more=True) == 4
+        assert near.sendmsg([b"body"]) == 4
+        assert await receive(far, 8) == b"headbody"
+        assert near.sendmsg([b"alone"], more=True) == 5
+        assert await receive(far, 5) == b"alone"
+
+    with_pair(case, body)
+
+
 def test_nothing_to_read_is_none_and_the_end_is_zero(case: Case) -> None:
     async def body(near: Stream, far: Stream) -> None:
         assert far.recv_into(memoryview(bytearray(10))) is None

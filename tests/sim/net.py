@@ -175,7 +175,7 @@ class SimStream:
         self.far.wake_writer()
         return size
 
-    def sendmsg(self, parts: Sequence[Buffer]) -> int | None:
+    def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
         self._check()
         data = b"".join(parts)
         room = WINDOW_BYTES - self._under_way - self.far.unread()

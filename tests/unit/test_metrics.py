@@ -69,3 +69,12 @@ def test_text_is_what_prometheus_reads() -> None:
 
 def test_no_metrics_are_no_text() -> None:
     assert Metrics().render() == ""
+
+
+def test_a_counter_may_be_kept_where_it_is_counted() -> None:
+    taken = [0, 7]
+    counter = Metrics().counter("taken_total", "Taken.", ("what",))
+    counter.read(lambda: {("second",): taken[1]})
+    taken[1] += 1
+    assert (counter.value("second"), counter.value("first"), counter.total()) == (8, 0, 8)
+    assert list(counter.lines()) == ['taken_total{what="second"} 8']

@@ -1,0 +1,387 @@
+"""One connection: frames in, answers out in the order of their requests, as few system calls as may be.
+
+Small frames are read into a scratch buffer that all connections share, and are dealt with before the next event:
+nothing of them is kept. All answers that are ready by then leave in one call. Reading stops while answers are not
+taken, while five requests wait for theirs, and while the broker as a whole has too much to do: what a client may ask of
+our memory is what it reads and waits for.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from tiered.errors import Unavailable
+from tiered.ports import Buffer, FileSlice, Stream
+from tiered_api.kafka.buffers import Frame
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.server import KafkaServer
+
+IN_FLIGHT = 5
+"""Requests of one connection that may wait for their answers, as many as clients send by themselves."""
+SMALL = 32 << 10
+"""Larger frames get a buffer of their own."""
+REQUESTS_PER_EVENT = 64
+SEND_BYTES_PER_EVENT = 1 << 20
+READS_PER_EVENT = 8
+"""After so much of one connection the others get their turn."""
+HEADER_BYTES = 10
+
+Part = Buffer | FileSlice
+
+_SIZE = Struct(">i")
+_HEADER = Struct(">hhih")
+
+
+class Slot:
+    """The place of an answer that is not there yet. `drop` ends what works on it when the connection is gone."""
+
+    __slots__ = ("drop", "parts")
+
+    def __init__(self) -> None:
+        self.parts: Sequence[Part] | None = None
+        self.drop: Callable[[], object] | None = None
+
+
+class Connection:
+    """One client. `take` of the dispatch gets every request; answers come back from it, or through `answer`."""
+
+    __slots__ = (
+        "_blocked",
+        "_finishing",
+        "_frame",
+        "_held",
+        "_loop",
+        "_out",
+        "_parked",
+        "_queue",
+        "_reading",
+        "_rest",
+        "_resuming",
+        "_scratch",
+        "_server",
+        "_stream",
+        "_take",
+        "closed",
+        "frame_since",
+        "host",
+        "listener",
+        "peer",
+        "seen",
+        "taken_since",
+        "turn",
+    )
+
+    def __init__(self, server: KafkaServer, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
+        self._server = server
+        self._stream = stream
+        self._loop = loop
+        self._scratch = server.scratch
+        self._take = server.dispatch.take
+        self._rest = b""
+        self._frame: Frame | None = None
+        self._queue: deque[Slot] = deque()
+        self._out: list[Part] = []
+        self._reading = False
+        self._blocked = False
+        self._resuming = False
+        self._parked = False
+        self._held = False
+        self._finishing = False
+        self.closed = False
+        self.listener = listener
+        self.peer = stream.peer
+        self.host = stream.peer.rpartition(":")[0]
+        self.seen = server.now
+        """When something came last; all times are those of the server's last look at its clock."""
+        self.frame_since = -1.0
+        """Since when a frame is not whole, -1 when there is none such."""
+        self.taken_since = -1.0
+        """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
+        self.turn = 0
+        """Fetches that could not give all that there was."""
+
+    def open(self) -> None:
+        """Begins to read."""
+        self._reading = True
+        self._stream.on_readable(self._readable)
+
+    @property
+    def pending(self) -> int:
+        """Requests whose answers are not there yet, or wait for those before them."""
+        return len(self._queue)
+
+    @property
+    def reading(self) -> bool:
+        """Whether it is the client's turn."""
+        return self._reading
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        if self._frame is not None:
+            self._read_frame(self._frame)
+            return
+        scratch, start = self._scratch, len(self._rest)
+        try:
+            if start:
+                scratch[:start] = self._rest
+                got = self._stream.recv_into(scratch[start:])
+            else:
+                got = self._stream.recv_into(scratch)
+        except Unavailable:
+            self.close()
+            return
+        if got:
+            self.seen = self._server.now
+            self._parse(start + got)
+        elif got is not None:
+            self.close()
+
+    def _read_frame(self, frame: Frame) -> None:
+        """Goes on with a large frame; of it alone, so that what follows stays where it is until its turn."""
+        for _ in range(READS_PER_EVENT):
+            room = frame.room()
+            if room is None:
+                self._parked = True
+                self._stop_reading()
+                self._server.buffers.park(self._unpark)
+                return
+            try:
+                got = self._stream.recv_into(room)
+            except Unavailable:
+                got = 0
+            if got is None:
+                return
+            if not got:
+                self.close()
+                return
+            self.seen = self._server.now
+            frame.filled += got
+            if frame.filled == frame.size:
+                self._frame, self.frame_since = None, -1.0
+                try:
+                    self._request(frame.view)
+                finally:
+                    frame.release()
+                self._settle()
+                return
+
+    def _parse(self, end: int) -> None:
+        """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
+        scratch, at, taken = self._scratch, 0, 0
+        while end - at > 4:
+            if taken == REQUESTS_PER_EVENT or (self._queue and self._is_full()):
+                self._held = True
+                break
+            (size,) = _SIZE.unpack_from(scratch, at)
+            begin = at + 4
+            if not HEADER_BYTES <= size <= self._server.request_bytes:
+                self.refuse("frame_size", f"a frame of {size} bytes")
+                return
+            if end - begin < size:
+                if size > SMALL:
+                    self._frame = self._server.buffers.frame(size, scratch[begin:end])
+                    at = end
+                break
+            at = begin + size
+            taken += 1
+            self._request(scratch[begin:at])
+            if self.closed:
+                return
+        self._rest = bytes(scratch[at:end]) if at != end else b""
+        if at == end and self._frame is None:
+            self.frame_since = -1.0
+        elif self.frame_since < 0 or taken:
+            self.frame_since = self._server.now
+        self._settle()
+
+    def _request(self, frame: memoryview) -> None:
+        key, version, correlation_id, size = _HEADER.unpack_from(frame)
+        answer = self._take(
+            self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
+        )
+        if answer is None:
+            return
+        if self._queue:
+            slot = Slot()
+            slot.parts = answer
+            self._enqueue(slot)
+        else:
+            self._out += answer
+
+    def _is_full(self) -> bool:
+        waiting = len(self._queue)
+        return waiting >= IN_FLIGHT or self._server.pending >= self._server.pending_max
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def reserve(self, drop: Callable[[], object] | None = None) -> Slot:
+        """Keeps the place of an answer that comes later, in the order of the requests."""
+        slot = Slot()
+        slot.drop = drop
+        self._enqueue(slot)
+        return slot
+
+    def answer(self, slot: Slot, parts: Sequence[Part]) -> None:
+        """The answer is there; it leaves when those before it are there too."""
+        slot.parts, slot.drop = parts, None
+        if not self.closed and self._queue[0] is slot:
+            self._settle()
+
+    def _enqueue(self, slot: Slot) -> None:
+        self._queue.append(slot)
+        self._server.pending += 1
+
+    def _settle(self) -> None:
+        """Sends what is ready, and reads on or stops reading, whatever the state asks for now."""
+        queue, out = self._queue, self._out
+        while queue and queue[0].parts is not None:
+            out += queue.popleft().parts or ()
+            self._server.pending -= 1
+        if out and not self._blocked:
+            self._send()
+        if self.closed:
+            return
+        if self._finishing:
+            if not queue and not out:
+                self.close()
+        elif self._blocked or (queue and self._is_full()):
+            self._stop_reading()
+        elif self._held or not self._reading:
+            self._stop_reading()
+            self._resume_soon()
+
+    def _send(self) -> None:
+        try:
+            done = self._send_some(self._out)
+        except Unavailable:
+            self.close()
+            return
+        if done == self._blocked:
+            self._blocked = not done
+            self._stream.on_writable(self._writable if not done else None)
+            self.taken_since = -1.0 if done else self._server.now
+
+    def _send_some(self, out: list[Part]) -> bool:
+        """Whether everything is with the kernel."""
+        budget = SEND_BYTES_PER_EVENT
+        while out:
+            if budget <= 0:
+                return False
+            first = out[0]
+            if isinstance(first, FileSlice):
+                sent = self._stream.send_file(first)
+                if sent is None:
+                    return False
+                left = first.length - sent
+                if left:
+                    out[0] = FileSlice(first.file, first.start + sent, left)
+                else:
+                    del out[0]
+            else:
+                run, more = _run(out)
+                sent = self._stream.sendmsg(run, more=more)
+                if sent is None:
+                    return False
+                _drop(out, sent)
+            budget -= sent
+        return True
+
+    def _writable(self) -> None:
+        self.taken_since = self._server.now
+        self._send()
+        if not self.closed and not self._blocked:
+            self._settle()
+
+    # -- reading on and off -------------------------------------------------------------------------------------------
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._stream.on_readable(None)
+
+    def _resume_soon(self) -> None:
+        if not self._resuming:
+            self._resuming = True
+            self._loop.call_soon(self._resume)
+
+    def _unpark(self) -> None:
+        """There may be memory for the frame."""
+        self._parked = False
+        self._resume_soon()
+
+    def _resume(self) -> None:
+        """Reads on, first of all what came already."""
+        self._resuming = False
+        if self.closed or self._finishing or self._parked or self._blocked or (self._queue and self._is_full()):
+            return
+        self._held, rest = False, self._rest
+        self.frame_since = self._server.now if rest or self._frame is not None else -1.0
+        if not self._reading:
+            self.open()
+        if rest and self._frame is None:
+            self._scratch[: len(rest)] = rest
+            self._parse(len(rest))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def refuse(self, reason: str, why: str = "") -> None:
+        """Ends the connection, and says so."""
+        self._server.site.refusals.note(reason, self.peer, why)
+        self.close()
+
+    def finish(self) -> None:
+        """Takes no more requests, and ends once those that were taken are answered."""
+        self._finishing = True
+        self._stop_reading()
+        self._settle()
+
+    def close(self) -> None:
+        """Ends the connection and whatever works for it."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stream.close()
+        self._server.forget(self)
+        if self._frame is not None:
+            self._frame.release()
+            self._frame = None
+        queue, self._queue = self._queue, deque()
+        self._server.pending -= len(queue)
+        self._out.clear()
+        self._rest = b""
+        for slot in queue:
+            if slot.drop is not None:
+                slot.drop()
+
+
+def _run(out: Sequence[Part]) -> tuple[Sequence[Buffer], bool]:
+    """The parts up to the first slice of a file, and whether there is one."""
+    run: list[Buffer] = []
+    for part in out:
+        if isinstance(part, FileSlice):
+            return run, True
+        run.append(part)
+    return run, False
+
+
+def _drop(out: list[Part], sent: int) -> None:
+    """Takes what was sent off the front."""
+    done = 0
+    for part in out:
+        assert not isinstance(part, FileSlice)
+        size = len(part)
+        if sent < size:
+            if sent:
+                out[done] = memoryview(part)[sent:]
+            break
+        sent -= size
+        done += 1
+        if not sent:
+            break
+    del out[:done]

@@ -1,0 +1,145 @@
+"""Which request goes where: Produce, Fetch and ApiVersions are dealt with at once, every other API by a handler in a
+task of its own. The outermost boundary of errors: a handler that fails ends its connection, not the broker.
+
+Handlers are modules of `handlers/`, named after their API, with `async def handle(site, call)`, which
+returns the answer, or the bytes of one. They are imported when
+they are first needed: a start loads none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from tiered_api.kafka.codec import Malformed, decode, encode
+from tiered_api.kafka.handlers import api_versions
+from tiered_api.kafka.handlers.fetch import Fetches
+from tiered_api.kafka.handlers.produce import Produces
+from tiered_api.kafka.headers import request_header, response_header
+from tiered_api.kafka.keys import API_VERSIONS, APIS
+from tiered_api.kafka.schema import Message
+from tiered_api.kafka.site import Call, Site
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.connection import Connection, Part, Slot
+
+log = logging.getLogger(__name__)
+
+PRODUCE, FETCH = 0, 1
+REQUEST_BYTES = 2 << 20
+"""Largest request of any API but Produce: small pieces become Python objects of many times their size."""
+
+Handle = Callable[[Site, Call[Any]], Awaitable[Message | bytes]]
+
+_SIZE = Struct(">i")
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class Dispatch:
+    """The handlers of one server, and the tasks in which they run."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._produces = Produces(site, self)
+        self._fetches = Fetches(site)
+        self._handlers: dict[int, Handle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def take(
+        self, connection: Connection, frame: memoryview, key: int, version: int, correlation_id: int, body: int
+    ) -> Sequence[Part] | None:
+        """Deals with a request whose fields after the client id begin at `body`: its answer, or None when that comes
+        later (the connection keeps its place) or never."""
+        try:
+            if key == PRODUCE and version >= 3:
+                return self._produces.take(connection, frame, version, correlation_id, body)
+            if key == FETCH:
+                return self._fetches.take(connection, frame, version, correlation_id, body)
+            if key == API_VERSIONS:
+                self._site.requests[key] += 1
+                return [api_versions.answer(frame, version, correlation_id)]
+            self._begin(connection, frame)
+        except Malformed as error:
+            connection.refuse("malformed", f"{_name(key)} version {version}: {error}")
+        except Exception:
+            log.exception("request failed api=%s version=%d peer=%s", _name(key), version, connection.peer)
+            connection.refuse("fault", _name(key))
+        return None
+
+    def spawn(self, connection: Connection, work: Awaitable[Sequence[Part] | None], what: str) -> None:
+        """Runs what has to wait, and puts what it returns into the place that is kept from now on; None ends the
+        connection. When the connection ends, the work is cancelled."""
+        slot = connection.reserve()
+        task = asyncio.ensure_future(self._run(connection, slot, work, what))
+        slot.drop = task.cancel
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def hurry(self) -> None:
+        """The broker stops: what waits for more answers with what there is."""
+        self._closing = True
+        self._fetches.hurry()
+
+    async def close(self) -> None:
+        """Ends all tasks."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fetches.close()
+
+    def _begin(self, connection: Connection, frame: memoryview) -> None:
+        header = request_header(frame)
+        api = header.api
+        if api is None:
+            connection.refuse("unsupported", f"api {header.key} version {header.version}")
+            return
+        if len(frame) > REQUEST_BYTES:
+            connection.refuse("frame_size", f"{api.name} of {len(frame)} bytes")
+            return
+        self._site.requests[api.key] += 1
+        request = decode(api.request, header.version, frame, header.position)
+        call = Call(
+            request, header.version, header.correlation_id, header.client_id or "", connection.host, connection.listener
+        )
+        self.spawn(connection, self._handle(call, api.key), api.name)
+
+    async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
+        response = await self._handler(key)(self._site, call)
+        head = response_header(key, call.version, call.correlation_id)
+        body = response if isinstance(response, bytes) else encode(response, call.version)
+        return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]
+
+    async def _run(self, connection: Connection, slot: Slot, work: Awaitable[Sequence[Part] | None], what: str) -> None:
+        """The boundary of every task."""
+        try:
+            parts = await work
+        except Exception:
+            log.exception("request failed api=%s peer=%s", what, connection.peer)
+            connection.refuse("fault", what)
+            return
+        if parts is None:
+            connection.close()
+        else:
+            connection.answer(slot, parts)
+
+    def _handler(self, key: int) -> Handle:
+        handle = self._handlers.get(key)
+        if handle is None:
+            module = import_module(f"tiered_api.kafka.handlers.{module_name(key)}")
+            handle = self._handlers[key] = module.handle
+        return handle
+
+
+def module_name(key: int) -> str:
+    """The file of an API's handler."""
+    return _WORD.sub("_", APIS[key].name).lower()
+
+
+def _name(key: int) -> str:
+    return APIS[key].name if key in APIS else str(key)

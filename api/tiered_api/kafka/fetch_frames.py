@@ -1,0 +1,239 @@
+"""Fetch (API key 1) on the wire, by hand: from where a client wants records, and the answer around them.
+
+Versions 4 to 11 have fixed lengths, 12 to 18 are flexible (KIP-482); from 13 on topics go by id. Records are put
+into the answer as they are, slices of files included, with the bytes around them in as few pieces as may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct, error
+from typing import NamedTuple
+
+from tiered.ports import FileSlice
+from tiered_api.kafka.produce_frames import classic_text, compact_text
+from tiered_api.kafka.wire import Malformed, read_varint, skip_tags, varint
+
+FLEXIBLE = 12
+BY_ID = 13
+PARTITIONS_MAX = 10_000
+
+Part = bytes | FileSlice
+
+_INT = Struct(">i")
+_WAIT = Struct(">iiib")
+_SESSION = Struct(">ii")
+
+
+class Wanted(NamedTuple):
+    """One partition, and from where on; `epoch` is what the client takes for the leader's, -1 when it does not say."""
+
+    partition: int
+    offset: int
+    max_bytes: int
+    epoch: int
+
+
+class Topic(NamedTuple):
+    """`echo` is the topic as the answer has to name it."""
+
+    echo: bytes
+    name: str
+    """Empty where the topic goes by its id, which then is `echo`."""
+    wanted: list[Wanted]
+
+
+class FetchAsk(NamedTuple):
+    """A whole request, without what a broker needs that has no sessions and no followers."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    session_id: int
+    session_epoch: int
+    topics: list[Topic]
+
+
+class Found(NamedTuple):
+    """The answer for one partition."""
+
+    partition: int
+    code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    data: Part = b""
+
+
+# -- the request ------------------------------------------------------------------------------------------------------
+
+_V4 = Struct(">iqi")
+_V5 = Struct(">iqqi")
+_V9 = Struct(">iiqqi")
+_V12 = Struct(">iiqiqi")
+
+
+def parse(frame: memoryview, version: int, at: int) -> FetchAsk:
+    """The request whose body begins at `at`; `Malformed` when it is none."""
+    try:
+        ask, at = _parse(frame, version, at, version >= FLEXIBLE)
+    except (error, IndexError, UnicodeDecodeError) as problem:
+        raise Malformed(str(problem)) from None
+    if at != len(frame):
+        raise Malformed(f"{len(frame) - at} bytes are left over")
+    return ask
+
+
+def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[FetchAsk, int]:
+    end = len(frame)
+    if flexible:
+        at = skip_tags(frame, at, end)
+    if version < 15:
+        at += 4  # the replica's id, of no meaning without followers
+    max_wait_ms, min_bytes, max_bytes, isolation = _WAIT.unpack_from(frame, at)
+    at += _WAIT.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(frame, at)
+        at += _SESSION.size
+    topics: list[Topic] = []
+    count, at = _count(frame, at, flexible)
+    left = PARTITIONS_MAX
+    for _ in range(count):
+        begin, name = at, ""
+        if version >= BY_ID:
+            at += 16
+        else:
+            text, at = compact_text(frame, at) if flexible else classic_text(frame, at)
+            name = text or ""
+        topic = Topic(bytes(frame[begin:at]), name, [])
+        topics.append(topic)
+        partitions, at = _count(frame, at, flexible)
+        left -= max(partitions, 0)
+        if left < 0:
+            raise Malformed(f"more than {PARTITIONS_MAX} partitions")
+        for _ in range(partitions):
+            wanted, at = _wanted(frame, version, at)
+            if flexible:
+                at = skip_tags(frame, at, end)
+            topic.wanted.append(wanted)
+        if flexible:
+            at = skip_tags(frame, at, end)
+    if version >= 7:
+        at = _skip_forgotten(frame, version, at, flexible)
+    if version >= 11:
+        at = (compact_text(frame, at) if flexible else classic_text(frame, at))[1]
+    if flexible:
+        at = skip_tags(frame, at, end)
+    ask = FetchAsk(max_wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics)
+    return ask, at
+
+
+def _wanted(frame: memoryview, version: int, at: int) -> tuple[Wanted, int]:
+    if version >= FLEXIBLE:
+        index, epoch, offset, _, _, most = _V12.unpack_from(frame, at)
+        return Wanted(index, offset, most, epoch), at + _V12.size
+    if version >= 9:
+        index, epoch, offset, _, most = _V9.unpack_from(frame, at)
+        return Wanted(index, offset, most, epoch), at + _V9.size
+    if version >= 5:
+        index, offset, _, most = _V5.unpack_from(frame, at)
+        return Wanted(index, offset, most, -1), at + _V5.size
+    index, offset, most = _V4.unpack_from(frame, at)
+    return Wanted(index, offset, most, -1), at + _V4.size
+
+
+def _skip_forgotten(frame: memoryview, version: int, at: int, flexible: bool) -> int:
+    """Partitions that leave a session; there are no sessions."""
+    count, at = _count(frame, at, flexible)
+    for _ in range(count):
+        if version >= BY_ID:
+            at += 16
+        else:
+            at = (compact_text(frame, at) if flexible else classic_text(frame, at))[1]
+        partitions, at = _count(frame, at, flexible)
+        at += 4 * max(partitions, 0)
+        if flexible:
+            at = skip_tags(frame, at, len(frame))
+    return at
+
+
+def _count(frame: memoryview, at: int, flexible: bool) -> tuple[int, int]:
+    if flexible:
+        size, at = read_varint(frame, at)
+        return size - 1, at
+    return _INT.unpack_from(frame, at)[0], at + 4
+
+
+# -- the answer -------------------------------------------------------------------------------------------------------
+
+_P4 = Struct(">ihqqii")
+_P5 = Struct(">ihqqqii")
+_P11 = Struct(">ihqqqiii")
+_P12 = Struct(">ihqqqBi")
+_HEADS = {4: Struct(">iii"), 7: Struct(">iiihi"), 12: Struct(">iiBihi")}
+NONE = -1
+
+
+def answer(
+    version: int,
+    correlation_id: int,
+    topics: Iterable[tuple[bytes, Sequence[Found]]],
+    count: int,
+    *,
+    read_committed: bool = False,
+    code: int = 0,
+) -> list[Part]:
+    """The whole answer for `count` topics, from its length on. There are no aborted transactions: a reader of committed
+    records is told so by an empty list, others by none."""
+    flexible = version >= FLEXIBLE
+    pieces: list[Part] = []
+    run: list[bytes] = [b"", varint(count + 1) if flexible else _INT.pack(count)]
+    for echo, founds in topics:
+        run.append(echo)
+        run.append(varint(len(founds) + 1) if flexible else _INT.pack(len(founds)))
+        for found in founds:
+            data = found.data
+            size = data.length if isinstance(data, FileSlice) else len(data)
+            run.append(_partition(version, found, size, read_committed))
+            if isinstance(data, FileSlice):
+                pieces += (b"".join(run), data)
+                run = []
+            elif size:
+                run.append(data)
+            if flexible:
+                run.append(b"\0")
+        if flexible:
+            run.append(b"\0")
+    if flexible:
+        run.append(b"\0")
+    if run:
+        pieces.append(b"".join(run))
+    size = sum([piece.length if isinstance(piece, FileSlice) else len(piece) for piece in pieces])
+    first = pieces[0]
+    assert isinstance(first, bytes)
+    pieces[0] = _head(version, correlation_id, size, code) + first
+    return pieces
+
+
+def _head(version: int, correlation_id: int, size: int, code: int) -> bytes:
+    """Length, correlation id, throttle time, and from version 7 on error and session (none)."""
+    if version >= FLEXIBLE:
+        head = _HEADS[12]
+        return head.pack(size + head.size - 4, correlation_id, 0, 0, code, 0)
+    head = _HEADS[7 if version >= 7 else 4]
+    rest = (code, 0) if version >= 7 else ()
+    return head.pack(size + head.size - 4, correlation_id, 0, *rest)
+
+
+def _partition(version: int, found: Found, size: int, read_committed: bool) -> bytes:
+    index, code, high_watermark, stable, log_start, _ = found
+    if version >= FLEXIBLE:
+        return _P12.pack(index, code, high_watermark, stable, log_start, read_committed, NONE) + varint(size + 1)
+    aborted = 0 if read_committed else -1
+    if version >= 11:
+        return _P11.pack(index, code, high_watermark, stable, log_start, aborted, NONE, size)
+    if version >= 5:
+        return _P5.pack(index, code, high_watermark, stable, log_start, aborted, size)
+    return _P4.pack(index, code, high_watermark, stable, aborted, size)

@@ -1,0 +1,84 @@
+"""Fetch (1), versions 4 to 18: whole record batches from an offset on, at once or when there are enough.
+
+Version 7 brought sessions, which are declined (session id 0): every request names all its partitions. Version 9 brought
+leader epochs (KIP-320), 11 the nearest replica (KIP-392: none is preferred), 12 flexible frames, 13 topic ids
+(KIP-516), 15 to 18 fields of followers. At least one batch is given where there is one, however large (KIP-74).
+
+Records of hot segments are answered in the turn that brings the request, as slices of files that the kernel copies. A
+request for which there is too little waits on the high watermarks of its partitions. Cold partitions are loaded
+meanwhile, and if hot ones have enough for an answer, what was loaded lies ready for the next request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.replication.replica import Replica
+from tiered_api.kafka import fetch_frames
+from tiered_api.kafka.cold_loads import ColdLoads
+from tiered_api.kafka.fetch_frames import BY_ID, Topic
+from tiered_api.kafka.poll import Poll
+from tiered_api.kafka.site import Site
+from tiered_api.kafka.wire import id_text
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.connection import Connection, Part
+
+API_KEY = 1
+KNOWN_MAX = 10_000
+
+
+class Fetches:
+    """Fetch requests of one server, those that wait included."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.loads = ColdLoads(site)
+        self.waiting: dict[Poll, None] = {}
+        self._by_name: dict[tuple[bytes, int], Replica] = {}
+        self._by_id: dict[tuple[bytes, int], Replica] = {}
+
+    def take(
+        self, connection: Connection, frame: memoryview, version: int, correlation_id: int, at: int
+    ) -> Sequence[Part] | None:
+        """Reads what the request asks for; its answer, or None where that comes later."""
+        self.site.requests[API_KEY] += 1
+        ask = fetch_frames.parse(frame, version, at)
+        if ask.session_epoch > 0:
+            code = Code.FETCH_SESSION_ID_NOT_FOUND.number
+            return fetch_frames.answer(version, correlation_id, (), 0, code=code)
+        poll = Poll(self, connection, version, correlation_id, ask)
+        poll.read()
+        if poll.is_done():
+            return poll.answer()
+        poll.wait()
+        return None
+
+    def find(self, version: int, topic: Topic, index: int) -> Replica:
+        """The partition; `Refused` when it is not served here."""
+        known = self._by_id if version >= BY_ID else self._by_name
+        replica = known.get((topic.echo, index))
+        if replica is not None and not replica.gone:
+            return replica
+        name = topic.name
+        if version >= BY_ID:
+            there = self.site.node.image.topics_by_id.get(TopicId(id_text(topic.echo)))
+            if there is None:
+                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {id_text(topic.echo)}")
+            name = there.name
+        if len(known) >= KNOWN_MAX:
+            known.clear()
+        replica = known[topic.echo, index] = self.site.node.replica(name, index)
+        return replica
+
+    def hurry(self) -> None:
+        """The broker stops: all that wait are answered with what there is."""
+        for poll in list(self.waiting):
+            poll.finish()
+
+    async def close(self) -> None:
+        """Ends the loads."""
+        await self.loads.close()

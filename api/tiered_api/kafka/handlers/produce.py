@@ -1,0 +1,153 @@
+"""Produce (0), versions 3 to 13: record batches into partitions, as they came.
+
+Versions 0 to 2 are offered but end the connection, as in Kafka 4: some clients compress only when they see version 0
+(KAFKA-18659). Version 7 brought zstd, 8 errors of single records (KIP-467), 9 flexible frames, 13 topic ids (KIP-516).
+Transactional batches are refused: nobody could end their transaction.
+
+The work is done in the turn that brings the request. Only acks=all on a partition with other replicas, or with
+`flush=ack`, waits, and holds up nobody but the answers behind it on its connection. With acks=0 there is no answer at
+all, so an error ends the connection. Record batches are checked and stamped where they lie and go to the file from
+there; uncompressed records are checked one by one in C, compressed ones are not opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
+from tiered.replication.replica import ALL, Replica
+from tiered_api.kafka import produce_frames
+from tiered_api.kafka.handlers.record_errors import record_errors
+from tiered_api.kafka.produce_frames import BY_ID, Outcome, Topic
+from tiered_api.kafka.site import Site
+from tiered_api.kafka.wire import id_text
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.connection import Connection, Part
+    from tiered_api.kafka.dispatch import Dispatch
+
+API_KEY = 0
+ZSTD_FROM = 7
+RECORD_ERRORS_FROM = 8
+KNOWN_MAX = 10_000
+WAIT_MAX_MS = 600_000
+
+_SHAPE = Struct(">8xi4xb4xh")
+"""Batch length, magic and attributes."""
+
+Outcomes = list[tuple[bytes, list[Outcome]]]
+
+
+class Produces:
+    """Produce requests of one server."""
+
+    def __init__(self, site: Site, dispatch: Dispatch) -> None:
+        self._site = site
+        self._dispatch = dispatch
+        self._by_name: dict[tuple[bytes, int], Replica] = {}
+        self._by_id: dict[tuple[bytes, int], Replica] = {}
+
+    def take(
+        self, connection: Connection, frame: memoryview, version: int, correlation_id: int, at: int
+    ) -> Sequence[Part] | None:
+        """Appends what the request brings; its answer, or None where that comes later or never."""
+        site = self._site
+        site.requests[API_KEY] += 1
+        ask = produce_frames.parse(frame, version, at)
+        known = self._by_id if version >= BY_ID else self._by_name
+        topics: Outcomes = []
+        waiting: list[tuple[Replica, int, list[Outcome], int]] = []
+        failed = False
+        for topic in ask.topics:
+            outcomes: list[Outcome] = []
+            topics.append((topic.echo, outcomes))
+            for index, records in topic.parts:
+                replica = known.get((topic.echo, index))
+                try:
+                    if replica is None or replica.gone:
+                        replica = self._find(known, topic, index)
+                    _check_shape(records, version)
+                    assert records is not None
+                    appended = replica.append_now(records, ask.acks)
+                except Refused as refused:
+                    failed = True
+                    outcomes.append(self._failure(index, refused, records, replica, version))
+                    continue
+                site.produced_bytes += len(records)
+                end = appended.last_offset + 1
+                if ask.acks == ALL and not replica.committed(end):
+                    waiting.append((replica, end, outcomes, len(outcomes)))
+                outcomes.append(
+                    Outcome(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
+                )
+        if ask.acks == 0:
+            if failed:
+                connection.refuse("acks_0", _first_failure(topics))
+            return None
+        if waiting:
+            timeout_ms = max(0, min(ask.timeout_ms, WAIT_MAX_MS))
+            self._dispatch.spawn(
+                connection, self._wait(version, correlation_id, topics, waiting, timeout_ms), "Produce"
+            )
+            return None
+        return (produce_frames.answer(version, correlation_id, topics),)
+
+    async def _wait(
+        self,
+        version: int,
+        correlation_id: int,
+        topics: Outcomes,
+        waiting: list[tuple[Replica, int, list[Outcome], int]],
+        timeout_ms: int,
+    ) -> Sequence[Part]:
+        done = await asyncio.gather(
+            *(replica.until_committed(end, timeout_ms) for replica, end, _, _ in waiting), return_exceptions=True
+        )
+        for (_, _, outcomes, place), fault in zip(waiting, done, strict=True):
+            if isinstance(fault, Refused):
+                outcomes[place] = Outcome(outcomes[place].partition, fault.code.number, why=fault.why)
+            elif fault is not None:
+                raise fault
+        return (produce_frames.answer(version, correlation_id, topics),)
+
+    def _find(self, known: dict[tuple[bytes, int], Replica], topic: Topic, index: int) -> Replica:
+        name = topic.name
+        if known is self._by_id:
+            there = self._site.node.image.topics_by_id.get(TopicId(id_text(topic.echo)))
+            if there is None:
+                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {id_text(topic.echo)}")
+            name = there.name
+        if len(known) >= KNOWN_MAX:
+            known.clear()
+        replica = known[topic.echo, index] = self._site.node.replica(name, index)
+        return replica
+
+    def _failure(
+        self, index: int, refused: Refused, records: memoryview | None, replica: Replica | None, version: int
+    ) -> Outcome:
+        errors: Sequence[tuple[int, str]] = ()
+        if version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
+            errors = record_errors(refused, records, replica.config, self._site.clock.wall_ms())
+        return Outcome(index, refused.code.number, why=refused.why, record_errors=errors)
+
+
+def _check_shape(records: memoryview | None, version: int) -> None:
+    """What the version of the request asks of its records; the rest is the partition's business."""
+    if records is None or len(records) < HEADER_BYTES:
+        raise Refused(Code.INVALID_RECORD, "a partition without a record batch")
+    length, magic, attributes = _SHAPE.unpack_from(records)
+    if magic != MAGIC:
+        raise Refused(Code.INVALID_RECORD, f"record batches have magic {MAGIC}, not {magic}")
+    if length + LENGTH_FROM != len(records):
+        raise Refused(Code.INVALID_RECORD, "a partition has exactly one record batch")
+    if version < ZSTD_FROM and attributes & CODEC_MASK == Codec.ZSTD:
+        raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
+
+
+def _first_failure(topics: Outcomes) -> str:
+    return next(each.why or str(each.code) for _, outcomes in topics for each in outcomes if each.code)

@@ -1,0 +1,256 @@
+"""One fetch under way: what it found so far, what it waits for, and when it is enough.
+
+A wake-up only marks a partition; the reading is done once per turn of the loop, so that a produce request over many
+partitions makes one answer of many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.ports import FileSlice
+from tiered.replication.replica import Replica
+from tiered_api.kafka import fetch_frames
+from tiered_api.kafka.cold_loads import Load
+from tiered_api.kafka.fetch_frames import FetchAsk, Found, Part, Topic, Wanted
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.connection import Connection, Slot
+    from tiered_api.kafka.handlers.fetch import Fetches
+
+COLD_WAIT_MS = 500
+"""A fetch that has to wait for the bucket waits at least so long (Kafka's `remote.fetch.max.wait.ms`)."""
+WAIT_MAX_MS = 300_000
+FENCED = Code.FENCED_LEADER_EPOCH.number
+UNKNOWN_EPOCH = Code.UNKNOWN_LEADER_EPOCH.number
+
+
+class Poll:
+    """One request until its answer. `places` has a partition of it each, `founds` what is known of it."""
+
+    __slots__ = (
+        "_again",
+        "_ask",
+        "_cold",
+        "_connection",
+        "_correlation_id",
+        "_dirty",
+        "_failed",
+        "_fetches",
+        "_founds",
+        "_left",
+        "_parked",
+        "_places",
+        "_short",
+        "_slot",
+        "_timer",
+        "_total",
+        "_version",
+    )
+
+    def __init__(
+        self, fetches: Fetches, connection: Connection, version: int, correlation_id: int, ask: FetchAsk
+    ) -> None:
+        self._fetches = fetches
+        self._connection = connection
+        self._version = version
+        self._correlation_id = correlation_id
+        self._ask = ask
+        self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
+        self._founds: list[Found | None] = [None] * len(self._places)
+        self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
+        self._total = 0
+        self._failed = False
+        self._short = False
+        """Whether something had to be left for the next fetch."""
+        self._cold: dict[int, Load] = {}
+        self._parked: dict[int, tuple[Replica, int]] = {}
+        self._dirty: list[int] = []
+        self._again: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._slot: Slot | None = None
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Reads every partition once. The first in turn gets its bytes first; turns change when bytes ran out."""
+        count = len(self._places)
+        first = self._connection.turn % count if count > 1 else 0
+        for place in range(first, count):
+            self._read(place)
+        for place in range(first):
+            self._read(place)
+
+    def is_done(self) -> bool:
+        """Whether there is enough to answer, or an error, which is told at once."""
+        if self._failed or self._total >= self._ask.min_bytes or not self._places:
+            return True
+        return self._ask.max_wait_ms <= 0 and not self._cold
+
+    def answer(self) -> list[Part]:
+        """The answer with what was found."""
+        if self._short:
+            self._connection.turn += 1
+        self._fetches.site.fetched_bytes += self._total
+        topics, founds, at = self._ask.topics, self._founds, 0
+        told: list[tuple[bytes, list[Found]]] = []
+        for topic in topics:
+            end = at + len(topic.wanted)
+            told.append((topic.echo, founds[at:end]))  # type: ignore[arg-type]
+            at = end
+        return fetch_frames.answer(
+            self._version, self._correlation_id, told, len(topics), read_committed=self._ask.read_committed
+        )
+
+    def _read(self, place: int) -> None:
+        topic, (index, offset, max_bytes, epoch) = self._places[place]
+        replica = None
+        try:
+            replica = self._fetches.find(self._version, topic, index)
+            if epoch >= 0 and epoch != replica.leader_epoch:
+                code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
+                self._founds[place] = Found(index, code)
+                self._failed = True
+                return
+            self._founds[place] = self._read_from(place, replica, offset, max_bytes)
+        except Refused as refused:
+            self._fail(place, index, refused, replica)
+        except Corrupt as error:
+            self._fail(place, index, Refused(Code.CORRUPT_MESSAGE, str(error)), None)
+
+    def _read_from(self, place: int, replica: Replica, offset: int, max_bytes: int) -> Found:
+        most = min(max_bytes, self._left)
+        committed = self._ask.read_committed
+        if self._total and most <= 0:
+            self._short = True
+            return _without(replica, self._places[place][1].partition)
+        fetched = replica.read_now(offset, most, committed)
+        if fetched is None:
+            return self._read_cold(place, replica, offset, most)
+        data, high_watermark, log_start, stable = fetched
+        size = data.length if isinstance(data, FileSlice) else len(data)
+        if size > most and self._total:
+            self._short, data, size = True, b"", 0
+        self._total += size
+        self._left -= size
+        return Found(replica.partition, 0, high_watermark, stable, log_start, data)
+
+    def _read_cold(self, place: int, replica: Replica, offset: int, most: int) -> Found:
+        loads = self._fetches.loads
+        load = loads.want(replica, offset, max(most, 0))
+        data = b""
+        if load is None:
+            self._short = True
+        elif load.refused is not None:
+            loads.take(load)
+            raise load.refused
+        elif load.data is None:
+            self._cold[place] = load
+        elif len(load.data) > most and self._total:
+            self._short = True
+        else:
+            data = load.data
+            loads.take(load)
+            self._cold.pop(place, None)
+            self._total += len(data)
+            self._left -= len(data)
+        return _without(replica, replica.partition)._replace(data=data)
+
+    def _fail(self, place: int, index: int, refused: Refused, replica: Replica | None) -> None:
+        self._failed = True
+        found = Found(index, refused.code.number)
+        if refused.code is Code.OFFSET_OUT_OF_RANGE and replica is not None:
+            found = _without(replica, index)._replace(code=refused.code.number)
+        self._founds[place] = found
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Keeps the answer's place, and answers when there is enough or the time is up."""
+        self._slot = self._connection.reserve(self.leave)
+        self._fetches.waiting[self] = None
+        wait_ms = max(self._ask.max_wait_ms, COLD_WAIT_MS) if self._cold else self._ask.max_wait_ms
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(wait_ms, WAIT_MAX_MS) / 1000, self.finish)
+        for load in self._cold.values():
+            load.calls.append(self._loaded)
+        try:
+            for place in range(len(self._places)):
+                self._park(place)
+        except Refused:
+            self._soon(self.finish)
+
+    def leave(self) -> None:
+        """Waits no more; nobody is there to be answered."""
+        self._fetches.waiting.pop(self, None)
+        for replica, number in self._parked.values():
+            replica.leave(number)
+        self._parked.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        self._slot = None
+
+    def finish(self) -> None:
+        """Answers with what there is."""
+        slot = self._slot
+        if slot is not None:
+            self.leave()
+            self._connection.answer(slot, self.answer())
+
+    def _park(self, place: int) -> None:
+        found = self._founds[place]
+        if place in self._cold or found is None or found.code:
+            return
+        topic, wanted = self._places[place]
+        replica = self._fetches.find(self._version, topic, wanted.partition)
+        number = replica.park(lambda: self._woken(place), max(found.high_watermark, wanted.offset) + 1)
+        self._parked[place] = replica, number
+
+    def _woken(self, place: int) -> None:
+        self._parked.pop(place, None)
+        self._dirty.append(place)
+        self._soon(self._look)
+
+    def _loaded(self) -> None:
+        self._soon(self._look)
+
+    def _soon(self, call: object) -> None:
+        if self._again is None and self._slot is not None:
+            self._again = asyncio.get_running_loop().call_soon(call)  # type: ignore[arg-type]
+
+    def _look(self) -> None:
+        """Reads again what may have more now."""
+        self._again = None
+        if self._slot is None:
+            return
+        dirty, self._dirty = self._dirty, []
+        came = [place for place, load in self._cold.items() if load.done]
+        for place in (*dirty, *came):
+            self._again_at(place)
+        if self.is_done() or came:
+            self.finish()
+            return
+        try:
+            for place in dirty:
+                self._park(place)
+        except Refused:
+            self.finish()
+
+    def _again_at(self, place: int) -> None:
+        """What was found there before does not count any more."""
+        before = self._founds[place]
+        if before is not None:
+            data = before.data
+            size = data.length if isinstance(data, FileSlice) else len(data)
+            self._total -= size
+            self._left += size
+        self._read(place)
+
+
+def _without(replica: Replica, index: int) -> Found:
+    """A partition as it is, without records."""
+    return Found(index, 0, replica.high_watermark, replica.last_stable_offset, replica.log_start_offset)

@@ -1,0 +1,186 @@
+"""The listeners of the Kafka protocol: who may connect, how long one may take, and the end of it all.
+
+One look a second over all connections finds those that idle, send half a frame for too long, or do not take their
+answers: no timer per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Mapping
+
+from tiered.listeners import Endpoint
+from tiered.node import Node
+from tiered.ports import Listener, Stream
+from tiered_api.kafka.buffers import Buffers
+from tiered_api.kafka.connection import Connection
+from tiered_api.kafka.dispatch import Dispatch
+from tiered_api.kafka.site import Site
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 64 << 10
+SWEEP_SECONDS = 1.0
+TRIM_SWEEPS = 10
+STOP_SECONDS = 3.0
+"""How long answers under way may take when the broker stops."""
+
+
+class KafkaServer:
+    """All connections of one broker. `addresses` says where it listens, by listener name."""
+
+    def __init__(self, node: Node) -> None:
+        settings = node.settings
+        self.site = Site(node)
+        self.addresses: dict[str, Endpoint] = {}
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        """Where small frames of all connections are read; nothing in it outlives one event."""
+        self.buffers = Buffers(settings.queued_max_request_bytes)
+        self.request_bytes = settings.socket_request_max_bytes
+        self.pending = 0
+        """Requests without an answer, over all connections."""
+        self.pending_max = settings.queued_max_requests
+        """When there are so many, a connection has one at a time."""
+        self.dispatch = Dispatch(self.site)
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time()
+        """The clock of all time limits, as of the last sweep."""
+        self._idle_seconds = settings.connections_max_idle_ms / 1000
+        self._frame_seconds = settings.tiered_frame_timeout_ms / 1000
+        self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds / 4, self._frame_seconds / 4)
+        self._connections: dict[Connection, None] = {}
+        self._hosts: Tally[str] = Tally()
+        self._listeners: list[Listener] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeps = 0
+        self._early: deque[Connection] = deque()
+        self._tokens = float(settings.max_connection_creation_rate)
+        self._closing = False
+        self._empty = asyncio.Event()
+        metrics = node.metrics
+        metrics.gauge("tiered_kafka_connections", "Open connections.").read(lambda: float(len(self._connections)))
+        metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").read(
+            lambda: float(self.pending)
+        )
+        metrics.gauge("tiered_kafka_frame_bytes_free", "What is left of queued.max.request.bytes.").read(
+            lambda: float(self.buffers.free)
+        )
+
+    async def listen(self, endpoint: Endpoint) -> None:
+        """Opens one listener. `Unavailable` when the address cannot be had."""
+        net = self.site.node.world.net
+        listener = await net.listen(endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name))
+        self._listeners.append(listener)
+        self.addresses[endpoint.name] = Endpoint(endpoint.name, listener.host, listener.port)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the first listener."""
+        return next(iter(self.addresses.values())).address
+
+    # -- who may connect ----------------------------------------------------------------------------------------------
+
+    def _accept(self, stream: Stream, listener: str) -> None:
+        settings = self.site.node.settings
+        connection = Connection(self, stream, listener, self._loop)
+        host = connection.host
+        if self._closing or len(self._connections) >= settings.max_connections:
+            self._turn_away(stream, "too_many", f"max.connections is {settings.max_connections}")
+        elif self._hosts[host] >= settings.max_connections_per_ip:
+            self._turn_away(stream, "too_many_of_one", f"max.connections.per.ip is {settings.max_connections_per_ip}")
+        else:
+            connection.seen = self._loop.time()
+            self._connections[connection] = None
+            self._hosts[host] += 1
+            if self._sweeper is None:
+                self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
+                self.now = connection.seen
+            if self._tokens >= 1:
+                self._tokens -= 1
+                connection.open()
+            else:
+                self._early.append(connection)
+                self.site.refusals.note("delayed", stream.peer, "more connections a second than are allowed")
+
+    def _turn_away(self, stream: Stream, reason: str, why: str) -> None:
+        self.site.refusals.note(reason, stream.peer, why)
+        stream.close()
+
+    def forget(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections.pop(connection, None)
+        left = self._hosts[connection.host] - 1
+        if left > 0:
+            self._hosts[connection.host] = left
+        else:
+            del self._hosts[connection.host]
+        if not self._connections:
+            self._empty.set()
+
+    # -- how long they may take ---------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        now, passed = self._loop.time(), self._sweep_seconds
+        self.now = now
+        for connection in list(self._connections):
+            if connection.taken_since >= 0:
+                if now - connection.taken_since > self._frame_seconds:
+                    connection.refuse("slow_reader", "takes nothing of its answers")
+            elif not connection.reading or connection.pending:
+                connection.seen = now
+            elif connection.frame_since >= 0 and now - connection.frame_since > self._frame_seconds:
+                connection.refuse("slow_frame", "a frame that does not end")
+            elif now - connection.seen > self._idle_seconds:
+                self.site.refusals.note("idle", connection.peer)
+                connection.close()
+        rate = self.site.node.settings.max_connection_creation_rate
+        self._tokens = min(float(rate), self._tokens + rate * passed)
+        while self._early and self._tokens >= 1:
+            connection = self._early.popleft()
+            if not connection.closed:
+                self._tokens -= 1
+                connection.open()
+        self._sweeps += 1
+        if self._sweeps % TRIM_SWEEPS == 0:
+            self.buffers.trim()
+        more = self._connections or self.buffers.kept or self._tokens < rate
+        self._sweeper = self._loop.call_later(passed, self._sweep) if more else None
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Takes no more connections or requests, lets those under way be answered for a moment, and ends the rest."""
+        self._closing = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.finish()
+        self.dispatch.hurry()
+        if self._connections:
+            self._empty.clear()
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._empty.wait()
+            except TimeoutError:
+                log.info("kafka connections are cut off count=%d", len(self._connections))
+        for connection in list(self._connections):
+            connection.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self.dispatch.close()
+
+
+async def serve_kafka(node: Node, endpoints: Mapping[str, Endpoint] | None = None) -> KafkaServer:
+    """Serves `node` on every listener of its settings; `.addresses` says where."""
+    server = KafkaServer(node)
+    chosen = node.settings.listeners_in_force() if endpoints is None else tuple(endpoints.values())
+    try:
+        for endpoint in chosen:
+            await server.listen(endpoint)
+    except BaseException:
+        await server.close()
+        raise
+    return server

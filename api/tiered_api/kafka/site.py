@@ -1,0 +1,86 @@
+"""What every handler of the Kafka protocol can reach: the node, its clock, the counters; what a request came with."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tiered.metrics import Counter, Metrics
+from tiered.node import Node
+from tiered_api.kafka.keys import APIS
+from tiered_api.kafka.schema import Message
+from tiered_api.kafka.topic_fragments import TopicFragments
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Message)
+
+QUIET_SECONDS = 10.0
+"""After a refusal was logged, others for the same reason are only counted for so long."""
+
+
+@dataclass(slots=True)
+class Call(Generic[R]):
+    """One request, and who sent it over which listener. Its handler is cancelled when the connection ends."""
+
+    request: R
+    version: int
+    correlation_id: int
+    client_id: str
+    client_host: str
+    listener: str
+
+
+class Refusals:
+    """Connections and requests that were turned away: counted by reason, and logged so that no flood fills the log."""
+
+    def __init__(self, metrics: Metrics, node: Node) -> None:
+        self._counter: Counter = metrics.counter(
+            "tiered_kafka_refused_total", "Connections refused or ended by the broker, by reason.", ("reason",)
+        )
+        self._clock = node.world.clock
+        self._silent: dict[str, tuple[int, int]] = {}
+        """Reason -> (until when it is not logged, how many were not)."""
+
+    def note(self, reason: str, peer: str, why: str = "") -> None:
+        """Something was refused for a `reason` of few words; `why` says more of this one."""
+        self._counter.inc(1, reason)
+        now = self._clock.mono_ns()
+        until, unsaid = self._silent.get(reason, (0, 0))
+        if now < until:
+            self._silent[reason] = until, unsaid + 1
+            return
+        self._silent[reason] = now + int(QUIET_SECONDS * 1e9), 0
+        log.warning("kafka connection refused reason=%s peer=%s why=%r unsaid=%d", reason, peer, why, unsaid)
+
+    def count(self, reason: str) -> int:
+        """How many there were."""
+        return int(self._counter.value(reason))
+
+
+class Site:
+    """One broker's surroundings of the Kafka protocol. Numbers of the hot path are plain attributes, which the metrics
+    read when somebody looks."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.clock = node.world.clock
+        self.refusals = Refusals(node.metrics, node)
+        self.requests = [0] * (max(APIS) + 1)
+        """Requests taken, by API key."""
+        self.produced_bytes = 0
+        self.fetched_bytes = 0
+        self.cold_bytes = 0
+        """Bytes of cold batches that are loaded and not yet sent, or under way."""
+        self.topic_fragments = TopicFragments()
+        metrics = node.metrics
+        metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).read(
+            lambda: {(api.name,): self.requests[key] for key, api in APIS.items() if self.requests[key]}
+        )
+        metrics.counter("tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended.").read(
+            lambda: self.produced_bytes
+        )
+        metrics.counter("tiered_kafka_fetched_bytes_total", "Bytes of record batches that were answered.").read(
+            lambda: self.fetched_bytes
+        )

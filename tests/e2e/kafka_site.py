@@ -1,0 +1,148 @@
+"""A broker that speaks the Kafka protocol, whole and in this process; and a raw client that writes its own frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.e2e.http_site import PATIENCE, until
+from tiered.config import Settings
+from tiered.listeners import Endpoint
+from tiered.metadata.requests import CreateTopic
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered.replication.replica import Replica
+from tiered.world import real_world
+from tiered_api.kafka.codec import decode, encode
+from tiered_api.kafka.headers import request_bytes, response_position
+from tiered_api.kafka.keys import APIS, Api
+from tiered_api.kafka.schema import Message
+from tiered_api.kafka.server import KafkaServer, serve_kafka
+
+__all__ = ["PATIENCE", "Client", "KafkaSite", "kafka_site", "run", "until"]
+
+T = TypeVar("T", bound=Message)
+LISTENER = "PLAINTEXT"
+
+
+class Client:
+    """One raw connection. `ask` is one request and its answer; `send` and `receive` are its halves."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._correlation_id = 0
+
+    def frame(self, message: Message, version: int) -> bytes:
+        """A whole request; its correlation id is the number of frames made before."""
+        api = _api(message)
+        head = request_bytes(api, version, self._correlation_id, "test")
+        self._correlation_id += 1
+        body = encode(message, version)
+        return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+    async def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+        await self.writer.drain()
+
+    async def answer(self) -> bytes:
+        """The next answer without its length."""
+        async with asyncio.timeout(PATIENCE):
+            size = int.from_bytes(await self.reader.readexactly(4), "big")
+            return await self.reader.readexactly(size)
+
+    async def receive(self, table: type[T], version: int, correlation_id: int | None = None) -> T:
+        """The next answer, which is of that kind."""
+        frame = await self.answer()
+        key = table.spec.key
+        found, position = response_position(APIS[key], version, frame)
+        assert correlation_id is None or found == correlation_id, (found, correlation_id)
+        return decode(table, version, frame, position)
+
+    async def ask(self, message: Message, version: int, table: type[T]) -> T:
+        await self.send(self.frame(message, version))
+        return await self.receive(table, version, self._correlation_id - 1)
+
+    async def ended(self) -> bytes:
+        """What still comes until the broker ends the connection."""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _api(message: Message) -> Api:
+    return APIS[type(message).spec.key]
+
+
+class KafkaSite:
+    """A running broker as a client of the Kafka protocol sees it."""
+
+    def __init__(self, node: Node, server: KafkaServer) -> None:
+        self.node = node
+        self.server = server
+        self.address = server.address
+        self._clients: list[Client] = []
+
+    async def client(self) -> Client:
+        """A connection of its own."""
+        host, port = self.address.rsplit(":", 1)
+        client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27))
+        self._clients.append(client)
+        return client
+
+    async def create(self, topic: str, partitions: int = 1, **configs: str) -> Replica:
+        """A topic, past the protocol; its first partition."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        await self.node.submit(CreateTopic(topic, partitions, configs=named))
+        return self.node.replica(topic, 0)
+
+    def refused(self, reason: str) -> int:
+        """How many connections were ended for that reason."""
+        return self.server.site.refusals.count(reason)
+
+    def close_clients(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@asynccontextmanager
+async def kafka_site(directory: Path, **settings: Any) -> AsyncIterator[KafkaSite]:
+    """A broker on `directory`, stopped cleanly at the end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    chosen = Settings(data_dir=str(directory), kafka="127.0.0.1:0", **settings)
+    node = Node(chosen, real_world(chosen), Metrics())
+    try:
+        await node.start()
+        server = await serve_kafka(node)
+        await node.announce("127.0.0.1:1", {LISTENER: server.address})
+        site = KafkaSite(node, server)
+        try:
+            yield site
+        finally:
+            site.close_clients()
+            await server.close()
+    finally:
+        await node.stop()
+
+
+def run(directory: Path, story: Callable[[KafkaSite], Awaitable[None]], **settings: Any) -> None:
+    """Tells `story` to a fresh broker."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(PATIENCE), kafka_site(directory, **settings) as site:
+            await story(site)
+
+    asyncio.run(whole())
+
+
+def endpoint(host: str, port: int) -> Endpoint:
+    """A listener under the usual name."""
+    return Endpoint(LISTENER, host, port)
