@@ -16,12 +16,12 @@ from types import TracebackType
 
 from bench.broker import free_port
 from bench.peer.machine import cpu_of, memory_of
-from bench.peer.wire import api_versions, ask
+from bench.peer.wire import api_versions, ask, taken
 from tests.peer.kafka import BROKER, CLUSTER_ID, java, tool
 
 START_SECONDS = 180.0
 STOP_SECONDS = 180.0
-STEP_SECONDS = 0.005
+STEP_SECONDS = 0.002
 SAME_SETTINGS = {"log.segment.delete.delay.ms": "500"}
 """Set on both: rounds that warm a broker are deleted before the next, and their files shall go at once."""
 
@@ -182,3 +182,13 @@ class Tiered(Broker):
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         return command
+
+
+def wait_taken(broker: Broker, request: bytes, error_at: int) -> None:
+    """Sends a produce request until it is acknowledged."""
+    until = time.perf_counter() + START_SECONDS
+    while not taken(broker.port, request, error_at):
+        broker.check_alive()
+        if time.perf_counter() > until:
+            raise RuntimeError(f"{broker.name} takes no record: {broker.last_words()}")
+        time.sleep(STEP_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from bench.peer.brokers import wait_taken
 from bench.peer.clients import create_topics
 from bench.peer.throughput import CONSUMER, PARTITIONS, run_load
 from bench.peer.wire import produce, produce_error_at
@@ -35,8 +36,11 @@ def open_loop(leg: Leg) -> Figures:
 def closed_loop(leg: Leg, *, connections: int) -> Figures:
     with leg.broker(leg.root) as broker:
         create_topics(broker.address, {TOPIC: PARTITIONS})
+        requests = [produce(TOPIC, each, VALUE) for each in range(PARTITIONS)]
+        for request in requests:
+            wait_taken(broker, request, produce_error_at(TOPIC))
         frames = leg.root / "frames"
-        frames.write_bytes(b"".join(produce(TOPIC, each, VALUE) for each in range(PARTITIONS)))
+        frames.write_bytes(b"".join(requests))
         options = ["-f", str(frames), "-s", str(produce_error_at(TOPIC)), "-g", str(connections)]
         options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
         done = run_load(broker, "closed", TOPIC, options, {})

@@ -6,15 +6,14 @@ import signal
 import time
 from functools import partial
 
-from bench.peer.brokers import START_SECONDS, Broker
+from bench.peer.brokers import Broker, wait_taken
 from bench.peer.clients import create_topics, every_partition, one_on_each
 from bench.peer.machine import Window
 from bench.peer.throughput import MB, PRODUCER, fill
-from bench.peer.wire import produce, produce_error_at, taken
+from bench.peer.wire import produce, produce_error_at
 from bench.peer.workload import Figures, Leg, Metric, Workload
 
 TOPIC = "one"
-TRY_AGAIN_SECONDS = 0.002
 SETTLE_SECONDS = 5.0
 PARTITIONS_A_TOPIC = 100
 UNFLUSHED_PARTITIONS = 100
@@ -24,12 +23,7 @@ UNFLUSHED_RECORDS = 2_000_000
 def first_produce(broker: Broker) -> float:
     """Seconds from the process's start to a record acknowledged, asked for by a bare socket."""
     started = broker.spawn()
-    frame, error_at = produce(TOPIC, 0, b"x" * 100), produce_error_at(TOPIC)
-    while not taken(broker.port, frame, error_at):
-        broker.check_alive()
-        if time.perf_counter() - started > START_SECONDS:
-            raise RuntimeError(f"{broker.name} takes no record: {broker.last_words()}")
-        time.sleep(TRY_AGAIN_SECONDS)
+    wait_taken(broker, produce(TOPIC, 0, b"x" * 100), produce_error_at(TOPIC))
     return time.perf_counter() - started
 
 

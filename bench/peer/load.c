@@ -127,7 +127,7 @@ rd_kafka_conf_t *conf_of(const struct options *o) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     conf_put(conf, "bootstrap.servers", o->brokers);
     conf_put(conf, "socket.nagle.disable", "true");
-    conf_put(conf, "log_level", "4");
+    conf_put(conf, "log_level", "3"); /* not that a property is for producers only */
     for (int i = 0; i < o->n_properties; i++) {
         char name[NAME_MAX_BYTES];
         const char *equals = strchr(o->properties[i], '=');

@@ -28,7 +28,7 @@ PRODUCER: dict[str, object] = {
     "delivery.report.only.error": "true",
     "acks": 1,
 }
-PRODUCER |= {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1_000_000}
+PRODUCER |= {"queue.buffering.max.messages": 200_000, "queue.buffering.max.kbytes": 1_000_000}
 CONSUMER: dict[str, object] = {
     "fetch.queue.backoff.ms": 2,
     "queued.min.messages": 1_000_000,
@@ -63,8 +63,8 @@ def _line(drawn: random.Random, number: int) -> str:
     }
     text = json.dumps(event)
     items: list[dict[str, object]] = []
-    while len(text) < JSON_BYTES - 60:
-        sku = f"{drawn.getrandbits(48):012x}"
+    while len(text) < JSON_BYTES - 40:
+        sku = f"{drawn.getrandbits(112):028x}"
         items.append({"sku": sku, "price": drawn.randrange(99999) / 100, "n": drawn.randrange(9)})
         text = json.dumps({**event, "items": items})
     return text
