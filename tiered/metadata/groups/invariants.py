@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tiered.metadata.groups.classic import ClassicGroup, State
-from tiered.metadata.groups.records import group_value
+from tiered.metadata.groups.records import read_group
 from tiered.metadata.groups.turn import JOIN, MEMBER, SYNC, Live
 
 
@@ -46,7 +46,7 @@ def _members(group: ClassicGroup) -> Iterator[str]:
 
 def _state(group: ClassicGroup, live: Live) -> Iterator[str]:
     state, members = group.state, group.members.values()
-    if state is State.DEAD or (state is State.EMPTY) != (not members) and state is not State.PREPARING:
+    if state is State.DEAD or ((state is State.EMPTY) != (not members) and state is not State.PREPARING):
         yield f"{len(members)} members"
     if state is not State.PREPARING and (group.joined or group.gathering is not None):
         yield "members wait for a rebalance that nobody prepares"
@@ -60,7 +60,7 @@ def _state(group: ClassicGroup, live: Live) -> Iterator[str]:
             yield f"not all support protocol {group.protocol!r}"
     kept = live.log.groups.get(group.name)
     settled = state is State.STABLE or (state is State.EMPTY and group.generation > 0)
-    if settled and kept != group_value(group.value()):
+    if settled and (kept is None or read_group(kept) != group.value()):
         yield "the log does not have what members were told"
 
 

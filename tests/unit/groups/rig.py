@@ -1,0 +1,218 @@
+"""A shard with its log, a clock that stands, and callers: after each step what must hold is asked.
+
+Every change is kept: replaying all of them, or the image, must give the state that the shard has. What a generation
+assigned to a member never changes, whoever asks (rule I17, as far as a coordinator can see it).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TypeVar
+
+from tiered.errors import Code
+from tiered.metadata.groups.fields import I16, I32, string
+from tiered.metadata.groups.log_state import LogState
+from tiered.metadata.groups.records import Record
+from tiered.metadata.groups.requests import (
+    Beaten,
+    Commit,
+    CommitOffsets,
+    Committed,
+    Described,
+    DescribeGroup,
+    Fetched,
+    FetchOffsets,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Leaver,
+    Left,
+    Now,
+    Reply,
+    Request,
+    Synced,
+    SyncGroup,
+)
+from tiered.metadata.groups.settings import GroupSettings
+from tiered.metadata.groups.shard import GroupShard, Outcome
+
+R = TypeVar("R", bound=Reply)
+WALL = 1_700_000_000_000
+G = "g"
+
+
+def subscription(*topics: str, user_data: bytes = b"") -> bytes:
+    """A consumer's metadata, version 1."""
+    return (
+        I16.pack(1)
+        + I32.pack(len(topics))
+        + b"".join(map(string, topics))
+        + I32.pack(len(user_data))
+        + user_data
+        + I32.pack(0)
+    )
+
+
+RANGE = (("range", subscription("t")),)
+BOTH = (("range", subscription("t")), ("roundrobin", subscription("t")))
+
+
+class Rig:
+    """`log` is all that was ever appended."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings()
+        self._ids = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self.ms = 0
+        self.log: list[Record] = []
+        self.replies: dict[int, Reply] = {}
+        self._syncs: dict[int, SyncGroup] = {}
+        self._assigned: dict[tuple[str, int, str], bytes] = {}
+        self.shard = self._fresh(())
+
+    @property
+    def now(self) -> Now:
+        return Now(self.ms, WALL + self.ms)
+
+    def ask(self, request: Request) -> int:
+        """The token under which the answer comes."""
+        token = next(self._tokens)
+        if isinstance(request, SyncGroup):
+            self._syncs[token] = request
+        self._take(self.shard.decide(request, self.now, token))
+        return token
+
+    def told(self, request: Request, kind: type[R]) -> R:
+        """The answer, which must come at once."""
+        return self.reply(self.ask(request), kind)
+
+    def reply(self, token: int, kind: type[R]) -> R:
+        """The answer that has come."""
+        reply = self.replies[token]
+        assert isinstance(reply, kind)
+        return reply
+
+    def pass_ms(self, ms: int) -> None:
+        """Time passes; whatever is due is done when it is due."""
+        end = self.ms + ms
+        while (due := self.shard.next_due_ms) is not None and due <= end:
+            self.ms = max(self.ms, due)
+            self._take(self.shard.due(self.now))
+        self.ms = end
+
+    def reload(self, *, through_image: bool = False) -> None:
+        """The coordinator moves: another one reads the log. Callers who waited hear nothing from it."""
+        self.shard.abandon()
+        self.shard = self._fresh(self.shard.image() if through_image else self.log)
+        self.check()
+
+    def check(self) -> None:
+        """What must hold at any time."""
+        assert self.shard.check() == ()
+        for records in (self.log, self.shard.image()):
+            replayed = LogState()
+            replayed.apply(records)
+            assert (replayed.groups, replayed.offsets) == (self.shard.hard.groups, self.shard.hard.offsets)
+
+    def _fresh(self, records: Iterable[Record]) -> GroupShard:
+        shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}")
+        shard.load(records)
+        shard.loaded(self.now)
+        return shard
+
+    def _take(self, outcome: Outcome) -> None:
+        self.log += outcome.changes
+        for token, reply in outcome.replies:
+            assert token not in self.replies, "answered twice"
+            self.replies[token] = reply
+            if isinstance(reply, Synced) and reply.code is Code.NONE:
+                asked = self._syncs[token]
+                told = self._assigned.setdefault((asked.group, asked.generation, asked.member_id), reply.assignment)
+                assert told == reply.assignment
+        self.check()
+
+    # -- the usual requests --------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = G,
+        instance_id: str | None = None,
+        client_id: str = "c",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        protocol_type: str = "consumer",
+        protocols: tuple[tuple[str, bytes], ...] = RANGE,
+        id_required: bool = True,
+        skip_known: bool = True,
+    ) -> int:
+        return self.ask(
+            JoinGroup(
+                group,
+                member_id,
+                instance_id,
+                client_id,
+                "/127.0.0.1",
+                session_ms,
+                rebalance_ms,
+                protocol_type,
+                protocols,
+                None,
+                id_required,
+                skip_known,
+            )
+        )
+
+    def new_id(self, *, group: str = G, client_id: str = "c") -> str:
+        """An id for a member to be."""
+        told = self.reply(self.join(group=group, client_id=client_id), Joined)
+        assert told.code is Code.MEMBER_ID_REQUIRED
+        return told.member_id
+
+    def sync(
+        self, member_id: str, generation: int, *, group: str = G, instance_id: str | None = None, **given: bytes
+    ) -> int:
+        """`given`: what a leader assigns, by member id with _ for -."""
+        assignments = tuple((name.replace("_", "-"), bytes_) for name, bytes_ in given.items())
+        return self.ask(SyncGroup(group, generation, member_id, instance_id, assignments=assignments))
+
+    def assign(self, leader: str, generation: int, assignments: dict[str, bytes], *, group: str = G) -> int:
+        return self.ask(SyncGroup(group, generation, leader, assignments=tuple(assignments.items())))
+
+    def beat(self, member_id: str, generation: int, *, group: str = G, instance_id: str | None = None) -> Code:
+        return self.told(Heartbeat(group, generation, member_id, instance_id), Beaten).code
+
+    def leave(self, *members: Leaver | str, group: str = G) -> tuple[Code, ...]:
+        leavers = tuple(Leaver(each) if isinstance(each, str) else each for each in members)
+        return self.told(LeaveGroup(group, leavers), Left).codes
+
+    def commit(
+        self, member_id: str = "", generation: int = -1, offset: int = 1, *, topic: str = "t", group: str = G
+    ) -> Code:
+        (code,) = self.told(CommitOffsets(group, (Commit(topic, 0, offset),), generation, member_id), Committed).codes
+        return code
+
+    def committed(self, topic: str = "t", *, group: str = G) -> int:
+        (row,) = self.told(FetchOffsets(group, ((topic, 0),)), Fetched).offsets
+        return row.offset
+
+    def describe(self, group: str = G) -> Described:
+        return self.told(DescribeGroup(group), Described)
+
+    def stable(self, count: int = 1, *, group: str = G) -> tuple[list[str], int]:
+        """Members of a fresh stable group, the leader first, and its generation."""
+        ids = [self.new_id(group=group) for _ in range(count)]
+        tokens = [self.join(each, group=group) for each in ids]
+        self.pass_ms(2 * self.settings.initial_rebalance_delay_ms)
+        answers = [self.reply(token, Joined) for token in tokens]
+        leader = answers[0].leader
+        ids.sort(key=lambda each: each != leader)
+        generation = answers[0].generation
+        waiting = [self.sync(each, generation, group=group) for each in ids[1:]]
+        waiting.append(self.assign(leader, generation, {each: each.encode() for each in ids}, group=group))
+        assert {self.reply(token, Synced).code for token in waiting} == {Code.NONE}
+        return ids, generation

@@ -1,0 +1,211 @@
+"""Offsets: who may commit and delete, what is kept, what is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.groups.rig import WALL, G, Rig
+from tiered.errors import Code
+from tiered.metadata.groups.records import NO_TIME, Offset
+from tiered.metadata.groups.requests import (
+    NO_OFFSET,
+    Commit,
+    CommitOffsets,
+    Committed,
+    Deleted,
+    DeleteOffsets,
+    Fetched,
+    FetchOffsets,
+    TopicsDeleted,
+)
+from tiered.metadata.groups.settings import GroupSettings
+
+THIS = "AAAAAAAAAAAAAAAAAAAAEA"
+THAT = "AAAAAAAAAAAAAAAAAAAAEQ"
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def completing(rig: Rig) -> str:
+    member = rig.new_id()
+    rig.join(member)
+    rig.pass_ms(500)
+    return member
+
+
+# -- who may commit ---------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_from_outside_makes_a_simple_group(rig: Rig) -> None:
+    assert rig.commit(offset=7) is Code.NONE
+    assert rig.committed() == 7
+    assert (rig.describe().state, rig.describe().protocol_type) == ("Empty", "")
+    rig.reload()
+    assert rig.committed() == 7
+
+
+def test_a_member_of_no_group_cannot_commit(rig: Rig) -> None:
+    assert rig.commit("m", 1) is Code.GROUP_ID_NOT_FOUND
+    assert rig.describe().state == "Dead"
+
+
+def test_members_of_the_current_generation_commit(rig: Rig) -> None:
+    ids, generation = rig.stable(2)
+    assert rig.commit(ids[1], generation, 5) is Code.NONE
+    assert rig.commit(ids[1], generation - 1) is Code.ILLEGAL_GENERATION
+    assert rig.commit(ids[1], generation + 1) is Code.ILLEGAL_GENERATION
+    assert rig.commit("stranger", generation) is Code.UNKNOWN_MEMBER_ID
+    assert rig.commit(ids[1], -1) is Code.ILLEGAL_GENERATION
+    assert rig.committed() == 5
+
+
+def test_nobody_else_commits_while_there_are_members(rig: Rig) -> None:
+    ids, _ = rig.stable()
+    assert rig.commit() is Code.UNKNOWN_MEMBER_ID
+    rig.join(ids[0])
+    assert rig.commit() is Code.UNKNOWN_MEMBER_ID
+
+
+def test_from_outside_once_the_group_is_empty(rig: Rig) -> None:
+    ids, generation = rig.stable()
+    rig.leave(*ids)
+    assert rig.commit() is Code.NONE
+    assert rig.commit(ids[0], generation) is Code.UNKNOWN_MEMBER_ID
+
+
+def test_before_the_assignment_is_made_a_commit_is_told_of_the_rebalance(rig: Rig) -> None:
+    member = completing(rig)
+    assert rig.commit(member, 1) is Code.REBALANCE_IN_PROGRESS
+    assert rig.committed() == NO_OFFSET
+
+
+def test_while_members_gather_they_still_commit(rig: Rig) -> None:
+    ids, generation = rig.stable(2)
+    rig.join(ids[0])
+    assert rig.commit(ids[1], generation) is Code.NONE
+
+
+def test_a_commit_is_a_sign_of_life(rig: Rig) -> None:
+    ids, generation = rig.stable()
+    for _ in range(5):
+        rig.pass_ms(9_000)
+        assert rig.commit(ids[0], generation) is Code.NONE
+
+
+@pytest.mark.parametrize(("instance", "code"), [("z", Code.UNKNOWN_MEMBER_ID), ("a", Code.FENCED_INSTANCE_ID)])
+def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str, code: Code) -> None:
+    token = rig.join(instance_id="a")
+    rig.pass_ms(500)
+    member_id = "a-id1"
+    rig.assign(member_id, 1, {})
+    assert token in rig.replies
+    rig.join(instance_id="a")
+    (told,) = rig.told(CommitOffsets(G, (Commit("t", 0, 1),), 1, member_id, instance), Committed).codes
+    assert told is code
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_all_that_was_committed_comes_back(rig: Rig) -> None:
+    rig.ms = 123
+    rows = (Commit("t", 0, 5, 3, "note", THIS), Commit("u", 1, 0), Commit("t", 2, -7), Commit("t", 3, 2**63 - 1))
+    assert rig.told(CommitOffsets(G, rows), Committed).codes == (Code.NONE,) * 4
+    assert rig.told(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), Fetched).offsets == rows
+    everything = rig.told(FetchOffsets(G, None), Fetched)
+    assert everything.offsets == (rows[0], rows[2], rows[3], rows[1])
+    assert rig.shard.hard.offset(G, "t", 0) == Offset(5, 3, "note", WALL + 123, NO_TIME, THIS)
+
+
+def test_what_was_not_committed_is_no_offset(rig: Rig) -> None:
+    rig.commit()
+    asked = FetchOffsets(G, (("t", 1), ("u", 0)))
+    assert rig.told(asked, Fetched) == Fetched(Code.NONE, (Commit("t", 1, NO_OFFSET), Commit("u", 0, NO_OFFSET)))
+    assert rig.told(FetchOffsets("nobody", None, "m", 5), Fetched) == Fetched(Code.NONE, ())
+
+
+def test_an_offset_of_a_topic_that_had_the_name_before_is_none(rig: Rig) -> None:
+    rig.ask(CommitOffsets(G, (Commit("t", 0, 5, topic_id=THIS),)))
+    for asked, offset in ((THIS, 5), (THAT, NO_OFFSET), ("", 5)):
+        fetched = rig.told(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), Fetched)
+        assert fetched.offsets[0].offset == offset
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ("x" * 10, Code.NONE),
+        ("x" * 11, Code.OFFSET_METADATA_TOO_LARGE),
+        ("\u20ac" * 10, Code.NONE),
+        ("\U0001f600" * 5, Code.NONE),
+        ("\U0001f600" * 6, Code.OFFSET_METADATA_TOO_LARGE),
+    ],
+)
+def test_metadata_is_measured_as_java_does(metadata: str, code: Code) -> None:
+    rig = Rig(GroupSettings(metadata_bytes_max=10))
+    rows = (Commit("t", 0, 1, metadata=metadata), Commit("t", 1, 2))
+    assert rig.told(CommitOffsets(G, rows), Committed).codes == (code, Code.NONE)
+    assert rig.committed() == (1 if code is Code.NONE else NO_OFFSET)
+
+
+def test_metadata_that_no_record_can_hold_is_refused_whatever_the_setting() -> None:
+    rig = Rig(GroupSettings(metadata_bytes_max=1_000_000))
+    rows = (Commit("t", 0, 1, metadata="\u20ac" * 20_000),)
+    assert rig.told(CommitOffsets(G, rows), Committed).codes == (Code.OFFSET_METADATA_TOO_LARGE,)
+
+
+def test_an_older_client_says_how_long_it_is_kept(rig: Rig) -> None:
+    rig.ask(CommitOffsets(G, (Commit("t", 0, 1, 4),), retention_ms=60_000))
+    assert rig.shard.hard.offset(G, "t", 0) == Offset(1, -1, "", WALL, WALL + 60_000)
+
+
+def test_a_name_that_no_record_can_hold_is_refused(rig: Rig) -> None:
+    assert rig.commit(group="g" * 32_768) is Code.INVALID_GROUP_ID
+
+
+# -- deleting ---------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_of_a_topic_in_use_cannot_be_deleted(rig: Rig) -> None:
+    ids, generation = rig.stable()
+    rig.commit(ids[0], generation, topic="t")
+    rig.commit(ids[0], generation, topic="u")
+    told = rig.told(DeleteOffsets(G, (("t", 0), ("u", 0), ("u", 1))), Deleted)
+    assert told == Deleted(Code.NONE, (Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.NONE))
+    assert (rig.committed("t"), rig.committed("u")) == (1, NO_OFFSET)
+    rig.leave(*ids)
+    assert rig.told(DeleteOffsets(G, (("t", 0),)), Deleted).codes == (Code.NONE,)
+    assert rig.committed() == NO_OFFSET
+
+
+def test_offsets_of_a_group_that_nobody_knows(rig: Rig) -> None:
+    assert rig.told(DeleteOffsets(G, (("t", 0),)), Deleted) == Deleted(Code.GROUP_ID_NOT_FOUND)
+
+
+def test_offsets_of_a_group_of_another_kind_go_only_once_it_is_empty(rig: Rig) -> None:
+    rig.commit()
+    token = rig.join(rig.new_id(), protocol_type="connect", protocols=(("sessioned", b"\xff"),))
+    rig.pass_ms(500)
+    assert token in rig.replies
+    assert rig.told(DeleteOffsets(G, (("t", 0),)), Deleted) == Deleted(Code.NON_EMPTY_GROUP)
+
+
+def test_consumers_whose_metadata_nobody_can_read_may_use_any_topic(rig: Rig) -> None:
+    rig.commit()
+    rig.join(rig.new_id(), protocols=(("range", b"\x00"),))
+    rig.pass_ms(500)
+    told = rig.told(DeleteOffsets(G, (("t", 0),)), Deleted)
+    assert told.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
+
+
+def test_a_topic_that_is_gone_takes_its_offsets_along(rig: Rig) -> None:
+    ids, generation = rig.stable()
+    rig.commit(ids[0], generation)
+    rig.commit(group="h", topic="t")
+    rig.commit(group="h", topic="u")
+    rig.told(TopicsDeleted(("t", "unknown")), Deleted)
+    assert [rig.committed(), rig.committed(group="h"), rig.committed("u", group="h")] == [NO_OFFSET, NO_OFFSET, 1]
+    assert rig.beat(ids[0], generation) is Code.NONE

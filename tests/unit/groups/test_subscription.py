@@ -1,0 +1,48 @@
+"""The topics of a subscription, whoever wrote it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.groups.rig import subscription
+from tiered.errors import Corrupt
+from tiered.metadata.groups.subscription import all_topics, topics_of
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=20), max_size=5), st.binary(max_size=10))
+def test_topics_are_read_whatever_follows(topics: list[str], rest: bytes) -> None:
+    assert topics_of(subscription(*topics) + rest) == frozenset(topics)
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_subscription_is_corrupt_and_nothing_else(raw: bytes) -> None:
+    try:
+        assert isinstance(topics_of(raw), frozenset)
+    except Corrupt:
+        assert all_topics("consumer", [subscription("t"), raw]) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x00",
+        b"\xff\xff\x00\x00\x00\x00",
+        b"\x00\x00\x7f\xff\xff\xff",
+        b"\x00\x00\xff\xff\xff\xff",
+        b"\0\0\0\0\0\1\xff\xff",
+    ],
+)
+def test_lengths_that_cannot_be(raw: bytes) -> None:
+    with pytest.raises(Corrupt):
+        topics_of(raw)
+
+
+def test_a_group_subscribes_to_what_any_member_does() -> None:
+    both = [subscription("a", "b"), subscription("b", "c")]
+    assert all_topics("consumer", both) == {"a", "b", "c"}
+    assert all_topics("consumer", []) == frozenset()
+    assert all_topics("connect", both) is None
+    assert all_topics(None, []) is None
