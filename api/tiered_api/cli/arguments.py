@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import NamedTuple, NoReturn, TypeAlias
 
 from tiered import __version__
+from tiered_api.cli.kafka_arguments import add_kafka_commands
+from tiered_api.cli.parsing import EXITS, Command, Commands, Parser, add, add_form, count
 
 STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
 WAREHOUSE = "./tiered-warehouse"
 WAREHOUSE_HELP = f"folder of the Delta tables, a path or s3:// URL (default {WAREHOUSE})"
-EXITS = (
-    "exit codes: 0 done; 1 a comparison did not hold or data is broken; 2 wrong usage or setting; "
-    "3 a tool that is needed is missing (Java, Maven, an extra); 4 store or broker not reached; 130 interrupted"
-)
-
-Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
-
-
-class Command(NamedTuple):
-    """Module and function that run a command: `function(args) -> int`."""
-
-    module: str
-    function: str
-
-
-class _Parser(argparse.ArgumentParser):
-    """One line for an error, as every error of ours."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line. Parsed arguments carry their `command`."""
-    whole = _Parser(
+    whole = Parser(
         prog="tiered",
         description="A log service of the Kafka family that needs a bucket and nothing else.",
         epilog=EXITS,
@@ -43,27 +24,16 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     _serve(commands)
     _demo(commands)
+    add_kafka_commands(commands)
     _cold(commands)
     _lake(commands)
-    version = _add(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
-    _form(version)
+    version = add(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
+    add_form(version)
     return whole
 
 
-def _add(commands: Commands, name: str, help: str, command: Command) -> argparse.ArgumentParser:
-    made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", epilog=EXITS)
-    made.set_defaults(command=command)
-    return made
-
-
-def _form(command: argparse.ArgumentParser, *more: str) -> None:
-    command.add_argument(
-        "--format", choices=("text", "json", *more), default="text", help="how to print (default text)"
-    )
-
-
 def _serve(commands: Commands) -> None:
-    serve = _add(commands, "serve", "run a broker", Command("tiered_api.cli.serve", "serve"))
+    serve = add(commands, "serve", "run a broker", Command("tiered_api.cli.serve", "serve"))
     serve.add_argument("--config", metavar="FILE", help="settings from a .properties or .toml file")
     serve.add_argument("--data-dir", metavar="DIR", help="directory of the hot log (default ./tiered-data)")
     serve.add_argument(
@@ -78,7 +48,7 @@ def _serve(commands: Commands) -> None:
 
 
 def _demo(commands: Commands) -> None:
-    demo = _add(
+    demo = add(
         commands,
         "demo",
         "send the flights of 2013 through everything and compare",
@@ -86,48 +56,41 @@ def _demo(commands: Commands) -> None:
     )
     demo.add_argument("--store", metavar="URL", help=f"the bucket: {STORE_HELP} (default: a new directory)")
     demo.add_argument("--dir", metavar="DIR", help="where data and warehouse go (default: a new temporary directory)")
-    demo.add_argument("--records", metavar="N", type=_count, help="only the first N flights")
+    demo.add_argument("--records", metavar="N", type=count, help="only the first N flights")
 
 
 def _cold(commands: Commands) -> None:
     cold = commands.add_parser("cold", help="read the bucket without a broker", epilog=EXITS)
     verbs = cold.add_subparsers(metavar="VERB", required=True)
-    ls = _add(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold", "ls"))
+    ls = add(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold", "ls"))
     ls.add_argument("--topic", metavar="T", help="list the segments of this topic")
-    cat = _add(verbs, "cat", "print cold records", Command("tiered_api.cli.cold", "cat"))
+    cat = add(verbs, "cat", "print cold records", Command("tiered_api.cli.cold", "cat"))
     cat.add_argument("--topic", metavar="T", required=True)
-    cat.add_argument("--offset", metavar="N", type=_count, help="begin here (default: the log start)")
-    cat.add_argument("--max", metavar="N", type=_count, help="so many records of each partition at most")
+    cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")
+    cat.add_argument("--max", metavar="N", type=count, help="so many records of each partition at most")
     for verb in (ls, cat):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
-        verb.add_argument("--partition", metavar="P", type=_count, help="only this partition")
-        _form(verb)
+        verb.add_argument("--partition", metavar="P", type=count, help="only this partition")
+        add_form(verb)
 
 
 def _lake(commands: Commands) -> None:
-    load = _add(
+    load = add(
         commands, "load", "load a topic's cold records into its Delta table", Command("tiered_api.cli.lake", "load")
     )
     load.add_argument("--follow", action="store_true", help="go on with what becomes cold, until interrupted")
-    verify = _add(
+    verify = add(
         commands,
         "verify",
         "prove that every loaded record is in the table once",
         Command("tiered_api.cli.lake", "verify"),
     )
-    sql = _add(commands, "sql", "ask the loaded tables, by their topics' names", Command("tiered_api.cli.lake", "sql"))
+    sql = add(commands, "sql", "ask the loaded tables, by their topics' names", Command("tiered_api.cli.lake", "sql"))
     sql.add_argument("query", metavar="QUERY", help='for example "SELECT count(*) FROM flights"')
     for command in (load, verify):
         command.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         command.add_argument("--topic", metavar="T", required=True)
-        _form(command)
-    _form(sql, "csv")
+        add_form(command)
+    add_form(sql, "csv")
     for command in (load, verify, sql):
         command.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
-
-
-def _count(text: str) -> int:
-    """A number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
-    return int(text)

@@ -18,5 +18,7 @@ class Exit(IntEnum):
     """A tool or package that this step needs is not there; what needs none was done."""
     UNAVAILABLE = 4
     """The store, the disk or the broker could not be reached; try again."""
+    UNHEALTHY = 10
+    """The cluster answers, and a part of it is not well."""
     INTERRUPTED = 130
     """Ctrl-C."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
-from tiered_api.cli.arguments import Command, parser
+from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.parsing import Command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,8 @@ def print_rows(rows: Sequence[Row], form: str) -> None:
     heading = [name.upper().replace("_", "-") for name in rows[0]]
     cells = [[_cell(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
-    numeric = [isinstance(value, int) for value in rows[0].values()]
+    columns = zip(*(row.values() for row in rows), strict=True)
+    numeric = [all(value is None or isinstance(value, int) for value in column) for column in columns]
     for line in (heading, *cells):
         padded = (
             cell.rjust(width) if right else cell.ljust(width)
@@ -63,4 +64,6 @@ def say(lines: Iterable[str]) -> None:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     return "-" if value is None else str(value)

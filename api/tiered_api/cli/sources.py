@@ -18,7 +18,7 @@ from tiered.kafka_names import WITHOUT_EFFECT
 from tiered.setting import unknown
 
 PREFIX = "TIERED_"
-NOT_SETTINGS = {"TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
+NOT_SETTINGS = {"TIERED_BROKERS", "TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
 """Variables of the same prefix that other parts read."""
 OF_KUBERNETES = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
 """Variables that Kubernetes sets in every pod beside a service named `tiered`."""

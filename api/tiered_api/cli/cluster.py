@@ -1,0 +1,252 @@
+"""`tiered cluster info|health|config`: the brokers, whether all is well, and their settings."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from typing import Any
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_json, print_rows, say
+from tiered_api.cli.reach import cluster, pairs
+from tiered_api.cli.topic_describe import config_rows
+from tiered_api.cli.topics import status
+from tiered_api.kafka.client import Client, refused
+from tiered_api.kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tiered_api.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tiered_api.kafka.messages.metadata import MetadataResponse
+
+BROKER_RESOURCE = 4
+SET, DELETE = 0, 1
+WATCH_SECONDS = 2.0
+
+
+def info(args: Namespace) -> int:
+    """Prints the cluster, its brokers and with `-t` its topics."""
+    got = asyncio.run(_metadata(args))
+    brokers = [
+        {
+            "id": each.node_id,
+            "host": each.host,
+            "port": each.port,
+            "rack": each.rack,
+            "controller": each.node_id == got.controller_id,
+        }
+        for each in sorted(got.brokers, key=lambda each: each.node_id)
+    ]
+    topics = [
+        {
+            "name": each.name,
+            "partitions": len(each.partitions),
+            "replicas": max((len(one.replica_nodes) for one in each.partitions), default=0),
+        }
+        for each in sorted(got.topics, key=lambda each: each.name or "")
+        if args.internal or not each.is_internal
+    ]
+    if args.format == "json":
+        whole: dict[str, Any] = {"cluster_id": got.cluster_id, "controller": got.controller_id, "brokers": brokers}
+        print_json({**whole, "topics": topics} if args.topics else whole)
+        return Exit.OK
+    say(["CLUSTER", "=======", got.cluster_id or "-", "", "BROKERS", "======="])
+    rows = [{name: value for name, value in row.items() if name != "controller"} for row in brokers]
+    marked = [
+        {**row, "id": f"{row['id']}*" if broker["controller"] else str(row["id"])}
+        for row, broker in zip(rows, brokers, strict=True)
+    ]
+    print_rows(marked, "text")
+    if args.topics:
+        say(["", "TOPICS", "======"])
+        print_rows(topics, "text")
+    return Exit.OK
+
+
+def health(args: Namespace) -> int:
+    """Says whether every partition has its leader and all its replicas. Exit code 10 when not."""
+    return asyncio.run(_watch(args) if args.watch else _health(args))
+
+
+def config_list(args: Namespace) -> int:
+    """Prints the settings of a broker."""
+    rows = asyncio.run(_configs(args, None))
+    print_rows([row for row in rows if args.filter in str(row["key"])], args.format)
+    return Exit.OK
+
+
+def config_get(args: Namespace) -> int:
+    """Prints one setting."""
+    rows = asyncio.run(_configs(args, [args.key]))
+    found = next((row for row in rows if row["key"] == args.key), None)
+    if found is None:
+        raise Refused(Code.INVALID_CONFIG, f"no setting {args.key}")
+    if args.format == "json":
+        print_json(found)
+    else:
+        say(["" if found["value"] is None else str(found["value"])])
+    return Exit.OK
+
+
+def config_set(args: Namespace) -> int:
+    """Changes settings of all brokers, or of one."""
+    if len(args.settings) == 2 and "=" not in args.settings[0]:
+        changes: list[tuple[str, str | None]] = [(args.settings[0], args.settings[1])]
+    else:
+        changes = list(pairs(args.settings, "config set"))
+    return _altered(args, changes)
+
+
+def config_reset(args: Namespace) -> int:
+    """Gives settings back their defaults."""
+    return _altered(args, [(name, None) for name in args.keys])
+
+
+def _altered(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
+    rows = asyncio.run(_alter(args, changes))
+    print_rows(rows, args.format)
+    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+
+
+async def _metadata(args: Namespace) -> MetadataResponse:
+    async with cluster(args) as client:
+        return await client.metadata(None if args.topics else [])
+
+
+# -- health -----------------------------------------------------------------------------------------------------------
+
+
+async def _health(args: Namespace) -> Exit:
+    async with cluster(args) as client:
+        return _say_health(judged(await client.metadata(None)), args.format)
+
+
+async def _watch(args: Namespace) -> Exit:
+    """Prints the state whenever it is another one. A cluster that does not answer yet is waited for."""
+    said: object = None
+    while True:
+        found: dict[str, Any] | Unavailable
+        try:
+            async with cluster(args) as client:
+                found = judged(await client.metadata(None))
+        except Unavailable as fault:
+            found = fault
+        if str(found) != said:
+            said = str(found)
+            if isinstance(found, Unavailable):
+                say([f"not reached: {found}"])
+            else:
+                _say_health(found, args.format)
+        if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
+            return Exit.OK
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+def judged(got: MetadataResponse) -> dict[str, Any]:
+    """The health of a cluster by its metadata."""
+    up = {each.node_id for each in got.brokers}
+    known = {node for topic in got.topics for each in topic.partitions for node in each.replica_nodes}
+    leaderless, under = [], []
+    for topic in got.topics:
+        for each in topic.partitions:
+            name = f"{topic.name}/{each.partition_index}"
+            if each.leader_id not in up:
+                leaderless.append(name)
+            if len(each.isr_nodes) < len(each.replica_nodes):
+                under.append(name)
+    down = sorted(known - up)
+    reasons = [
+        word
+        for word, is_so in (
+            ("nodes down", down),
+            ("no controller", got.controller_id not in up),
+            ("leaderless partitions", leaderless),
+            ("under-replicated partitions", under),
+        )
+        if is_so
+    ]
+    return {
+        "healthy": not reasons,
+        "reasons": reasons,
+        "controller": got.controller_id,
+        "nodes": sorted(up | known),
+        "nodes_down": down,
+        "leaderless_partitions": sorted(leaderless),
+        "under_replicated_partitions": sorted(under),
+    }
+
+
+def _say_health(found: dict[str, Any], form: str) -> Exit:
+    if form == "json":
+        print_json(found)
+    else:
+        lines = {
+            "Healthy": str(found["healthy"]).lower(),
+            "Unhealthy reasons": found["reasons"],
+            "Controller ID": found["controller"],
+            "All nodes": found["nodes"],
+            "Nodes down": found["nodes_down"],
+            f"Leaderless partitions ({len(found['leaderless_partitions'])})": found["leaderless_partitions"],
+            f"Under-replicated partitions ({len(found['under_replicated_partitions'])})": found[
+                "under_replicated_partitions"
+            ],
+        }
+        width = max(map(len, lines)) + 2
+        say(["CLUSTER HEALTH OVERVIEW", "======================="])
+        say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())
+    return Exit.OK if found["healthy"] else Exit.UNHEALTHY
+
+
+def _listed(value: object) -> str:
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
+    async with cluster(args) as client:
+        node = await _node(client, args)
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=keys
+        )
+        got = await client.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, node=node)
+    result = got.results[0]
+    if result.error_code:
+        raise refused(result.error_code, f"settings of broker {node}", result.error_message)
+    return config_rows(result.configs)
+
+
+async def _node(client: Client, args: Namespace) -> int:
+    """The broker that is asked: the one that is named, or the first."""
+    await client.metadata([])
+    if args.node is None:
+        return min(client.brokers)
+    if args.node not in client.brokers:
+        raise Refused(Code.INVALID_REQUEST, f"no broker {args.node}: there are {sorted(client.brokers)}")
+    return int(args.node)
+
+
+async def _alter(args: Namespace, changes: list[tuple[str, str | None]]) -> list[Row]:
+    configs = [
+        AlterableConfig(name=name, config_operation=DELETE if value is None else SET, value=value)
+        for name, value in changes
+    ]
+    async with cluster(args) as client:
+        # The empty name stands for all brokers.
+        name = "" if args.node is None else str(await _node(client, args))
+        resource = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=name, configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        if args.node is None:
+            got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
+        else:
+            got = await client.ask(request, IncrementalAlterConfigsResponse, node=args.node)
+    words = status(got.responses[0].error_code, got.responses[0].error_message)
+    return [{"setting": name, "value": value, "status": words} for name, value in changes]

@@ -1,0 +1,277 @@
+"""The commands that speak Kafka's protocol, to any broker of the family: topic, group, cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+from tiered_api.cli.parsing import EXITS, Command, Commands, add, add_form, count
+
+DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+ACKS = {"0": 0, "none": 0, "1": 1, "leader": 1, "-1": -1, "all": -1}
+RECORD_FORMAT = (
+    "%%t topic, %%p partition, %%o offset, %%k key, %%v value, %%d timestamp, %%h{...} headers (docs/CLI.md)"
+)
+
+
+def add_kafka_commands(commands: Commands) -> None:
+    """`tiered topic`, `tiered group` and `tiered cluster`."""
+    topic = commands.add_parser(
+        "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXITS
+    ).add_subparsers(metavar="VERB", required=True)
+    _topic(topic)
+    _topic_change(topic)
+    _produce(topic)
+    _consume(topic)
+    group = commands.add_parser(
+        "group", help="describe, move and delete consumer groups of a Kafka cluster", epilog=EXITS
+    ).add_subparsers(metavar="VERB", required=True)
+    _group(group)
+    cluster = commands.add_parser(
+        "cluster", help="brokers, health and settings of a Kafka cluster", epilog=EXITS
+    ).add_subparsers(metavar="VERB", required=True)
+    _cluster(cluster)
+
+
+def _reach(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--brokers",
+        metavar="HOST:PORT[,...]",
+        help="where to ask for the cluster (default $TIERED_BROKERS, else 127.0.0.1:9092)",
+    )
+    command.add_argument(
+        "-X",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="extra",
+        help="brokers=HOST:PORT or timeout=SECONDS",
+    )
+
+
+def _verb(
+    verbs: Commands,
+    name: str,
+    help: str,
+    module: str,
+    function: str,
+    *,
+    form: bool = True,
+    aliases: tuple[str, ...] = (),
+) -> argparse.ArgumentParser:
+    made = add(verbs, name, help, Command(f"tiered_api.cli.{module}", function), aliases)
+    _reach(made)
+    if form:
+        add_form(made)
+    return made
+
+
+def _regex(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("-r", "--regex", action="store_true", help=f"take the names as regular expressions of {what}")
+
+
+def _topic(verbs: Commands) -> None:
+    create = _verb(verbs, "create", "create topics", "topics", "create")
+    create.add_argument("topics", metavar="TOPIC", nargs="+")
+    create.add_argument(
+        "-p", "--partitions", type=int, default=-1, metavar="N", help="partitions (default: the broker's)"
+    )
+    create.add_argument(
+        "-r", "--replicas", type=int, default=-1, metavar="N", help="replicas of each (default: the broker's)"
+    )
+    create.add_argument(
+        "-c", "--topic-config", dest="config", action="append", default=[], metavar="NAME=VALUE", help="a setting"
+    )
+    create.add_argument("--if-not-exists", action="store_true", help="a topic that is there is no error")
+    create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="check it, create nothing")
+    listed = _verb(verbs, "list", "list topics", "topics", "list_topics", aliases=("ls",))
+    listed.add_argument("topics", metavar="TOPIC", nargs="*")
+    listed.add_argument("-d", "--detailed", action="store_true", help="a row for each partition")
+    listed.add_argument("-i", "--internal", action="store_true", help="internal topics too")
+    _regex(listed, "topics")
+    describe = _verb(verbs, "describe", "describe topics", "topic_describe", "describe", aliases=("info",))
+    describe.add_argument("topics", metavar="TOPIC", nargs="+")
+    describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="the summary")
+    describe.add_argument("-c", "--print-configs", dest="configs", action="store_true", help="the settings")
+    describe.add_argument(
+        "-p", "--print-partitions", dest="partitions", action="store_true", help="the partitions with their offsets"
+    )
+    describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="all of it")
+    _regex(describe, "topics")
+    storage = _verb(
+        verbs, "describe-storage", "show what of topics is local and what is in the bucket", "topic_describe",
+        "describe_storage",
+    )  # fmt: skip
+    storage.add_argument("topics", metavar="TOPIC", nargs="+")
+    _regex(storage, "topics")
+
+
+def _topic_change(verbs: Commands) -> None:
+    alter = _verb(verbs, "alter", "change settings of topics", "topics", "alter", aliases=("alter-config",))
+    alter.add_argument("topics", metavar="TOPIC", nargs="+")
+    alter.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="set it")
+    alter.add_argument("-d", "--delete", action="append", default=[], metavar="NAME", help="give it its default back")
+    alter.add_argument("--append", action="append", default=[], metavar="NAME=VALUE", help="add to a list")
+    alter.add_argument("--subtract", action="append", default=[], metavar="NAME=VALUE", help="take from a list")
+    alter.add_argument("--dry-run", "--dry", action="store_true", help="check it, change nothing")
+    _regex(alter, "topics")
+    more = _verb(verbs, "add-partitions", "give topics more partitions", "topics", "add_partitions")
+    more.add_argument("topics", metavar="TOPIC", nargs="+")
+    more.add_argument("-n", "--num", type=count, required=True, metavar="N", help="so many more")
+    more.add_argument("--dry-run", action="store_true", help="check it, change nothing")
+    delete = _verb(verbs, "delete", "delete topics", "topics", "delete")
+    delete.add_argument("topics", metavar="TOPIC", nargs="+")
+    _regex(delete, "topics")
+    trim = _verb(
+        verbs, "trim", "delete the records of a topic before an offset or a time", "topic_describe", "trim",
+        aliases=("trim-prefix",),
+    )  # fmt: skip
+    trim.add_argument("topic", metavar="TOPIC")
+    trim.add_argument(
+        "-o", "--offset", required=True, metavar="WHERE", help="the new start: an offset, end, or @TIME as in consume"
+    )
+    trim.add_argument(
+        "-p", "--partitions", required=True, metavar="0,1|all", help="which partitions; all of them must be said"
+    )
+
+
+def _produce(verbs: Commands) -> None:
+    produce = _verb(verbs, "produce", "write records from standard input", "topic_produce", "produce", form=False)
+    produce.add_argument("topic", metavar="TOPIC", nargs="?")
+    produce.add_argument(
+        "-f", "--format", default=r"%v\n", metavar="FORMAT", help=rf"of the input (default %%v\n): {RECORD_FORMAT}"
+    )
+    produce.add_argument(
+        "-o",
+        "--output-format",
+        default="Produced to partition %p at offset %o with timestamp %d.\\n",
+        metavar="FORMAT",
+        help="what to print for each record that is written, json, or empty for nothing",
+    )
+    produce.add_argument("-k", "--key", metavar="KEY", help="key of all records that have none of their own")
+    produce.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header of all records"
+    )
+    produce.add_argument("-p", "--partition", type=count, metavar="P", help="write to this partition")
+    produce.add_argument(
+        "-z",
+        "--compression",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="snappy",
+        help="(default snappy)",
+    )
+    produce.add_argument("--acks", type=_acks, default=-1, metavar="0|1|all", help="who must have it (default all)")
+    produce.add_argument("-Z", "--tombstone", action="store_true", help="empty values are nulls")
+    produce.add_argument("--allow-auto-topic-creation", action="store_true", help="a missing topic is created")
+    produce.add_argument(
+        "--delivery-timeout", type=_duration, default=120.0, metavar="30s", help="give up after it (default 2m)"
+    )
+    produce.add_argument(
+        "--max-message-bytes", type=count, metavar="N", help="bytes of a batch before compression (default 1000000)"
+    )
+
+
+def _consume(verbs: Commands) -> None:
+    consume = _verb(verbs, "consume", "print records", "topic_consume", "consume", form=False)
+    consume.add_argument("topics", metavar="TOPIC", nargs="+")
+    consume.add_argument(
+        "-o",
+        "--offset",
+        default="start",
+        metavar="WHERE",
+        help="start, end, 47, +2, -3, 10:20, :end, @TIME, @TIME:TIME (default start)",
+    )
+    consume.add_argument("-n", "--num", type=count, default=0, metavar="N", help="end after so many records")
+    consume.add_argument("-p", "--partitions", metavar="0,1", help="only these partitions")
+    consume.add_argument("-g", "--group", metavar="GROUP", help="read as a member of this group, and commit")
+    consume.add_argument(
+        "-f", "--format", default="json", metavar="FORMAT", help=f"json (default), text, or a format: {RECORD_FORMAT}"
+    )
+    consume.add_argument(
+        "--pretty-print",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="JSON over several lines (default), or one line for each record",
+    )
+    consume.add_argument("--meta-only", action="store_true", help="all but the value (json)")
+    consume.add_argument("--read-committed", action="store_true", help="no records of open or aborted transactions")
+    consume.add_argument("--print-control-records", action="store_true", help="markers of transactions too")
+    consume.add_argument(
+        "--fetch-max-bytes", type=count, default=16 << 20, metavar="N", help="bytes of an answer (default 16 MiB)"
+    )
+    consume.add_argument(
+        "--fetch-max-wait", type=_milliseconds, default=500, metavar="500ms", help="a broker waits so long for records"
+    )
+    consume.add_argument("--rack", default="", metavar="RACK", help="where the reader stands")
+    _regex(consume, "topics")
+
+
+def _group(verbs: Commands) -> None:
+    listed = _verb(verbs, "list", "list groups with their states", "groups", "list_groups", aliases=("ls",))
+    listed.add_argument(
+        "-s", "--states", action="append", default=[], metavar="STATE,...", help="only those: Stable, Empty, ..."
+    )
+    describe = _verb(verbs, "describe", "show members, offsets and lag of groups", "groups", "describe")
+    describe.add_argument("groups", metavar="GROUP", nargs="+")
+    describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="only the summary")
+    describe.add_argument("-c", "--print-commits", dest="commits", action="store_true", help="only the offsets")
+    _regex(describe, "groups")
+    seek = _verb(verbs, "seek", "move what a group has committed", "group_seek", "seek")
+    seek.add_argument("group", metavar="GROUP")
+    where = seek.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", metavar="WHERE", help="start, end, or a unix time (s, ms or ns)")
+    where.add_argument("--to-group", metavar="GROUP", help="to what another group has committed")
+    where.add_argument("--to-file", metavar="FILE", help="to the offsets in a file: TOPIC PARTITION OFFSET on a line")
+    seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
+    seek.add_argument("--allow-new-topics", action="store_true", help="topics too that the group has no offset for")
+    seek.add_argument("--dry-run", action="store_true", help="show it, commit nothing")
+    delete = _verb(verbs, "delete", "delete groups that have no members", "groups", "delete_groups")
+    delete.add_argument("groups", metavar="GROUP", nargs="+")
+    _regex(delete, "groups")
+    offsets = _verb(verbs, "offset-delete", "delete committed offsets of a group", "groups", "offset_delete")
+    offsets.add_argument("group", metavar="GROUP")
+    offsets.add_argument(
+        "-t", "--topic", dest="topics", action="append", required=True, metavar="TOPIC[:0,1]", help="of this topic"
+    )
+
+
+def _cluster(verbs: Commands) -> None:
+    info = _verb(verbs, "info", "show the brokers of the cluster", "cluster", "info", aliases=("metadata",))
+    info.add_argument("-t", "--print-topics", dest="topics", action="store_true", help="topics too")
+    info.add_argument("-i", "--print-internal-topics", dest="internal", action="store_true", help="internal ones too")
+    health = _verb(verbs, "health", "say whether every partition has leader and replicas", "cluster", "health")
+    health.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes")
+    health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: until all is well")
+    config = verbs.add_parser("config", help="settings of brokers", epilog=EXITS)
+    keys = config.add_subparsers(metavar="VERB", required=True)
+    listed = _verb(keys, "list", "list the settings of a broker", "cluster", "config_list", aliases=("ls",))
+    listed.add_argument("--filter", default="", metavar="TEXT", help="only settings with this in their name")
+    get = _verb(keys, "get", "print one setting", "cluster", "config_get")
+    get.add_argument("key", metavar="NAME")
+    change = _verb(keys, "set", "change settings that can be changed while a broker runs", "cluster", "config_set")
+    change.add_argument("settings", metavar="NAME=VALUE", nargs="+")
+    reset = _verb(keys, "reset", "give settings back their defaults", "cluster", "config_reset")
+    reset.add_argument("keys", metavar="NAME", nargs="+")
+    for verb in (listed, get, change, reset):
+        verb.add_argument("--node", type=count, metavar="ID", help="of this broker")
+
+
+def _acks(text: str) -> int:
+    if text not in ACKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of 0, 1, all")
+    return ACKS[text]
+
+
+def _duration(text: str) -> float:
+    """Seconds of `500ms`, `30s`, `2m`, or a number of seconds."""
+    unit = next((unit for unit in ("ms", "s", "m", "h") if text.endswith(unit)), "")
+    try:
+        seconds = float(text.removesuffix(unit)) * DURATIONS.get(unit, 1.0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 500ms, 30s or 2m")
+    return seconds
+
+
+def _milliseconds(text: str) -> int:
+    return max(1, round(_duration(text) * 1000))

@@ -1,0 +1,91 @@
+"""How commands reach a cluster: which brokers, and a client that is closed at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from tiered.errors import Code, Refused
+from tiered.world import SocketNet, SystemClock
+from tiered_api.kafka.client import Address, Client
+
+DEFAULT_BROKERS = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+PATIENCE_SECONDS = 15.0
+EXTRAS = ("brokers", "timeout")
+
+
+@contextlib.asynccontextmanager
+async def cluster(args: Namespace) -> AsyncIterator[Client]:
+    """A client of the cluster that the command line or the environment names."""
+    extra = extras(args.extra)
+    brokers = addresses(args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS)
+    client = Client(
+        SocketNet(), SystemClock(), brokers, timeout=_seconds(extra.get("timeout", "30")), patience=PATIENCE_SECONDS
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def extras(pairs: Sequence[str]) -> dict[str, str]:
+    """What `-X name=value` gives."""
+    out = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name not in EXTRAS:
+            raise Refused(Code.INVALID_REQUEST, f"-X {pair}: it must be one of {', '.join(EXTRAS)}, then = and a value")
+        out[name] = value
+    return out
+
+
+def addresses(text: str) -> list[Address]:
+    """`host:port,host:port`; a host alone has port 9092."""
+    out = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or part.endswith("]"):
+            host, port = part, str(DEFAULT_PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise Refused(Code.INVALID_REQUEST, f"--brokers {part}: it must be HOST:PORT")
+        out.append(Address(host.strip("[]"), int(port)))
+    if not out:
+        raise Refused(Code.INVALID_REQUEST, "--brokers names no broker")
+    return out
+
+
+def pairs(given: Iterable[str], option: str, separators: str = "=") -> list[tuple[str, str]]:
+    """`name=value` texts, cut at their first separator."""
+    out = []
+    for text in given:
+        at = next((i for i, letter in enumerate(text) if letter in separators), 0)
+        if not at:
+            raise Refused(Code.INVALID_REQUEST, f"{option} {text}: it must be NAME{separators[0]}VALUE")
+        out.append((text[:at].strip(), text[at + 1 :]))
+    return out
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """`0,1,5-7` as numbers."""
+    out: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise Refused(Code.INVALID_REQUEST, f"{option} {text}: it must be numbers with commas between, or ranges")
+        if dash and int(last) - int(first) > 100_000:
+            raise Refused(Code.INVALID_REQUEST, f"{option} {text}: that range is too long")
+        out += range(int(first), int(last) + 1) if dash else [int(first)]
+    return list(dict.fromkeys(out))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise Refused(Code.INVALID_REQUEST, f"-X timeout={text}: it must be seconds, above 0 and at most 3600")
+    return seconds

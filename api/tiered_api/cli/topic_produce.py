@@ -1,0 +1,134 @@
+"""`tiered topic produce`: records from standard input into topics, and a line for each that is written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered.records.model import Codec, Header, Record
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import print_json, shown
+from tiered_api.cli.reach import cluster, pairs
+from tiered_api.cli.record_format import Shown, compiled
+from tiered_api.cli.record_input import Parsed, RecordReader
+from tiered_api.kafka.client import Client
+from tiered_api.kafka.producing import BATCH_BYTES, Delivered, Producer
+
+READ_BYTES = 1 << 20
+STDIN = 0
+
+
+def produce(args: Namespace) -> int:
+    """Reads records until the end of the input. What could not be written ends it with an error that counts it."""
+    return asyncio.run(_produce(args))
+
+
+async def _produce(args: Namespace) -> Exit:
+    reader = RecordReader(args.format)
+    headers: list[Header] = [(name, value.encode()) for name, value in pairs(args.header, "-H", ":=")]
+    tell = _teller(args.output_format)
+    async with cluster(args) as client:
+        producer = Producer(
+            client,
+            tell,
+            random.SystemRandom(),
+            acks=args.acks,
+            codec=Codec[args.compression.upper()],
+            batch_bytes=BATCH_BYTES if args.max_message_bytes is None else args.max_message_bytes,
+            delivery_seconds=args.delivery_timeout,
+            create_topics=args.allow_auto_topic_creation,
+        )
+        try:
+            async with producer:
+                async for data in _input():
+                    await _add(client, producer, reader.feed(data, end=not data), args, headers)
+        except Refused as no:
+            if not producer.added:
+                raise
+            _say_written(producer)
+            print(f"tiered: {no.why}", file=sys.stderr)
+            return Exit.FAILED
+        except Unavailable:
+            _say_written(producer)
+            raise
+    return Exit.OK
+
+
+async def _input() -> AsyncIterator[bytes]:
+    """Standard input as it comes, b"" at its end. A thread waits for it, so that what was read is sent meanwhile."""
+    loop = asyncio.get_running_loop()
+    data = b"."
+    while data:
+        data = await loop.run_in_executor(None, os.read, STDIN, READ_BYTES)
+        yield data
+
+
+async def _add(
+    client: Client, producer: Producer, records: Iterable[Parsed], args: Namespace, headers: list[Header]
+) -> None:
+    key = None if args.key is None else args.key.encode()
+    for parsed in records:
+        topic = parsed.topic or args.topic
+        if not topic:
+            raise Refused(Code.INVALID_REQUEST, "no topic: name one, or read it from the input with %t")
+        value = parsed.value
+        if args.tombstone and not value:
+            value = None
+        elif value is None:
+            value = b""
+        timestamp = client.clock.wall_ms() if parsed.timestamp is None else parsed.timestamp
+        partition = args.partition if parsed.partition is None else parsed.partition
+        record = (timestamp, key if parsed.key is None else parsed.key, value, [*headers, *parsed.headers])
+        await producer.add(topic, partition, record)
+
+
+def _teller(form: str) -> Callable[[Delivered], None]:
+    """What prints written records: by a format, as JSON, or not at all."""
+    if form == "json":
+        return lambda delivered: _each(delivered, _print_json)
+    if not form:
+        return lambda delivered: None
+    write = compiled(form)
+
+    def tell(delivered: Delivered) -> None:
+        _each(delivered, lambda record: sys.stdout.buffer.write(write(record)))
+        sys.stdout.buffer.flush()
+
+    return tell
+
+
+def _each(delivered: Delivered, call: Callable[[Shown], object]) -> None:
+    for number, (timestamp, key, value, headers) in enumerate(delivered.records):
+        offset = -1 if delivered.base_offset < 0 else delivered.base_offset + number
+        when = timestamp if delivered.timestamp < 0 else delivered.timestamp
+        record = Record(
+            offset,
+            when,
+            None if key is None else bytes(key),
+            None if value is None else bytes(value),
+            tuple(headers),
+        )
+        call(Shown(delivered.where.topic, delivered.where.partition, record, number=number))
+
+
+def _print_json(record: Shown) -> None:
+    print_json(
+        {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.record.offset,
+            "timestamp": record.record.timestamp,
+            "key": shown(record.record.key),
+        }
+    )
+
+
+def _say_written(producer: Producer) -> None:
+    sys.stdout.flush()
+    if producer.written:
+        print(f"tiered: {producer.written} of {producer.added} records that were read are written", file=sys.stderr)
