@@ -6,16 +6,34 @@ Pure: works on the caller's buffer in place and allocates nothing by a length th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.records.batch import check, set_append_time, stamp
-from tiered.records.model import APPEND_TIME, CODEC_MASK, CONTROL, HEADER_BYTES, TRANSACTIONAL, Codec, Walked
+from tiered.records.model import (
+    APPEND_TIME,
+    BAD_RECORDS,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    Codec,
+    Walked,
+)
 from tiered.records.native import walk
 
 _UNFIT = APPEND_TIME | CONTROL
 _NO_TIMESTAMP = -1
+
+
+class Appended(NamedTuple):
+    """Where the records of an admitted request stand. `append_time_ms` is -1 where the producer's timestamps count."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    duplicate: bool
 
 
 def admit(
@@ -29,7 +47,7 @@ def admit(
     if len(data) < HEADER_BYTES:
         raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
     stamp(data, 0, next_offset, leader_epoch)
-    walked = walk(data)
+    walked = walk(data, records=True)
     if walked.why:
         raise _unwalkable(data, walked.end, walked.why)
     batches = walked.batches
@@ -103,6 +121,8 @@ def _open_all(data: bytearray | memoryview, batches: Sequence[Walked]) -> None:
 
 
 def _unwalkable(data: bytearray | memoryview, end: int, why: str) -> Refused:
+    if why.startswith(BAD_RECORDS):
+        return Refused(Code.INVALID_RECORD, f"batch at byte {end}: {why.removeprefix(BAD_RECORDS)}")
     if why == "short":
         why = f"{len(data) - end} bytes are left of a batch that is longer"
     return Refused(Code.CORRUPT_MESSAGE, f"batch at byte {end}: {why}")

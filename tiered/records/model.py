@@ -142,6 +142,10 @@ class Batches(NamedTuple):
     why: str
 
 
+BAD_RECORDS = "records: "
+"""How `why` begins when a batch proves itself but its records do not."""
+
+
 class ArrowColumns(NamedTuple):
     """Buffers in the layout of Arrow, in the order of `pyarrow.Array.from_buffers`. `None` stands for "no nulls".
 

@@ -15,6 +15,9 @@ from tiered.errors import Corrupt
 from tiered.ports import Buffer
 from tiered.records import varint
 from tiered.records.model import (
+    BAD_RECORDS,
+    CODEC_MASK,
+    CONTROL,
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
@@ -65,10 +68,18 @@ def crc32c(data: Buffer, value: int = 0, /) -> int:
 
 
 def walk(
-    buf: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True, max_batches: int | None = None
+    buf: Buffer,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    check_crc: bool = True,
+    max_batches: int | None = None,
+    records: bool = False,
 ) -> Batches:
     """Batches one after the other in `buf[start:end]`, up to the first that does not prove itself. Never raises for
-    what the bytes say; `ValueError` for a range outside the buffer."""
+    what the bytes say; `ValueError` for a range outside the buffer. `records` also looks at every record of
+    batches that are neither compressed nor control batches; a fault found there begins with
+    BAD_RECORDS."""
     whole = memoryview(buf)
     stop = len(whole) if end is None else end
     if not 0 <= start <= stop <= len(whole):
@@ -77,6 +88,11 @@ def walk(
     at = start
     while at < stop and (max_batches is None or len(batches) < max_batches):
         batch, why = _walk_one(whole, at, stop, check_crc)
+        if batch is not None and records and not batch.attributes & (CODEC_MASK | CONTROL):
+            try:
+                check_records(whole[at + HEADER_BYTES : at + batch.size], batch.count)
+            except Corrupt as error:
+                batch, why = None, BAD_RECORDS + error.why
         if batch is None:
             return Batches(batches, at, why)
         batches.append(batch)

@@ -96,3 +96,12 @@ def test_records_are_opened_only_when_asked() -> None:
     data = changed(data, LAST_DELTA, ">i", 8)
     assert admit(bytearray(data), 0, 0, config(), NOW, False)[0].count == 9
     assert refusal(data, deep=True) is Code.INVALID_RECORD
+
+
+def test_uncompressed_records_are_looked_at_one_by_one() -> None:
+    data = bytearray(encode([(NOW, None, b"v", ())] * 3))
+    second = data.index(b"v") + 2
+    data[second + 3] += 2  # its offset delta, under a right CRC
+    with pytest.raises(Refused, match="record 1 is out of order") as caught:
+        admit(changed(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
+    assert caught.value.code is Code.INVALID_RECORD

@@ -226,6 +226,19 @@ def test_walk(log: bytes, check_crc: bool, most: int | None, data: st.DataObject
     both("walk", memoryview(log), start, end, check_crc=check_crc, max_batches=most)
 
 
+def test_walk_that_looks_at_records_finds_every_wrong_byte_of_them() -> None:
+    batch = encode([(5, b"k", b"v", [("h", b"x")]), (6, None, b"w", ())])
+    assert both("walk", batch, records=True).why == ""
+    found = set()
+    for at in range(57, len(batch)):
+        for value in (0, 1, 2, 0x7F, 0x80, 0xFF):
+            log = batch[:at] + bytes((value,)) + batch[at + 1 :]
+            found.add(both("walk", log * 2, check_crc=False, records=True).why)
+    assert {"records: record 1 is out of order", "records: record 0 has a bad length", ""} < found
+    packed = encode([(5, b"k", b"v" * 100, ())], codec=Codec.ZSTD)
+    assert both("walk", packed[:70] + bytes(len(packed) - 70), check_crc=False, records=True).why == ""
+
+
 def test_walk_with_every_value_of_every_header_byte_and_every_cut() -> None:
     batch = encode([(0, b"k", b"v", ())])
     for at in range(61):

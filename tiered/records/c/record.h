@@ -167,6 +167,11 @@ static inline int section_place(Section *section, const Parsed *parsed, int64_t 
     return -1;
 }
 
+#define FAULT_ROOM 96
+
+/* Says `fault` in the words of pure.py. */
+void section_say(const Section *section, char *words, size_t room);
+
 /* Sets Corrupt from `fault`; always NULL. */
 PyObject *section_raise(const Section *section);
 

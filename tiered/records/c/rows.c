@@ -1,6 +1,8 @@
 /* Records of one section as Python objects: check_records, rows, first_at_or_after. */
 #include "record.h"
 
+#include <stdio.h>
+
 static const char *const fault_words[] = {
     [ENDS_EARLY] = "ends early",
     [VARINT_TOO_LONG] = "has a varint that is too long",
@@ -16,14 +18,20 @@ static const char *const fault_words[] = {
     [TIMESTAMP_RANGE] = "has a timestamp out of range",
 };
 
-PyObject *section_raise(const Section *section) {
+void section_say(const Section *section, char *words, size_t room) {
     if (section->fault == AFTER_LAST)
-        PyErr_SetString(Corrupt_type, "bytes after the last record");
+        snprintf(words, room, "bytes after the last record");
     else if (section->fault == BAD_COUNT)
-        PyErr_Format(Corrupt_type, "%lld records in %zd bytes", (long long)section->count,
-                     (Py_ssize_t)(section->end - section->start));
+        snprintf(words, room, "%lld records in %zd bytes", (long long)section->count,
+                 (Py_ssize_t)(section->end - section->start));
     else
-        PyErr_Format(Corrupt_type, "record %lld %s", (long long)section->number, fault_words[section->fault]);
+        snprintf(words, room, "record %lld %s", (long long)section->number, fault_words[section->fault]);
+}
+
+PyObject *section_raise(const Section *section) {
+    char words[FAULT_ROOM];
+    section_say(section, words, sizeof words);
+    PyErr_SetString(Corrupt_type, words);
     return NULL;
 }
 

@@ -1,5 +1,6 @@
 /* Batches one after the other: header checks and CRC, first without Python objects, so that the GIL can be let go. */
 #include "native.h"
+#include "record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,9 @@
 #define MIN_LENGTH (HEADER_BYTES - LENGTH_FROM)
 #define MAGIC 2
 #define CRC_FROM 21
+#define CODEC_MASK 0x07
+#define CONTROL 0x20
+#define WHY_ROOM (FAULT_ROOM + 16)
 #define FIELDS 12
 
 /* The fields of Walked, in its order. */
@@ -20,7 +24,7 @@ typedef struct {
     Batch *batches;
     size_t used, room;
     Py_ssize_t end;
-    char why[64];
+    char why[WHY_ROOM];
     int out_of_memory;
 } Walk;
 
@@ -37,8 +41,22 @@ static int64_t fault(char *why, size_t room, const char *words, long long number
     return 0;
 }
 
+/* Whether the records of an uncompressed batch of `size` bytes are what its header says; if not, `why` is set. */
+static int records_prove(const uint8_t *p, int64_t size, int64_t count, char *why, size_t room) {
+    Section section;
+    Parsed parsed;
+    char words[FAULT_ROOM];
+    int more = section_open(&section, p + HEADER_BYTES, (Py_ssize_t)(size - HEADER_BYTES), count, 1);
+    while (more >= 0 && (more = section_next(&section, &parsed)) > 0) continue;
+    if (more == 0) return 1;
+    section_say(&section, words, sizeof words);
+    snprintf(why, room, "records: %s", words);
+    return 0;
+}
+
 /* The size of the batch at p, or 0 with `why` set. */
-static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, char *why, size_t room) {
+static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, int check_records, char *why,
+                            size_t room) {
     if (left < HEADER_BYTES) return fault(why, room, "short", 0, 0);
     int64_t length = big(p + 8, 4), magic = big(p + 16, 1), size = LENGTH_FROM + length;
     int64_t base_offset = big(p, 8), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
@@ -50,6 +68,8 @@ static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, ch
     if (base_offset < 0 || last_delta < 0 || __builtin_add_overflow(base_offset, last_delta, &last_offset))
         return fault(why, room, "offsets out of range", 0, 0);
     if (count < 0) return fault(why, room, "record count %lld", count, 0);
+    if (check_records && !(big(p + 21, 2) & (CODEC_MASK | CONTROL)) && !records_prove(p, size, count, why, room))
+        return 0;
     return size;
 }
 
@@ -81,9 +101,10 @@ static int walk_add(Walk *walk, const uint8_t *p, Py_ssize_t at, int64_t size) {
     return 0;
 }
 
-static void walk_run(Walk *walk, const uint8_t *data, Py_ssize_t at, Py_ssize_t stop, int check_crc, size_t most) {
+static void walk_run(Walk *walk, const uint8_t *data, Py_ssize_t at, Py_ssize_t stop, int check_crc, int check_records,
+                     size_t most) {
     while (at < stop && walk->used < most) {
-        int64_t size = batch_proves(data + at, stop - at, check_crc, walk->why, sizeof walk->why);
+        int64_t size = batch_proves(data + at, stop - at, check_crc, check_records, walk->why, sizeof walk->why);
         if (size == 0 || walk_add(walk, data + at, at, size) < 0) break;
         at += (Py_ssize_t)size;
     }
@@ -137,14 +158,14 @@ static int number_or_none(PyObject *object, Py_ssize_t *out) {
 }
 
 PyObject *native_walk(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"buf", "start", "end", "check_crc", "max_batches", NULL};
+    static char *names[] = {"buf", "start", "end", "check_crc", "max_batches", "records", NULL};
     Py_buffer buf;
     Py_ssize_t start = 0, stop, most = PY_SSIZE_T_MAX;
     PyObject *end_object = NULL, *most_object = NULL, *result = NULL;
-    int check_crc = 1;
+    int check_crc = 1, check_records = 0;
     (void)self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|nO$pO", names, &buf, &start, &end_object, &check_crc,
-                                     &most_object))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|nO$pOp", names, &buf, &start, &end_object, &check_crc,
+                                     &most_object, &check_records))
         return NULL;
     stop = buf.len;
     if (number_or_none(end_object, &stop) < 0 || number_or_none(most_object, &most) < 0) goto done;
@@ -154,11 +175,11 @@ PyObject *native_walk(PyObject *self, PyObject *args, PyObject *kwargs) {
     }
     Walk walk = {.end = start};
     size_t bound = most < 0 ? 0 : (size_t)most;
-    if (stop - start < RELEASE_SUM_BYTES) {
-        walk_run(&walk, buf.buf, start, stop, check_crc, bound);
+    if (stop - start < (check_records ? RELEASE_RECORD_BYTES : RELEASE_SUM_BYTES)) {
+        walk_run(&walk, buf.buf, start, stop, check_crc, check_records, bound);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        walk_run(&walk, buf.buf, start, stop, check_crc, bound);
+        walk_run(&walk, buf.buf, start, stop, check_crc, check_records, bound);
         Py_END_ALLOW_THREADS
     }
     result = walk.out_of_memory ? PyErr_NoMemory() : walk_object(&walk);
