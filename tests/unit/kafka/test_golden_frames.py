@@ -1,0 +1,115 @@
+"""Whole frames of other people's clients and of Kafka 4.2.0: read, understood, and written again to the byte."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.unit.kafka.golden_frames import FRAMES
+from tiered_api.kafka import codec, headers, keys
+from tiered_api.kafka.messages.describe_topic_partitions import DescribeTopicPartitionsResponse
+from tiered_api.kafka.messages.fetch import FetchResponse
+from tiered_api.kafka.messages.join_group import JoinGroupResponse
+from tiered_api.kafka.messages.metadata import MetadataResponse
+from tiered_api.kafka.messages.produce import ProduceRequest
+from tiered_api.kafka.schema import Message
+
+
+class Exchange(NamedTuple):
+    """A request and its answer."""
+
+    client: str
+    header: headers.RequestHeader
+    api: keys.Api
+    request: bytes
+    response: bytes
+
+    @property
+    def asked(self) -> Message:
+        """What the client asked."""
+        return codec.decode(self.api.request, self.header.version, memoryview(self.request), self.header.position)
+
+    @property
+    def answered(self) -> Message:
+        """What Kafka answered."""
+        _, position = headers.response_position(self.api, self.header.version, self.response)
+        return codec.decode(self.api.response, self.header.version, memoryview(self.response), position)
+
+
+def exchange(client: str, request: str, response: str) -> Exchange:
+    header = headers.request_header(bytes.fromhex(request))
+    assert header.api is not None
+    return Exchange(client, header, header.api, bytes.fromhex(request), bytes.fromhex(response))
+
+
+EXCHANGES = {f"{each.api.name} {each.header.version}": each for each in (exchange(*frames) for frames in FRAMES)}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_a_clients_request_is_written_again_to_the_byte(name: str) -> None:
+    each = EXCHANGES[name]
+    header = headers.request_bytes(each.api, each.header.version, each.header.correlation_id, each.header.client_id)
+    assert header + codec.encode(each.asked, each.header.version) == each.request
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_kafkas_answer_is_written_again_to_the_byte(name: str) -> None:
+    each = EXCHANGES[name]
+    header = headers.response_header(each.api.key, each.header.version, each.header.correlation_id)
+    assert header + codec.encode(each.answered, each.header.version) == each.response
+
+
+def test_nearly_every_api_was_seen() -> None:
+    """The rest is asked by no client of ours: by hand, or by other brokers."""
+    unseen = {api.name for api in keys.APIS.values()} - {each.api.name for each in EXCHANGES.values()}
+    assert unseen == {
+        "AlterConfigs",
+        "DescribeProducers",
+        "ElectLeaders",
+        "ListConfigResources",
+        "OffsetForLeaderEpoch",
+    }
+
+
+def test_kafka_offers_the_versions_that_we_do() -> None:
+    theirs = EXCHANGES["ApiVersions 4"].answered
+    ranges = {each.api_key: (each.min_version, each.max_version) for each in theirs.api_keys}  # type: ignore[attr-defined]
+    assert {key: ranges[key] for key in keys.APIS} == {api.key: (api.low, api.high) for api in keys.APIS.values()}
+
+
+def test_what_a_java_producer_sent() -> None:
+    asked = EXCHANGES["Produce 13"].asked
+    assert isinstance(asked, ProduceRequest)
+    assert (asked.transactional_id, asked.acks, asked.timeout_ms) == (None, -1, 1500)
+    (topic,) = asked.topic_data
+    (partition,) = topic.partition_data
+    assert isinstance(partition.records, memoryview)
+    assert b"one" in bytes(partition.records)
+
+
+def test_records_are_views_of_the_frame() -> None:
+    each = EXCHANGES["Fetch 18"]
+    frame = bytearray(each.response)
+    _, position = headers.response_position(each.api, 18, each.response)
+    answered = codec.decode(FetchResponse, 18, memoryview(frame), position)
+    records = answered.responses[0].partitions[0].records
+    at = bytes(frame).index(bytes(records))
+    frame[at] ^= 0xFF
+    assert records[0] == frame[at]
+
+
+def test_what_kafka_answered() -> None:
+    metadata = EXCHANGES["Metadata 13"].answered
+    assert isinstance(metadata, MetadataResponse)
+    assert metadata.cluster_id == "dGllcmVkLXBlZXItMDAwMA"
+    topics = {topic.name: topic.topic_id for topic in metadata.topics}
+    assert topics.keys() == {"orders", "__consumer_offsets"}
+    described = EXCHANGES["DescribeTopicPartitions 0"].answered
+    assert isinstance(described, DescribeTopicPartitionsResponse)
+    assert described.next_cursor is None
+    assert [(topic.name, topic.topic_id) for topic in described.topics] == [("orders", topics["orders"])]
+    joined = EXCHANGES["JoinGroup 9"].answered
+    assert isinstance(joined, JoinGroupResponse)
+    assert (joined.error_code, joined.protocol_name) == (79, None)
+    assert joined.member_id.startswith("console-consumer-")
