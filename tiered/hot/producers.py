@@ -103,6 +103,10 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def all(self) -> list[Producer]:
+        """Every producer that is remembered, by id."""
+        return [self._producers[producer_id] for producer_id in sorted(self._producers)]
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def known(self, batches: Sequence[Walked]) -> list[Written]:

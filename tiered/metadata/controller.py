@@ -52,7 +52,7 @@ class Controller:
             case requests.CreateTopics():
                 return self._create_topics(request.topics, now_ms)
             case requests.DeleteTopic():
-                return self._delete_topic(request.name, now_ms)
+                return self._delete_topic(request, now_ms)
             case requests.ForgetTopic():
                 waits = request.topic_id in self.image.deleted
                 return Decision((kinds.TopicForgotten(request.topic_id),) if waits else (), None)
@@ -147,8 +147,10 @@ class Controller:
             isr = tuple(broker for broker in replicas if broker in alive)
             yield kinds.PartitionChanged(topic_id, p, isr[0] if isr else NO_LEADER, 0, isr, ())
 
-    def _delete_topic(self, name: str, now_ms: int) -> Decision[Any]:
-        topic = self._topic(name)
+    def _delete_topic(self, request: requests.DeleteTopic, now_ms: int) -> Decision[Any]:
+        topic = self._topic(request.name)
+        if request.topic_id not in (None, topic.topic_id):
+            raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {request.topic_id}")
         changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
         return Decision(changes, self.image.apply(changes).deleted[topic.topic_id])
 

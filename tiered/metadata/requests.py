@@ -29,9 +29,10 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """-> DeletedTopic."""
+    """-> DeletedTopic. With `topic_id` only when the name is still that topic's."""
 
     name: str
+    topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs have in common: resources, and how they are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import CLUSTER
+from tiered.metadata.requests import AlterBrokerConfigs, AlterTopicConfigs, ListEdit
+from tiered.metadata.topic_names import check_name
+from tiered_api.kafka.site import Site
+
+Edits = Mapping[str, str | ListEdit | None]
+NO_LOGGERS = "levels of single loggers cannot be changed; log.level is read at start"
+
+
+class Kind(IntEnum):
+    """Types of resources, as Kafka numbers them."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Outcome(NamedTuple):
+    """Whether the settings of a resource were changed."""
+
+    code: Code = Code.NONE
+    why: str | None = None
+
+
+def node_of(name: str, known: Iterable[int]) -> int:
+    """The broker that a resource names, `CLUSTER` when it names none. `Refused` when there is no such broker."""
+    if not name:
+        return CLUSTER
+    if not name.isdecimal() or int(name) not in known:
+        raise Refused(Code.INVALID_REQUEST, f"there is no broker {name[:60]!r}")
+    return int(name)
+
+
+async def alter(
+    site: Site, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool, timeout: float
+) -> Outcome:
+    """Changes the settings of one resource; all of `edits` or nothing."""
+    try:
+        if kind == Kind.TOPIC:
+            if not name:
+                raise Refused(Code.INVALID_REQUEST, "a topic has to be named")
+            check_name(name)
+            await site.node.submit(AlterTopicConfigs(name, edits, validate_only, replace), timeout)
+        elif kind == Kind.BROKER:
+            node_id = node_of(name, site.node.image.brokers)
+            await site.node.submit(AlterBrokerConfigs(node_id, edits, validate_only, replace), timeout)
+        elif kind == Kind.BROKER_LOGGER:
+            raise Refused(Code.INVALID_REQUEST, NO_LOGGERS)
+        else:
+            raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+    except Refused as refused:
+        of_broker = kind == Kind.BROKER and refused.code is Code.INVALID_CONFIG
+        return Outcome(Code.INVALID_REQUEST if of_broker else refused.code, refused.why)
+    return Outcome()

@@ -1,0 +1,49 @@
+"""DeleteRecords (API key 21): a log starts later from now on; -1 stands for the high watermark.
+
+Answered once the new start is in the manifest: no reader, and no later leader, sees those records again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tiered.errors import Code
+from tiered_api.kafka.faults import FAULTS, code_of, timeout_ms
+from tiered_api.kafka.in_time import in_time
+from tiered_api.kafka.leaders import led_here
+from tiered_api.kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tiered_api.kafka.site import Call, Site
+
+UNKNOWN = -1
+
+
+async def handle(site: Site, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+    """One result per partition."""
+    request = call.request
+    wanted = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    late = Code.REQUEST_TIMED_OUT.number
+    results = await in_time(
+        [partial(_delete, site, name, each) for name, each in wanted],
+        timeout_ms(request.timeout_ms),
+        lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
+    )
+    rest = iter(results)
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(topic.name, [next(rest) for _ in topic.partitions]) for topic in request.topics
+        ]
+    )
+
+
+async def _delete(site: Site, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    try:
+        start = await led_here(site, topic, asked.partition_index).delete_records(asked.offset)
+    except FAULTS as fault:
+        return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, code_of(fault).number)
+    return DeleteRecordsPartitionResult(asked.partition_index, start, Code.NONE.number)

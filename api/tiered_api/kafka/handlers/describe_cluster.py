@@ -1,0 +1,44 @@
+"""DescribeCluster (API key 60): the brokers, as Metadata tells them (KIP-700).
+
+v1+ says whether brokers or controllers are meant (KIP-919): controllers have no listeners of their own here. v2+ can
+name brokers that are away (KIP-1073): those without an address to tell are left out.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered_api.kafka.brokers import serving
+from tiered_api.kafka.faults import CLUSTER_OPERATIONS
+from tiered_api.kafka.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tiered_api.kafka.site import Call, Site
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
+    """The cluster's id, its controller and its brokers."""
+    request, image = call.request, site.node.image
+    if request.endpoint_type == CONTROLLERS:
+        why = "this address is one of brokers, not of controllers"
+        return _refused(Code.MISMATCHED_ENDPOINT_TYPE, why)
+    if request.endpoint_type != BROKERS:
+        return _refused(Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown")
+    response = DescribeClusterResponse(
+        cluster_id=site.node.cluster_id,
+        controller_id=image.controller,
+        brokers=[
+            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.alive)
+            for broker, host, port in serving(image, call.listener, fenced=request.include_fenced_brokers)
+        ],
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
+
+
+def _refused(code: Code, why: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=code.number, error_message=why)

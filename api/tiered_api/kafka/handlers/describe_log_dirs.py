@@ -1,0 +1,45 @@
+"""DescribeLogDirs (API key 35): the data directory, and what each partition takes there.
+
+Null asks for all partitions; one that is not here is left out. v4+ has the size of the disk (KIP-827). Sizes are those
+of local files: the protocol has no place for what is in the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+
+from tiered.errors import Code
+from tiered.replication.replica import Replica
+from tiered_api.kafka.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from tiered_api.kafka.site import Call, Site
+
+BETWEEN_YIELDS = 1_000
+
+
+async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+    """One directory."""
+    node, asked = site.node, call.request.topics
+    wanted: Iterable[Replica] = node.replicas()
+    if asked is not None:
+        named = {(topic.topic, number) for topic in asked for number in topic.partitions}
+        wanted = (each for each in node.replicas() if each.at in named)
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for count, replica in enumerate(wanted, 1):
+        place = DescribeLogDirsPartition(replica.partition, replica.local_bytes)
+        topics.setdefault(replica.topic, DescribeLogDirsTopic(replica.topic)).partitions.append(place)
+        if count % BETWEEN_YIELDS == 0:
+            await asyncio.sleep(0)
+    space = node.world.disk.space()
+    failed = Code.KAFKA_STORAGE_ERROR if node.disk.dead is not None else Code.NONE
+    directory = DescribeLogDirsResult(
+        failed.number, os.path.abspath(node.settings.data_dir), list(topics.values()), space.total, space.free
+    )
+    return DescribeLogDirsResponse(results=[directory])

@@ -1,0 +1,106 @@
+"""Metadata (API key 3): brokers, topics, who leads what.
+
+An empty list stands for all topics in v0; from v1 on null does, and an empty one asks for none. v4+ says whether a
+topic that is not there may be created, v7+ has leader epochs, v8+ what may be done (KIP-430), v10+ topic ids (KIP-516;
+asking by id from v12 on), v13 an error for the whole answer. A topic that is created here is answered with its leaders:
+Kafka answers that it is unknown, and creates it behind that answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.requests import CreateTopic, CreateTopics
+from tiered.metadata.topic_names import INTERNAL, check_name
+from tiered_api.kafka.brokers import serving
+from tiered_api.kafka.faults import CLUSTER_OPERATIONS, has_id
+from tiered_api.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from tiered_api.kafka.site import Call, Site
+from tiered_api.kafka.topic_fragments import fragment, joined
+
+BY_ID = 12
+CREATED_AT_ONCE = 1_000
+"""Topics that one question may create; who asks for more asks again."""
+BETWEEN_YIELDS = 500
+"""Topics that are encoded before others get their turn."""
+
+
+async def handle(site: Site, call: Call[MetadataRequest]) -> bytes:
+    """The answer, encoded: topics that did not change since they were asked for last are copied."""
+    request, version = call.request, call.version
+    if request.allow_auto_topic_creation and site.node.settings.auto_create_topics_enable:
+        await _create(site, request)
+    image = site.node.image
+    head = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
+            for broker, host, port in serving(image, call.listener)
+        ],
+        cluster_id=site.node.cluster_id,
+        controller_id=image.controller,
+    )
+    if request.include_cluster_authorized_operations:
+        head.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return joined(head, version, await _topics(site, image, request, version))
+
+
+async def _topics(site: Site, image: Image, request: MetadataRequest, version: int) -> list[bytes]:
+    made: list[bytes] = []
+    with_operations = request.include_topic_authorized_operations
+    everything = request.topics is None or (version == 0 and not request.topics)
+    named = list(image.topics.values()) if everything else _asked(request.topics or [], image, version)
+    for number, each in enumerate(named, 1):
+        if isinstance(each, MetadataResponseTopic):
+            made.append(fragment(each, version))
+        else:
+            site.topic_fragments.follow(image)
+            made.append(site.topic_fragments.of(each, version, with_operations))
+        if number % BETWEEN_YIELDS == 0:
+            await asyncio.sleep(0)
+    return made
+
+
+def _asked(topics: list[MetadataRequestTopic], image: Image, version: int) -> list[TopicImage | MetadataResponseTopic]:
+    """Each topic once: its image, or what is said where there is none."""
+    made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
+    for asked in topics:
+        by_id = has_id(asked.topic_id)
+        if (by_id and version < BY_ID) or (not by_id and asked.name is None):
+            made[asked.name, asked.topic_id] = MetadataResponseTopic(
+                Code.INVALID_REQUEST.number, asked.name or "", asked.topic_id
+            )
+        elif by_id:
+            made[None, asked.topic_id] = image.topics_by_id.get(TopicId(asked.topic_id)) or MetadataResponseTopic(
+                Code.UNKNOWN_TOPIC_ID.number, None, asked.topic_id
+            )
+        else:
+            made[asked.name, ""] = image.topics.get(asked.name or "") or _unknown(asked.name or "")
+    return list(made.values())
+
+
+def _unknown(name: str) -> MetadataResponseTopic:
+    try:
+        check_name(name)
+    except Refused as refused:
+        return MetadataResponseTopic(refused.code.number, name)
+    return MetadataResponseTopic(Code.UNKNOWN_TOPIC_OR_PARTITION.number, name, is_internal=name in INTERNAL)
+
+
+async def _create(site: Site, request: MetadataRequest) -> None:
+    """Creates what is asked for by a legal name and not there; what cannot be created stays unknown."""
+    known = site.node.image.topics
+    asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
+    missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)[:CREATED_AT_ONCE]
+    if missing:
+        with suppress(Refused):
+            await site.node.submit(CreateTopics(tuple(map(CreateTopic, missing))))
