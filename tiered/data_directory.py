@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot import checkpoints
+from tiered.hot import left as left_logs
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.left import Left
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
 
@@ -33,6 +36,8 @@ class Found(NamedTuple):
     clean: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
+    left: Mapping[TopicPartition, Left] = MappingProxyType({})
+    """What a clean stop said of small logs; empty after any other end."""
 
     @property
     def whole(self) -> bool:
@@ -66,6 +71,7 @@ class DataDirectory:
             clean,
             self._offsets(checkpoints.RECOVERY_POINTS),
             self._offsets(checkpoints.LOG_STARTS),
+            self._left() if clean else {},
         )
         if not held:
             text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
@@ -100,8 +106,17 @@ class DataDirectory:
         ):
             await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
 
-    async def mark_clean(self) -> None:
-        """All logs are closed and durable."""
+    def _left(self) -> dict[TopicPartition, Left]:
+        try:
+            data = checkpoints.load(self._disk, ROOT, left_logs.FILE)
+            return left_logs.parse(data, where=left_logs.FILE) if data is not None else {}
+        except Corrupt as error:
+            log.warning("what a clean stop said is not used why=%s", error)
+            return {}
+
+    async def mark_clean(self, left: Mapping[TopicPartition, Left]) -> None:
+        """All logs are closed and durable; of the small ones the next start need only read this."""
+        await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(left))
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
 
     # -- partitions that are not any more -----------------------------------------------------------------------------
@@ -120,10 +135,14 @@ class DataDirectory:
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
             topic, dash, number = name.rpartition("-")
-            owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE) if dash else None
-            if owner is None or not number.isdecimal():
+            if not dash or not number.isdecimal():
                 continue
             at = TopicPartition(topic, int(number))
+            if at in found.left and found.left[at].topic_id == known.get(at):
+                continue
+            owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
+            if owner is None:
+                continue
             if not found.whole and at not in found.recovery_points and checkpoints.is_torn_metadata(owner):
                 log.warning("log that was never durable goes name=%s", name)
                 self._disk.remove(f"{ROOT}/{name}")

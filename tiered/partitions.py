@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from tiered.config import Settings
+from tiered.config import Settings, TopicConfig
 from tiered.data_directory import DataDirectory, Found
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.left import Left
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import TopicPartition
 from tiered.metadata.delta import Lead, between
@@ -73,7 +74,10 @@ class Partitions:
         self._logs: dict[TopicPartition, DiskLog] = {}
         self._replicas: dict[TopicPartition, Replica] = {}
         self._found: Found | None = None
+        self._never_cold: set[TopicPartition] = set()
+        """Partitions of which nothing was in the bucket when this broker, the last to lead them, stopped cleanly."""
         self._moving = asyncio.Lock()
+        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings, TopicConfig())
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
         gauge.read(lambda: float(len(self._replicas)))
 
@@ -96,16 +100,20 @@ class Partitions:
         for at, topic in known.items():
             try:
                 self._logs[at] = await self._open(at, topic, found)
+                left, led = found.left.get(at), topic.partitions[at.partition].leader_epoch
+                if self.past is Past.SETTLED and left is not None and not left.cold and left.leader_epoch == led:
+                    self._never_cold.add(at)
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", at, error)
         return len(self._logs) == len(known)
 
-    async def _open(self, at: TopicPartition, topic: TopicImage, found: Found) -> DiskLog:
+    async def _open(self, at: TopicPartition, topic: TopicImage, found: Found, *, fresh: bool = False) -> DiskLog:
+        left = found.left.get(at) if not fresh else None
         return await DiskLog.open(
             self._world.disk,
             self._world.clock,
             self._directory.path(at),
-            topic_config(topic, self.settings.topic_defaults()),
+            self._config_of(topic),
             same_boot=found.same_boot,
             clean=found.clean,
             recovery_point=found.recovery_points.get(at, 0),
@@ -114,7 +122,17 @@ class Partitions:
             topic_id=topic.topic_id,
             name=str(at),
             files=self._files,
+            fresh=fresh,
+            left=None if left is None or left.topic_id != topic.topic_id else left,
         )
+
+    def _config_of(self, topic: TopicImage) -> TopicConfig:
+        """What a topic goes by; worked out once for all its partitions, which come one after the other."""
+        known_topic, known_settings, config = self._last_config
+        if known_topic is not topic.configs or known_settings is not self.settings:
+            config = topic_config(topic, self.settings.topic_defaults())
+            self._last_config = (topic.configs, self.settings, config)
+        return config
 
     # -- following the image ------------------------------------------------------------------------------------------
 
@@ -197,12 +215,13 @@ class Partitions:
                 self._put_aside(lead.at, f"before-{lead.topic_id}", 0)
             # What is created now has no past to doubt, and no fsync to wait for.
             unknown = self._found._replace(
-                recovery_points={}, log_starts={}, same_boot=lead.fresh or self._found.same_boot
+                recovery_points={}, log_starts={}, left={}, same_boot=lead.fresh or self._found.same_boot
             )
-            self._logs[lead.at] = await self._open(lead.at, topic, unknown)
+            self._logs[lead.at] = await self._open(lead.at, topic, unknown, fresh=lead.fresh)
         hot = self._logs[lead.at]
         pid = Replica.id_of(lead.at, lead.topic_id)
-        past = Past.NONE if lead.fresh else self.past
+        past = Past.NONE if lead.fresh or lead.at in self._never_cold else self.past
+        self._never_cold.discard(lead.at)
         if topic.name == OFFSETS_TOPIC and not lead.fresh:
             begun = await self._images.begin(hot, pid)
         else:
@@ -227,7 +246,7 @@ class Partitions:
         )
 
     def _configure(self, topic: TopicImage) -> None:
-        config = topic_config(topic, self.settings.topic_defaults())
+        config = self._config_of(topic)
         for p in range(len(topic.partitions)):
             at = TopicPartition(topic.name, p)
             if at in self._logs:
@@ -289,11 +308,20 @@ class Partitions:
             places = asyncio.Semaphore(OPENING_AT_ONCE)
             await asyncio.gather(*(self._close_clean(hot, places) for hot in self._logs.values()))
             await self.save_offsets()
-            await self._directory.mark_clean()
+            await self._directory.mark_clean(self._left())
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False
         return True
+
+    def _left(self) -> dict[TopicPartition, Left]:
+        """What the next start need not read anew."""
+        found = {}
+        for at, hot in self._logs.items():
+            replica = self._replicas.get(at)
+            if replica is not None and (left := hot.left(replica.leader_epoch, replica.manifest is not None)):
+                found[at] = left
+        return found
 
     @staticmethod
     async def _close_clean(hot: DiskLog, places: asyncio.Semaphore) -> None:

@@ -258,3 +258,25 @@ def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
         assert not (await load_image(site.bucket.memory)).brokers[1].alive
 
     run(story)
+
+
+def test_what_a_clean_stop_said_counts_for_the_next_start_only() -> None:
+    """Small logs are not opened after a clean stop; a record that comes later is there after a kill, and a third start
+    asks for the manifest of what has gone to the bucket meanwhile."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        await fill(await site.create(), 2)
+        await site.stop()
+        await fill((await site.start()).replica("t", 0), 1, start=2)
+        await site.crash(site.machine.kill)
+        replica = (await site.start()).replica("t", 0)
+        assert await read_values(replica, 0) == numbers(0, 3)
+        replica.roll()
+        await site.until(lambda: replica.cold_end_offset == 3)
+        await site.stop()
+        again = (await site.start()).replica("t", 0)
+        assert (again.cold_end_offset, again.high_watermark) == (3, 3)
+        await site.stop()
+
+    run(story)

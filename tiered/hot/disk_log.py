@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints, cutting, recovery
-from tiered.hot.admission import admit, restamp
+from tiered.hot.admission import Appended, admit, restamp
 from tiered.hot.dropping import Dropping
 from tiered.hot.epochs import Epochs, Lineage
 from tiered.hot.flushing import Flushing
+from tiered.hot.left import Left, is_small
 from tiered.hot.opening import Opened, Opening
 from tiered.hot.producers import ProducerStates
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
@@ -35,15 +35,6 @@ __all__ = ["Appended", "DiskLog", "Sections", "SegmentView"]
 log = logging.getLogger(__name__)
 
 HINTS_MAX = 64
-
-
-class Appended(NamedTuple):
-    """Where a request's records stand. `append_time_ms` is -1 where the producer's timestamps count."""
-
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-    duplicate: bool
 
 
 class DiskLog:
@@ -67,8 +58,7 @@ class DiskLog:
         self.name = name
         self.topic_id = topic_id
         self.start_offset = start_offset
-        self.cut_bytes = opened.cut_bytes
-        """Bytes that recovery cut from the tail."""
+        self.cut_bytes = opened.cut_bytes  # by recovery, from the tail
         self._files = files
         self._clock = clock
         self._index = SegmentIndex(files, metrics)
@@ -96,8 +86,12 @@ class DiskLog:
         topic_id: str,
         name: str,
         files: OpenFiles | None = None,
+        fresh: bool = False,
+        left: Left | None = None,
     ) -> DiskLog:
-        """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together.
+        """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together. A
+        `fresh` directory is known not to be there; `left` is what a clean stop said of the log.
+
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
         flush. Refused when the directory belongs to another topic id.
@@ -105,7 +99,9 @@ class DiskLog:
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         whole = same_boot or clean
         trusted_to = recovery.EVERYTHING if whole else recovery_point
-        opened = Opening(own, config, clock.wall_ms(), trusted_to).run(start_offset)
+        opening = Opening(own, config, clock.wall_ms(), trusted_to)
+        resumed = opening.begin(start_offset) if fresh else opening.resume(left) if left is not None else None
+        opened = resumed or opening.run(start_offset)
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.cut_bytes)
         end = opened.segments[-1].next_offset
         self = cls(
@@ -119,7 +115,8 @@ class DiskLog:
             topic_id=topic_id,
             name=name,
         )
-        self._tail.claim(topic_id)
+        if left is None:
+            self._tail.claim(topic_id, fresh)
         if not whole:
             try:
                 await self.flush()
@@ -141,9 +138,16 @@ class DiskLog:
     async def close_clean(self) -> None:
         """All durable, producers snapshotted at the end: the next start has nothing to check."""
         self._tail.builder.finish()
-        self._tail.snapshot()
+        if self.left(-1, True) is None:
+            self._tail.snapshot()
         await self.flush()
         self.close()
+
+    def left(self, leader_epoch: int, cold: bool) -> Left | None:
+        """What is to be said of it once it is closed; None when it is too large for that."""
+        if not is_small(self.segment_count, len(self.producers), self._tail.builder):
+            return None
+        return Left.of(self.topic_id, leader_epoch, cold, self.epochs.lineage, self._tail.active, self._tail.builder)
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -310,12 +314,8 @@ class DiskLog:
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record that is not earlier than `timestamp` (ms)."""
-        for segment in self._tail.segments:
-            if segment.max_timestamp >= timestamp and segment.next_offset > self.start_offset:
-                found = self._index.first_since(segment, timestamp, self.start_offset)
-                if found is not None:
-                    return *found, self.epochs.epoch_at(found[0])
-        return None
+        found = self._index.first_of_all(self._tail.segments, timestamp, self.start_offset)
+        return (*found, self.epochs.epoch_at(found[0])) if found is not None else None
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record with the greatest timestamp."""

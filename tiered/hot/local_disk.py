@@ -67,8 +67,12 @@ class LocalDisk:
 
     def make_dirs(self, path: str) -> None:
         self.must_write()
+        target = self.resolve(path)
         try:
-            os.makedirs(self.resolve(path), exist_ok=True)
+            try:
+                os.mkdir(target)
+            except (FileExistsError, FileNotFoundError):
+                os.makedirs(target, exist_ok=True)
         except OSError as error:
             raise self.failure("make_dirs", path, error) from None
 
@@ -113,9 +117,9 @@ class LocalDisk:
 
     def resolve(self, path: str) -> str:
         """The absolute path; one that leaves the directory is a bug of the caller."""
-        parts = path.split("/")
-        assert path and not path.startswith("/") and ".." not in parts and "\0" not in path, f"bad path {path!r}"
-        return os.path.join(self.root, path)
+        assert path and path[0] != "/" and "\0" not in path, f"bad path {path!r}"
+        assert ".." not in path or ".." not in path.split("/"), f"bad path {path!r}"
+        return f"{self.root}/{path}"
 
     def must_write(self) -> None:
         if self._failed:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered.config import TopicConfig
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, Unavailable
 from tiered.hot import checkpoints, recovery
 from tiered.hot.epochs import Epochs
 from tiered.hot.index import IndexBuilder, position_for
+from tiered.hot.left import Left
 from tiered.hot.producers import ProducerStates
 from tiered.hot.replay import load_producers
 from tiered.hot.segment_files import SegmentFiles
@@ -76,6 +77,28 @@ class Opening:
                 self._files.disk.remove(self._files.path(offset, ".snapshot"))
         producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end)
         return Opened(segments, builder, self._indexed, epochs, producers, snapshot_at, self._cut_bytes)
+
+    def begin(self, start_offset: int) -> Opened:
+        """A directory that was not there before: there is nothing to read. Index files come with their first entry."""
+        self._files.disk.make_dirs(self._files.directory)
+        self._files.open(self._files.path(start_offset, ".log"), create=True)
+        active = Segment(start_offset, start_offset, 0, self._now_ms)
+        builder = IndexBuilder(start_offset, self._config.index_interval_bytes)
+        return Opened([active], builder, (0, 0), Epochs(), ProducerStates(start_offset), start_offset, 0)
+
+    def resume(self, left: Left) -> Opened | None:
+        """As the last process closed it; None when the log file is not what it said."""
+        segment = left.segment
+        try:
+            if self._files.size(self._files.path(segment.base_offset, ".log")) != segment.size:
+                return None
+        except Unavailable:
+            return None
+        builder = left.builder(self._config.index_interval_bytes)
+        end, indexed = segment.next_offset, (len(left.offsets), len(left.times))
+        epochs = Epochs(left.lineage)
+        epochs.truncate_from(end)
+        return Opened([segment], builder, indexed, epochs, ProducerStates(end), end, 0)
 
     def _checkpoint(self, name: str) -> str:
         return f"{self._files.directory}/{name}"
@@ -184,9 +207,9 @@ class Opening:
         return min(builder.max_timestamp, self._now_ms) if builder.max_timestamp >= 0 else self._now_ms
 
     def _cut_index(self, path: str, held: bytes | None, keep: int) -> None:
-        """Leaves `keep` bytes of an index that holds `held`; None where there is no file yet."""
-        if held is None or len(held) > keep:
-            self._files.open(path, create=True).truncate(keep)
+        """Leaves `keep` bytes of an index that holds `held`; None where there is no file."""
+        if held is not None and len(held) > keep:
+            self._files.open(path).truncate(keep)
 
     def _write_indexes(self, base: int, builder: IndexBuilder) -> None:
         for suffix, data in ((".timeindex", builder.times), (".index", builder.offsets)):

@@ -43,6 +43,8 @@ class OpenFiles:
         self._disk = disk
         self._limit = limit if allowed == resource.RLIM_INFINITY else min(limit, max(1, allowed // 2))
         self._files: OrderedDict[str, File] = OrderedDict()
+        self._below: dict[str, set[str]] = {}
+        """Paths of open files by their directory."""
 
     def get(self, path: str, *, create: bool = False) -> File:
         """The file at `path`; `Unavailable` when it is absent and not to be created."""
@@ -52,17 +54,22 @@ class OpenFiles:
             return file
         file = self._disk.open(path, create=create)
         self._files[path] = file
+        self._below.setdefault(path.rpartition("/")[0], set()).add(path)
         if len(self._files) > self._limit:
-            self._files.popitem(last=False)
+            self.forget(next(iter(self._files)))
         return file
 
     def forget(self, path: str) -> None:
         """Whoever still holds the file may go on reading it."""
-        self._files.pop(path, None)
+        if self._files.pop(path, None) is not None:
+            directory = path.rpartition("/")[0]
+            self._below[directory].remove(path)
+            if not self._below[directory]:
+                del self._below[directory]
 
     def forget_below(self, directory: str) -> None:
         """The directory loses its name: what is opened under it later is another file."""
-        for path in [each for each in self._files if each.startswith(f"{directory}/")]:
+        for path in self._below.pop(directory, ()):
             del self._files[path]
 
 
@@ -109,13 +116,18 @@ class SegmentFiles:
     def replace(self, path: str, data: bytes) -> None:
         """The whole file at once for every reader; not durable before `sync` of it and of the directory."""
         self.forget(path)
-        self.disk.remove(path + ".tmp")
-        file = self.disk.open(path + ".tmp", create=True)
+        self.create(path + ".tmp", data)
+        self.disk.rename(path + ".tmp", path)
+
+    def create(self, path: str, data: bytes) -> None:
+        """A file that nobody reads yet; a crash leaves any part of it."""
+        file = self.disk.open(path, create=True)
         try:
+            if file.size():
+                file.truncate(0)
             file.append([data])
         finally:
             file.close()
-        self.disk.rename(path + ".tmp", path)
 
     def spots(self, base_offset: int, position: int, end: int) -> Iterator[Spot]:
         """Headers of the batches from `position`, a batch's edge, up to `end`; `Corrupt` where there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from tiered.errors import Corrupt
 from tiered.hot.index import IndexBuilder, offset_before, position_below, position_for
@@ -74,6 +75,15 @@ class SegmentIndex:
                 return spot.position, spot.base_offset
             end, next_offset = spot.position + spot.size, spot.last_offset + 1
         return end, next_offset
+
+    def first_of_all(self, segments: Sequence[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:
+        """The first of what `first_since` finds in any of them."""
+        for segment in segments:
+            if segment.max_timestamp >= timestamp and segment.next_offset > start_offset:
+                found = self.first_since(segment, timestamp, start_offset)
+                if found is not None:
+                    return found
+        return None
 
     def first_since(self, segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the segment's first record at or above `start_offset` not earlier than `timestamp`;

@@ -103,7 +103,6 @@ class Tail:
             active = self.active
         if active.size == 0:
             active.created_ms = now_ms
-            self.note([active])
         position = active.size
         for batch in batches:
             if batch.leader_epoch > self.epochs.latest:
@@ -143,7 +142,10 @@ class Tail:
         before = self.epochs.lineage
         if self.epochs.assign(epoch, start):
             try:
-                self.save_epochs()
+                if before:
+                    self.save_epochs()
+                else:
+                    self._create(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
             except Unavailable:
                 self.epochs = Epochs(before)
                 raise
@@ -183,9 +185,12 @@ class Tail:
         """Offsets of all producer snapshots."""
         return sort_names(self.files.disk.list(self.files.directory)).snapshots
 
-    def claim(self, topic_id: str) -> None:
-        """The directory is of this topic: `Refused` when it says that it is another's."""
+    def claim(self, topic_id: str, fresh: bool) -> None:
+        """The directory is of this topic: `Refused` when it says that it is another's. A `fresh` one says nothing."""
         path = f"{self.files.directory}/{checkpoints.METADATA_FILE}"
+        if fresh:
+            self._create(checkpoints.METADATA_FILE, checkpoints.encode_metadata(topic_id))
+            return
         try:
             owner = checkpoints.parse_metadata(self.files.read(path) or b"", where=path)
         except Corrupt:
@@ -206,6 +211,12 @@ class Tail:
 
     def save_epochs(self) -> None:
         self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
+
+    def _create(self, name: str, data: bytes) -> None:
+        """A small file that was not there; what a crash leaves of it is as good as none."""
+        self.unsynced.replaced.add(name)
+        self.unsynced.names = True
+        self.files.create(f"{self.files.directory}/{name}", data)
 
     def replace(self, name: str, data: bytes) -> None:
         """A small file of the directory; durable with the next sync."""

@@ -1,0 +1,119 @@
+"""What a clean stop says of small logs: a log resumed from it is the log that was opened by its own files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.sim.disk import SimDisk
+from tests.unit.hot.fixtures import (
+    DIRECTORY,
+    NOW,
+    TOPIC_ID,
+    FixedClock,
+    append,
+    batch,
+    config,
+    disk,
+    open_log,
+    read_all,
+)
+from tiered.errors import Corrupt
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.left import Left, encode, parse
+from tiered.ids import TopicPartition
+from tiered.metrics import Metrics
+
+AT = TopicPartition("t", 0)
+
+
+def run(story: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story(disk()))
+
+
+async def resumed(where: SimDisk, left: Left) -> DiskLog:
+    """The log, opened with what a clean stop said of it."""
+    return await DiskLog.open(
+        where, FixedClock(), DIRECTORY, config(), same_boot=True, clean=True, left=left,
+        metrics=Metrics(), topic_id=TOPIC_ID, name="t-0",
+    )  # fmt: skip
+
+
+async def closed(where: SimDisk, batches: int) -> Left | None:
+    """What is said of a log of so many batches, after its clean stop."""
+    log = await open_log(where)
+    for number in range(batches):
+        append(log, batch(number), epoch=3)
+    await log.close_clean()
+    return log.left(3, False)
+
+
+def file(where: SimDisk, suffix: str) -> bytes:
+    opened = where.open(f"{DIRECTORY}/{0:020d}{suffix}")
+    return opened.pread(0, opened.size())
+
+
+def test_the_file_gives_back_what_was_put_in_and_a_flipped_bit_is_found() -> None:
+    async def story(where: SimDisk) -> None:
+        left = await closed(where, 2)
+        assert left is not None
+        data = encode({AT: left, TopicPartition("u", 7): left._replace(cold=True, lineage=())})
+        assert parse(data) == {AT: left, TopicPartition("u", 7): left._replace(cold=True, lineage=())}
+        for position in range(len(data)):
+            torn = bytearray(data)
+            torn[position] ^= 1
+            with pytest.raises(Corrupt):
+                parse(bytes(torn))
+
+    run(story)
+
+
+def test_a_log_that_is_resumed_goes_on_like_one_that_was_opened() -> None:
+    """The same records in two directories, one resumed and one opened: every file is the same afterwards."""
+
+    async def story(where: SimDisk) -> None:
+        other = disk()
+        left = await closed(where, 5)
+        assert left is not None and await closed(other, 5) == left
+        first, second = await resumed(where, left), await open_log(other, clean=True)
+        assert first.offset_for_timestamp(NOW) == second.offset_for_timestamp(NOW)
+        assert (first.end_offset, first.flushed_offset, first.epochs.lineage) == (5, 5, ((3, 0),))
+        for log in (first, second):
+            for number in range(5, 60):
+                append(log, batch(number), epoch=4)
+            await log.close_clean()
+        for suffix in (".log", ".index", ".timeindex"):
+            assert file(where, suffix) == file(other, suffix)
+        assert read_all(first) == read_all(second)
+
+    run(story)
+
+
+def test_a_log_file_of_another_size_is_opened_by_itself() -> None:
+    async def story(where: SimDisk) -> None:
+        left = await closed(where, 5)
+        assert left is not None
+        where.open(f"{DIRECTORY}/{0:020d}.log").append([b"torn"])
+        log = await resumed(where, left)
+        assert (log.cut_bytes, log.end_offset) == (4, 5)
+        where.remove(f"{DIRECTORY}/{0:020d}.log")
+        assert (await resumed(where, left)).end_offset == 0
+
+    run(story)
+
+
+def test_nothing_is_said_of_larger_logs_and_of_those_with_producers() -> None:
+    async def story(where: SimDisk) -> None:
+        log = await open_log(where)
+        append(log, batch(0, producer=7, sequence=0))
+        assert log.left(0, False) is None
+
+    run(story)
+
+    async def many(where: SimDisk) -> None:
+        assert await closed(where, 400) is None
+
+    run(many)
