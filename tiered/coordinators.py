@@ -143,8 +143,9 @@ class Coordinators:
         async with self._creating:
             if OFFSETS_TOPIC in self._node.image.topics:
                 return
-            settings = self._node.settings
-            copies = settings.offsets_topic_replication_factor
+            settings, image = self._node.settings, self._node.image
+            # A first broker alone makes what it can; Kafka would refuse until there are enough.
+            copies = min(settings.offsets_topic_replication_factor, sum(each.alive for each in image.brokers.values()))
             try:
                 await self._node.submit(
                     CreateTopic(

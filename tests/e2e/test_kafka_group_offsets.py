@@ -1,0 +1,116 @@
+"""Committed offsets, frame by frame, in every version that is offered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.group_calls import NOBODY, QUICK, commit, committed, versions
+from tests.e2e.kafka_site import KafkaSite, run
+from tiered.errors import Code
+from tiered_api.kafka.messages.offset_commit import (
+    OffsetCommitResponse,
+)
+from tiered_api.kafka.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from tiered_api.kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+
+@pytest.mark.parametrize("version", versions(8))
+def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        replica = await site.create("t")
+        by_id = version >= 10
+        answer = await client.ask(commit("g", 7, topic_id=replica.topic_id), version, OffsetCommitResponse)
+        codes = [each.error_code for each in answer.topics[0].partitions]
+        assert codes == [0, Code.UNKNOWN_TOPIC_OR_PARTITION.number]
+        assert (answer.topics[0].name, answer.topics[0].topic_id) == (
+            ("", replica.topic_id) if by_id else ("t", answer.topics[0].topic_id)
+        )
+        assert await committed(client, "g") == 7
+        unknown = await client.ask(commit("g", 7, topic="nowhere", topic_id=NOBODY), version, OffsetCommitResponse)
+        wanted = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert {each.error_code for each in unknown.topics[0].partitions} == {wanted.number}
+        stranger = commit("other", 7, topic_id=replica.topic_id, generation=3, member="m")
+        answer = await client.ask(stranger, version, OffsetCommitResponse)
+        wanted = Code.GROUP_ID_NOT_FOUND if version >= 9 else Code.ILLEGAL_GENERATION
+        assert answer.topics[0].partitions[0].error_code == wanted.number
+
+    run(tmp_path, story, **QUICK)
+
+
+@pytest.mark.parametrize("version", versions(9))
+def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        replica = await site.create("t")
+        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        if version < 8:
+            named = [OffsetFetchRequestTopic("t", [0, 1]), OffsetFetchRequestTopic("nowhere", [0])]
+            old = await client.ask(OffsetFetchRequest(group_id="g", topics=named), version, OffsetFetchResponse)
+            rows = [
+                (t.name, p.partition_index, p.committed_offset, p.metadata) for t in old.topics for p in t.partitions
+            ]
+            assert rows == [("t", 0, 7, "m"), ("t", 1, -1, ""), ("nowhere", 0, -1, "")]
+            if version >= 2:
+                old = await client.ask(OffsetFetchRequest(group_id="g", topics=None), version, OffsetFetchResponse)
+                assert [(t.name, len(t.partitions)) for t in old.topics] == [("t", 1)] and old.error_code == 0
+            return
+        asked = [
+            OffsetFetchRequestTopics("t", replica.topic_id, [0, 1]),
+            OffsetFetchRequestTopics("nowhere", NOBODY, [0]),
+        ]
+        groups = [OffsetFetchRequestGroup("g", topics=asked), OffsetFetchRequestGroup("g", topics=None)]
+        answer = await client.ask(OffsetFetchRequest(groups=groups), version, OffsetFetchResponse)
+        some, everything = answer.groups
+        found = [(p.committed_offset, p.error_code) for topic in some.topics for p in topic.partitions]
+        missing = Code.UNKNOWN_TOPIC_ID.number if version >= 10 else 0
+        assert found == [(7, 0), (-1, 0), (-1, missing)]
+        assert [(p.partition_index, p.committed_offset) for t in everything.topics for p in t.partitions] == [(0, 7)]
+        assert everything.topics[0].topic_id == (replica.topic_id if version >= 10 else everything.topics[0].topic_id)
+
+    run(tmp_path, story, **QUICK)
+
+
+def test_offsets_of_a_deleted_topic_are_gone_also_for_the_next_of_its_name(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        from tiered.metadata.requests import DeleteTopic
+
+        client = await site.client()
+        await site.create("t")
+        await site.create("u")
+        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        await client.ask(commit("g", 8, topic="u"), 9, OffsetCommitResponse)
+        await site.node.submit(DeleteTopic("t"))
+        await site.create("t")
+        assert (await committed(client, "g"), await committed(client, "g", "u")) == (-1, 8)
+
+    run(tmp_path, story, **QUICK)
+
+
+def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        await site.create("t")
+        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        asked = OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0), OffsetDeleteRequestPartition(9)])
+        answer = await client.ask(OffsetDeleteRequest("g", [asked]), 0, OffsetDeleteResponse)
+        codes = [each.error_code for each in answer.topics[0].partitions]
+        assert (answer.error_code, codes) == (0, [0, Code.UNKNOWN_TOPIC_OR_PARTITION.number])
+        assert await committed(client, "g") == -1
+        answer = await client.ask(OffsetDeleteRequest("nobody", [asked]), 0, OffsetDeleteResponse)
+        assert (answer.error_code, answer.topics) == (Code.GROUP_ID_NOT_FOUND.number, [])
+
+    run(tmp_path, story, **QUICK)
