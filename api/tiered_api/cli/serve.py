@@ -22,6 +22,7 @@ from tiered.world import real_world
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.sources import settings
 from tiered_api.http.server import serve_http
+from tiered_api.kafka.server import serve_kafka
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ class Running:
 
     node: Node
     url: str
+    kafka: tuple[str, ...]
+    """HOST:PORT of each listener."""
 
 
 def serve(args: Namespace) -> int:
@@ -51,8 +54,6 @@ def serve(args: Namespace) -> int:
     log_to_stderr(chosen.log_level)
     for warning in warnings:
         log.warning("%s", warning)
-    if chosen.kafka:
-        log.warning("the Kafka protocol is not served yet: clients speak HTTP kafka=%s", chosen.kafka)
     return asyncio.run(_until_stopped(chosen))
 
 
@@ -72,24 +73,36 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
         node = Node(chosen, world, Metrics(), hostname=socket.gethostname())
         try:
             await node.start()
-            host, port = address(chosen.http, "http")
-            try:
-                server = await serve_http(node, host, port)
-            except OSError as error:
-                # asyncio puts a sentence of its own into strerror; what a resolver says has numbers of its own.
-                if error.errno and not isinstance(error, socket.gaierror):
-                    why = os.strerror(error.errno)
-                else:
-                    why = error.strerror or str(error)
-                raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
-            try:
-                if not port:
-                    await node.announce(server.url.removeprefix("http://"), node.joining.listeners())
-                yield Running(node, server.url)
-            finally:
-                await server.close()
+            async with _faces(node, chosen) as running:
+                yield running
         finally:
             await node.stop()
+
+
+@contextlib.asynccontextmanager
+async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
+    """HTTP and the Kafka protocol of a node that serves; the cluster hears where."""
+    host, port = address(chosen.http, "http")
+    try:
+        http = await serve_http(node, host, port)
+    except OSError as error:
+        # asyncio puts a sentence of its own into strerror; what a resolver says has numbers of its own.
+        if error.errno and not isinstance(error, socket.gaierror):
+            why = os.strerror(error.errno)
+        else:
+            why = error.strerror or str(error)
+        raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
+    try:
+        kafka = await serve_kafka(node)
+        try:
+            bound = tuple(kafka.addresses.values())
+            told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
+            await node.announce(http.url.removeprefix("http://") if not port else chosen.http, told)
+            yield Running(node, http.url, tuple(each.address for each in bound))
+        finally:
+            await kafka.close()
+    finally:
+        await http.close()
 
 
 async def _until_stopped(chosen: Settings) -> Exit:
@@ -119,4 +132,5 @@ def warn_of_store(url: str) -> None:
 def ready_line(running: Running) -> str:
     """What a person needs to go on, in one line."""
     url, node = running.url, running.node
-    return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics) store={node.world.store.url}"
+    kafka = f" kafka={','.join(running.kafka)}" if running.kafka else ""
+    return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics){kafka} store={node.world.store.url}"
