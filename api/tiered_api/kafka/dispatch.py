@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from struct import Struct
@@ -37,7 +36,6 @@ REQUEST_BYTES = 2 << 20
 Handle = Callable[[Site, Call[Any]], Awaitable[Message | bytes]]
 
 _SIZE = Struct(">i")
-_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Dispatch:
@@ -131,14 +129,9 @@ class Dispatch:
     def _handler(self, key: int) -> Handle:
         handle = self._handlers.get(key)
         if handle is None:
-            module = import_module(f"tiered_api.kafka.handlers.{module_name(key)}")
+            module = import_module(f"tiered_api.kafka.handlers.{APIS[key].module}")
             handle = self._handlers[key] = module.handle
         return handle
-
-
-def module_name(key: int) -> str:
-    """The file of an API's handler."""
-    return _WORD.sub("_", APIS[key].name).lower()
 
 
 def _name(key: int) -> str:

@@ -15,7 +15,7 @@ from tiered.errors import Code
 from tiered_api.kafka.codec import decode, encode
 from tiered_api.kafka.headers import request_header
 from tiered_api.kafka.keys import API_VERSIONS, APIS, offered
-from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 NAMED_FROM = 3
@@ -38,5 +38,5 @@ def answer(frame: memoryview, version: int, correlation_id: int) -> bytes:
 
 @cache
 def _body(version: int, code: Code) -> bytes:
-    keys = [] if code is Code.INVALID_REQUEST else offered()
+    keys = [ApiVersion(*each) for each in (() if code is Code.INVALID_REQUEST else offered())]
     return encode(ApiVersionsResponse(error_code=code.number, api_keys=keys), version)
