@@ -139,19 +139,30 @@ def test_a_lost_disk_comes_back_from_the_bucket() -> None:
 
 
 def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
+    """Each of its last five batches, whose answers may have been lost too, is told the offset that it has in the
+    bucket; what it writes next follows on."""
+
+    def sent(sequence: int) -> bytearray:
+        records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
+        return bytearray(encode(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
+
     async def story(site: Site) -> None:
         await site.start()
         replica = await site.create()
         for sequence in range(8):
-            made = encode([(1, None, b"%06d" % sequence + b"x" * 1000, ())], producer_id=7, producer_epoch=0,
-                          base_sequence=sequence)  # fmt: skip
-            await replica.append(bytearray(made))
+            await replica.append(sent(sequence))
         replica.roll()
         await site.until(lambda: replica.cold_end_offset == 8)
         await site.crash(site.machine.lose_disk)
         again = (await site.start()).replica("t", 0)
-        retried = await again.append(bytearray(made))
-        assert (retried.base_offset, retried.duplicate) == (7, True)
+        for sequence in range(3, 8):
+            retried = await again.append(sent(sequence))
+            assert (retried.base_offset, retried.duplicate) == (sequence, True)
+        for forgotten in (2, 9):
+            with pytest.raises(Refused) as refused:
+                await again.append(sent(forgotten))
+            assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await again.append(sent(8))).base_offset == 8
         await site.stop()
 
     run(story)

@@ -130,6 +130,12 @@ class ProducerStates:
     def _check_follows(self, batch: Walked, producer: Producer | None, tail: tuple[int, int] | None) -> None:
         if tail is None:
             if producer is None:
+                # One that was forgotten may go on; a log that never held a record has nothing to go on from.
+                if self.end_offset == 0 and batch.base_sequence != 0:
+                    raise Refused(
+                        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                        f"producer {batch.producer_id}: sequence {batch.base_sequence} is not the first of this log",
+                    )
                 return
             tail = (producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1)
         epoch, last = tail

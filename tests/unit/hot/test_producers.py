@@ -27,7 +27,7 @@ def seen(
 
 
 def written(*batches: Walked) -> ProducerStates:
-    states = ProducerStates()
+    states = ProducerStates(1)
     for batch in batches:
         assert not states.known([batch])
         states.apply(batch, NOW)
@@ -69,8 +69,10 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     assert states.known([seen(0, epoch=2)]) == []
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
-    assert ProducerStates().known([seen(17)]) == []
+def test_an_unknown_producer_may_begin_anywhere_but_on_a_log_that_never_held_a_record() -> None:
+    assert ProducerStates(1).known([seen(17)]) == []
+    assert ProducerStates().known([seen(0), seen(1)]) == []
+    assert refusal(ProducerStates(), seen(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_one_request_may_begin_with_what_is_known_and_go_on() -> None:

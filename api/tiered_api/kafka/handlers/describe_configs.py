@@ -48,7 +48,7 @@ async def handle(site: Site, call: Call[DescribeConfigsRequest]) -> DescribeConf
             for name, each in _named(shown, resource.resource_type)
             if not wanted or name in wanted
         ]
-        return DescribeConfigsResult(0, None, resource.resource_type, resource.resource_name, configs)
+        return DescribeConfigsResult(0, "", resource.resource_type, resource.resource_name, configs)
 
     return DescribeConfigsResponse(results=[one(resource) for resource in request.resources])
 
