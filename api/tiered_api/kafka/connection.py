@@ -71,6 +71,7 @@ class Connection:
         "host",
         "listener",
         "peer",
+        "produce_head",
         "seen",
         "taken_since",
         "turn",
@@ -102,6 +103,8 @@ class Connection:
         """Since when a frame is not whole, -1 when there is none such."""
         self.taken_since = -1.0
         """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
+        self.produce_head = 0
+        """Where the first records of the last produce request began."""
         self.turn = 0
         """Fetches that could not give all that there was."""
 

@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
+from tiered.records.model import HEADER_BYTES
 from tiered_api.kafka.wire import Malformed, read_varint, skip_tags, varint
 
 FLEXIBLE = 9
+CORRELATED = 8
+"""Where the correlation id of a request ends: what follows is mostly the same in all requests of a client."""
 BY_ID = 13
 PARTITIONS_MAX = 10_000
 """Partitions in one request; more would hold up everybody else for too long."""
@@ -21,6 +24,8 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _FIXED = Struct(">hi")
 _INDEXED = Struct(">ii")
+_NO_TAGS = b"\0\0\0"
+"""Of a partition, its topic and the request."""
 
 
 class Topic(NamedTuple):
@@ -33,12 +38,13 @@ class Topic(NamedTuple):
 
 
 class ProduceAsk(NamedTuple):
-    """A whole request."""
+    """A whole request. `head` is where the length of the first records stands; 0 when there are none."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
     topics: list[Topic]
+    head: int
 
 
 class Outcome(NamedTuple):
@@ -68,6 +74,7 @@ def _classic(frame: memoryview, at: int) -> tuple[ProduceAsk, int]:
     transactional_id, at = classic_text(frame, at)
     acks, timeout_ms = _FIXED.unpack_from(frame, at)
     topics: list[Topic] = []
+    head = 0
     count, at, left = _INT.unpack_from(frame, at + 6)[0], at + 10, PARTITIONS_MAX
     for _ in range(count):
         begin = at
@@ -79,10 +86,11 @@ def _classic(frame: memoryview, at: int) -> tuple[ProduceAsk, int]:
         at += 4
         for _ in range(partitions):
             index, size = _INDEXED.unpack_from(frame, at)
-            at += 8
+            head = head or at + _INT.size
+            at += _INDEXED.size
             at, records = _records(frame, at, size)
             topic.parts.append((index, records))
-    return ProduceAsk(transactional_id, acks, timeout_ms, topics), at
+    return ProduceAsk(transactional_id, acks, timeout_ms, topics, head), at
 
 
 def _flexible(frame: memoryview, version: int, at: int) -> tuple[ProduceAsk, int]:
@@ -91,8 +99,8 @@ def _flexible(frame: memoryview, version: int, at: int) -> tuple[ProduceAsk, int
     transactional_id, at = compact_text(frame, at)
     acks, timeout_ms = _FIXED.unpack_from(frame, at)
     topics: list[Topic] = []
-    count, at = read_varint(frame, at + 6)
-    left = PARTITIONS_MAX
+    count, at = read_varint(frame, at + _FIXED.size)
+    left, head = PARTITIONS_MAX, 0
     for _ in range(count - 1):
         begin, name = at, ""
         if version >= BY_ID:
@@ -106,12 +114,31 @@ def _flexible(frame: memoryview, version: int, at: int) -> tuple[ProduceAsk, int
         left = _bounded(left, partitions - 1)
         for _ in range(partitions - 1):
             (index,) = _INT.unpack_from(frame, at)
-            size, at = read_varint(frame, at + 4)
+            head = head or at + _INT.size
+            size, at = read_varint(frame, at + _INT.size)
             at, records = _records(frame, at, size - 1)
             topic.parts.append((index, records))
             at = skip_tags(frame, at, end)
         at = skip_tags(frame, at, end)
-    return ProduceAsk(transactional_id, acks, timeout_ms, topics), skip_tags(frame, at, end)
+    return ProduceAsk(transactional_id, acks, timeout_ms, topics, head), skip_tags(frame, at, end)
+
+
+def only_records(frame: memoryview, version: int, head: int) -> memoryview | None:
+    """The records of a request of which everything before their length is known to be for one partition; None when
+    they are not all that follows, so that the request has to be read as any other."""
+    end = len(frame)
+    if end - head < HEADER_BYTES:
+        return None
+    if version >= FLEXIBLE:
+        size, at = read_varint(frame, head)
+        end -= len(_NO_TAGS)
+        if at + size - 1 != end or frame[end:] != _NO_TAGS:
+            return None
+    else:
+        at = head + _INT.size
+        if at + _INT.unpack_from(frame, head)[0] != end:
+            return None
+    return frame[at:end]
 
 
 def _bounded(left: int, more: int) -> int:
@@ -156,6 +183,8 @@ _V3 = Struct(">ihqq")
 _V5 = Struct(">ihqqq")
 _V9_FINE = Struct(">ihqqqBBB")
 _HEAD = Struct(">ii")
+_OFFSETS = Struct(">qqq")
+_OFFSETS_V3 = Struct(">qq")
 _HEAD_FLEXIBLE = Struct(">iiB")
 
 
@@ -175,6 +204,26 @@ def answer(version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequ
     if flexible:
         return _HEAD_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body
     return _HEAD.pack(len(body) + 4, correlation_id) + body
+
+
+class Template:
+    """The answer to a request that brought records for one partition, when they were appended: all but the numbers."""
+
+    def __init__(self, version: int, echo: bytes, partition: int) -> None:
+        self._bytes = answer(version, 0, [(echo, [Outcome(partition)])])
+        head = _HEAD_FLEXIBLE.size + 2 if version >= FLEXIBLE else _HEAD.size + 2 * _INT.size
+        self._at = head + len(echo) + _FIXED.size
+        self._has_start = version >= 5
+
+    def fill(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytearray:
+        """The whole answer, from its length on."""
+        made = bytearray(self._bytes)
+        _INT.pack_into(made, _INT.size, correlation_id)
+        if self._has_start:
+            _OFFSETS.pack_into(made, self._at, base_offset, append_time_ms, log_start_offset)
+        else:
+            _OFFSETS_V3.pack_into(made, self._at, base_offset, append_time_ms)
+        return made
 
 
 def _partition(version: int, outcome: Outcome) -> bytes:
