@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.group_calls import NOBODY, QUICK, commit, committed, versions
 from tests.e2e.kafka_site import KafkaSite, run
 from tiered.errors import Code
+from tiered.metadata.requests import DeleteTopic
 from tiered_api.kafka.messages.offset_commit import (
     OffsetCommitResponse,
 )
@@ -86,8 +87,6 @@ def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
 
 def test_offsets_of_a_deleted_topic_are_gone_also_for_the_next_of_its_name(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
-        from tiered.metadata.requests import DeleteTopic
-
         client = await site.client()
         await site.create("t")
         await site.create("u")

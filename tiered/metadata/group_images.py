@@ -31,6 +31,8 @@ from tiered.replication.partition import Restart
 
 log = logging.getLogger(__name__)
 
+READS = 3
+"""What is wrong on its way here is right the next time; what is wrong in the bucket is not."""
 KEPT = 2
 """Images of a partition that stay: the newest, and the one before it for the day on which the newest does not prove
 itself."""
@@ -107,11 +109,18 @@ class GroupImages:
     # -- one image ----------------------------------------------------------------------------------------------------
 
     async def read(self, name: ImageName) -> list[bytes]:
-        """Its batches. `Corrupt` when it does not prove itself or is gone, `Unavailable`."""
-        got = await self._store.get(name.key)
-        if isinstance(got, NotFound):
-            raise Corrupt("image is gone", where=name.key)
-        return unseal(name, got.data)
+        """Its batches. `Corrupt` when it is gone, or does not prove itself however often it is read; `Unavailable`."""
+        for attempt in range(1, READS + 1):
+            got = await self._store.get(name.key)
+            if isinstance(got, NotFound):
+                raise Corrupt("image is gone", where=name.key)
+            try:
+                return unseal(name, got.data)
+            except Corrupt as error:
+                if attempt == READS:
+                    raise
+                log.warning("image of groups is read again key=%s why=%s", name.key, error)
+        raise AssertionError("unreachable")
 
     async def write(self, name: ImageName, records: list[Record]) -> None:
         """Returns once it is in the bucket. `Unavailable` when the store did not say so: it may be there, or come.

@@ -1,0 +1,95 @@
+"""Members and administrators of groups who speak to a simulated broker's coordinators, past the wire."""
+
+from __future__ import annotations
+
+from tests.e2e.site import QUICK, Site
+from tiered.config import Settings
+from tiered.errors import Code
+from tiered.metadata.group_image import ImageName, parse_key
+from tiered.metadata.groups.requests import (
+    Beaten,
+    Commit,
+    CommitOffsets,
+    Committed,
+    Described,
+    DescribeGroup,
+    Fetched,
+    FetchOffsets,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    Synced,
+    SyncGroup,
+)
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.replica import Replica
+
+GROUPS = Settings(
+    **{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__}
+    | {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
+)
+
+
+async def commit(
+    site: Site, group: str, offset: int, *, topic: str = "t", generation: int = -1, member: str = ""
+) -> Code:
+    """One offset of partition 0."""
+    request = CommitOffsets(group, (Commit(topic, 0, offset),), generation, member)
+    reply = await site.node.coordinators.ask(group, request)
+    assert isinstance(reply, Committed)
+    return reply.codes[0]
+
+
+async def committed(site: Site, group: str, topic: str = "t") -> int:
+    """-1 where nothing was."""
+    reply = await site.node.coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
+    assert isinstance(reply, Fetched)
+    return reply.offsets[0].offset
+
+
+async def join(
+    site: Site, group: str, member: str = "", instance: str | None = None, session_ms: int = 10_000
+) -> Joined:
+    """A member of a group of its own accord: no id is asked for first."""
+    request = JoinGroup(
+        group, member, instance, "client", "/host", session_ms, 10_000, "consumer", (("range", b""),),
+        member_id_required=False,
+    )  # fmt: skip
+    reply = await site.node.coordinators.ask(group, request)
+    assert isinstance(reply, Joined)
+    return reply
+
+
+async def sync(site: Site, group: str, joined: Joined) -> Synced:
+    """The leader of a group of one assigns."""
+    request = SyncGroup(group, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
+    reply = await site.node.coordinators.ask(group, request)
+    assert isinstance(reply, Synced)
+    return reply
+
+
+async def beat(site: Site, group: str, joined: Joined) -> Code:
+    reply = await site.node.coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
+    assert isinstance(reply, Beaten)
+    return reply.code
+
+
+async def described(site: Site, group: str) -> Described:
+    reply = await site.node.coordinators.ask(group, DescribeGroup(group))
+    assert isinstance(reply, Described)
+    return reply
+
+
+def log_of(site: Site, partition: int) -> Replica:
+    return site.node.replica(OFFSETS_TOPIC, partition)
+
+
+def images(site: Site, partition: int) -> list[ImageName]:
+    """Images in the bucket, oldest first."""
+    names = [name for key in site.bucket.objects if (name := parse_key(key)) is not None]
+    return sorted(name for name in names if name.pid.partition == partition)
+
+
+async def loaded(site: Site) -> None:
+    """All groups are served."""
+    await site.until(lambda: site.node.metrics.gauge("tiered_group_partitions_loading", "").value() == 0)
