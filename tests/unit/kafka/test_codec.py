@@ -176,6 +176,7 @@ def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str
         (HeartbeatRequest, 4, "02 67 00000000 02 6d 00 00 00", "left over"),
         (HeartbeatRequest, 4, "ffffffff10", "32 bits"),
         (HeartbeatRequest, 4, "8080808080 01", "32 bits"),
+        (HeartbeatRequest, 4, "828080808000 67 00000000 02 6d 00 00", "32 bits"),
         (HeartbeatRequest, 4, "ffffffff0f", "longer"),
         (HeartbeatRequest, 4, "ff", "index out of"),
         (HeartbeatRequest, 4, "02 67 00000000 02 6d 00 01 00 7f", "longer than its frame"),
@@ -203,6 +204,10 @@ def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str
 def test_a_broken_frame_is_malformed(table: type[Message], version: int, frame: str, why: str) -> None:
     with pytest.raises(Malformed, match=why):
         decode(table, version, memoryview(bytes.fromhex(frame)))
+
+
+def test_a_varint_may_be_longer_than_it_need_be() -> None:
+    assert decode(HeartbeatRequest, 4, bytes.fromhex("8280808000 67 00000000 02 6d 00 00")).group_id == "g"
 
 
 def test_a_string_in_a_flexible_version_is_no_longer_than_elsewhere() -> None:
