@@ -294,7 +294,7 @@ class DiskLog:
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {held}")
         if offset >= limit:
             return None
-        hint = self._hints.pop(offset, None)
+        hint = self._hints.get(offset)
         if hint is not None and offset < hint[0].next_offset:
             segment, position = hint
         else:

@@ -22,7 +22,7 @@ from tiered.ids import TopicId
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
 from tiered.replication.replica import ALL, Replica
 from tiered_api.kafka import produce_frames
-from tiered_api.kafka.handlers.record_errors import record_errors
+from tiered_api.kafka.record_errors import record_errors
 from tiered_api.kafka.produce_frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
@@ -55,8 +55,8 @@ class Head(NamedTuple):
 class Produces:
     """Produce requests of one server.
 
-    Clients send the same again and again up to the records: topic, partition, acks. Bytes that were read once and led to
-    an append are remembered, and when they come again nothing is parsed: they mean the same, whoever sends them.
+    Clients send the same again and again up to the records: topic, partition, acks. Bytes that were read once and led
+    to an append are remembered, and when they come again nothing is parsed: they mean the same, whoever sends them.
     """
 
     def __init__(self, site: Site, dispatch: Dispatch) -> None:
