@@ -7,7 +7,7 @@ import pytest
 from tests.unit.groups.rig import BOTH, RANGE, Rig, subscription
 from tiered.errors import Code
 from tiered.metadata.groups.joining import NEW_MEMBER_MS
-from tiered.metadata.groups.requests import Joined, Synced
+from tiered.metadata.groups.requests import Joined, JoinedMember, Synced
 from tiered.metadata.groups.settings import GroupSettings
 
 ROUND_ROBIN = (("roundrobin", subscription("t")),)
@@ -38,7 +38,7 @@ def test_a_dynamic_member_gets_an_id_first_and_joins_with_it(rig: Rig) -> None:
         "consumer",
         "range",
         "reader-id1",
-        members=(("reader-id1", None, subscription("t")),),
+        members=(JoinedMember("reader-id1", None, subscription("t")),),
     )
 
 

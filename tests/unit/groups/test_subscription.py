@@ -11,7 +11,7 @@ from tiered.errors import Corrupt
 from tiered.metadata.groups.subscription import all_topics, topics_of
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=20), max_size=5), st.binary(max_size=10))
+@given(st.lists(st.text(max_size=20), max_size=5), st.binary(max_size=10))
 def test_topics_are_read_whatever_follows(topics: list[str], rest: bytes) -> None:
     assert topics_of(subscription(*topics) + rest) == frozenset(topics)
 
@@ -42,7 +42,7 @@ def test_lengths_that_cannot_be(raw: bytes) -> None:
 
 def test_a_group_subscribes_to_what_any_member_does() -> None:
     both = [subscription("a", "b"), subscription("b", "c")]
-    assert all_topics("consumer", both) == {"a", "b", "c"}
+    assert all_topics("consumer", both) == frozenset("abc")
     assert all_topics("consumer", []) == frozenset()
     assert all_topics("connect", both) is None
     assert all_topics(None, []) is None

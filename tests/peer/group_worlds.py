@@ -1,0 +1,144 @@
+"""One script of group requests, played to a shard in memory and to a broker over its wire: the answers can be compared.
+
+Member ids are random, so each world calls them M1, M2 ... in the order in which it hears of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from tests.peer.group_wire import from_wire, response_of, to_wire
+from tests.peer.wire import Wire
+from tests.unit.groups.rig import Rig
+from tiered.metadata.groups import requests as r
+
+HEARING_MS = 20_000
+
+
+class World(Protocol):
+    """Callers ask and hear their answer; between the two others may ask."""
+
+    def ask(self, caller: str, request: r.Request) -> None: ...
+    def hear(self, caller: str) -> r.Reply: ...
+
+
+Story = Callable[[World], None]
+
+
+class Names:
+    """Member ids by the names that a script knows."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._groups: set[str] = set()
+
+    def name(self, member_id: str) -> str:
+        return self._names.setdefault(member_id, f"M{len(self._names) + 1}") if member_id else ""
+
+    def real(self, name: str) -> str:
+        return next((real for real, known in self._names.items() if known == name), name)
+
+    def request(self, request: r.Request) -> r.Request:
+        """With real ids."""
+        if not isinstance(request, r.ListGroups | r.TopicsDeleted):
+            self._groups.add(request.group)
+        match request:
+            case r.JoinGroup() | r.Heartbeat() | r.CommitOffsets():
+                return replace(request, member_id=self.real(request.member_id))
+            case r.SyncGroup():
+                given = tuple((self.real(name), assigned) for name, assigned in request.assignments)
+                return replace(request, member_id=self.real(request.member_id), assignments=given)
+            case r.LeaveGroup():
+                members = tuple(each._replace(member_id=self.real(each.member_id)) for each in request.members)
+                return replace(request, members=members)
+            case _:
+                return request
+
+    def reply(self, reply: r.Reply) -> r.Reply:
+        """With names, without groups of other scripts, and in an order that is no one's choice."""
+        match reply:
+            case r.Joined():
+                member_id, leader = self.name(reply.member_id), self.name(reply.leader)
+                roster = sorted(each._replace(member_id=self.name(each.member_id)) for each in reply.members)
+                return replace(reply, member_id=member_id, leader=leader, members=tuple(roster))
+            case r.Described():
+                members = sorted(
+                    each._replace(member_id=self.name(each.member_id), client_id="", client_host="")
+                    for each in reply.members
+                )
+                return replace(reply, members=tuple(members))
+            case r.Listed():
+                return r.Listed(tuple(each for each in reply.groups if each.group in self._groups))
+            case r.Fetched():
+                return replace(reply, offsets=tuple(sorted(reply.offsets)))
+            case _:
+                return reply
+
+
+class InMemory:
+    """A shard; time passes until whoever listens has an answer."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._names = Names()
+        self._tokens: dict[str, int] = {}
+
+    def ask(self, caller: str, request: r.Request) -> None:
+        self._tokens[caller] = self._rig.ask(self._names.request(request))
+
+    def hear(self, caller: str) -> r.Reply:
+        token, rig = self._tokens.pop(caller), self._rig
+        while token not in rig.replies:
+            due = rig.shard.next_due_ms
+            assert due is not None and due < HEARING_MS * 10, f"{caller} waits for ever"
+            rig.pass_ms(max(due - rig.ms, 0))
+        return self._names.reply(rig.replies[token])
+
+
+class OverWire:
+    """A broker; each caller has a connection."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._names = Names()
+        self._wires: dict[str, Wire] = {}
+        self._asked: dict[str, r.Request] = {}
+
+    def ask(self, caller: str, request: r.Request) -> None:
+        wire = self._wires.get(caller)
+        if wire is None:
+            wire = self._wires[caller] = Wire(self._address, "c")
+        self._asked[caller] = request
+        message, version = to_wire(self._names.request(request))
+        wire.send(message, version)
+        # Two requests on two connections reach the broker in no order, unless it had time for the first.
+        wire.answered(0.03)
+
+    def hear(self, caller: str) -> r.Reply:
+        asked = self._asked.pop(caller)
+        answer = self._wires[caller].receive(response_of(asked))
+        return self._names.reply(from_wire(asked, answer))
+
+    def close(self) -> None:
+        for wire in self._wires.values():
+            wire.__exit__(None, None, None)
+
+
+class Recorded:
+    """A world that keeps what was heard, line by line."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked: dict[str, r.Request] = {}
+        self.lines: list[str] = []
+
+    def ask(self, caller: str, request: r.Request) -> None:
+        self._asked[caller] = request
+        self._world.ask(caller, request)
+
+    def hear(self, caller: str) -> r.Reply:
+        reply = self._world.hear(caller)
+        self.lines.append(f"{self._asked[caller]}\n    -> {reply}")
+        return reply
