@@ -110,7 +110,7 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
         topic = Topic(bytes(frame[begin:at]), name, [])
         topics.append(topic)
         partitions, at = _count(frame, at, flexible)
-        left -= max(partitions, 0)
+        left -= max(partitions, 1)  # topics without any count too
         if left < 0:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
         for _ in range(partitions):
@@ -147,6 +147,8 @@ def _wanted(frame: memoryview, version: int, at: int) -> tuple[Wanted, int]:
 def _skip_forgotten(frame: memoryview, version: int, at: int, flexible: bool) -> int:
     """Partitions that leave a session; there are no sessions."""
     count, at = _count(frame, at, flexible)
+    if count > PARTITIONS_MAX:
+        raise Malformed(f"more than {PARTITIONS_MAX} topics")
     for _ in range(count):
         if version >= BY_ID:
             at += 16

@@ -142,10 +142,11 @@ def only_records(frame: memoryview, version: int, head: int) -> memoryview | Non
 
 
 def _bounded(left: int, more: int) -> int:
-    """What is left of the partitions that one request may have."""
-    if more > left:
+    """What is left of the partitions that one request may have; a topic without any counts as one."""
+    left -= max(more, 1)
+    if left < 0:
         raise Malformed(f"more than {PARTITIONS_MAX} partitions")
-    return left - max(more, 0)
+    return left
 
 
 def _records(frame: memoryview, at: int, size: int) -> tuple[int, memoryview | None]:

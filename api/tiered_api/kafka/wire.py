@@ -23,7 +23,7 @@ ELEMENTS_MOST = 100_000
 """How many elements of arrays (and tagged fields) one request may have: they take 20 times their bytes in memory, and
 the loop stands still while they are read. Kafka has no such bound; no client comes near it."""
 
-TAGS_MOST = 1000
+TAGS_MOST = 100
 """How many tagged fields may stand in one place."""
 
 CODES = {

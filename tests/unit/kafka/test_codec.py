@@ -180,7 +180,7 @@ def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str
         (HeartbeatRequest, 4, "ffffffff0f", "longer"),
         (HeartbeatRequest, 4, "ff", "index out of"),
         (HeartbeatRequest, 4, "02 67 00000000 02 6d 00 01 00 7f", "longer than its frame"),
-        (HeartbeatRequest, 4, "02 67 00000000 02 6d 00 e907", "more tagged fields"),
+        (HeartbeatRequest, 4, "02 67 00000000 02 6d 00 65", "more tagged fields"),
         (MetadataRequest, 0, "ffffffff", "topics: null"),
         (MetadataRequest, 1, "7fffffff", "topics: more elements"),
         (MetadataRequest, 1, "00000002 0001 61", "topics: more elements"),
