@@ -72,7 +72,7 @@ class Names:
             case r.Listed():
                 return r.Listed(tuple(each for each in reply.groups if each.group in self._groups))
             case r.Fetched():
-                return replace(reply, offsets=tuple(sorted(reply.offsets)))
+                return replace(reply, offsets=tuple(sorted(row._replace(topic_id="") for row in reply.offsets)))
             case _:
                 return reply
 
@@ -80,13 +80,13 @@ class Names:
 class InMemory:
     """A shard; time passes until whoever listens has an answer."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, names: Names | None = None) -> None:
         self._rig = rig
-        self._names = Names()
+        self.names = names or Names()
         self._tokens: dict[str, int] = {}
 
     def ask(self, caller: str, request: r.Request) -> None:
-        self._tokens[caller] = self._rig.ask(self._names.request(request))
+        self._tokens[caller] = self._rig.ask(self.names.request(request))
 
     def hear(self, caller: str) -> r.Reply:
         token, rig = self._tokens.pop(caller), self._rig
@@ -94,15 +94,15 @@ class InMemory:
             due = rig.shard.next_due_ms
             assert due is not None and due < HEARING_MS * 10, f"{caller} waits for ever"
             rig.pass_ms(max(due - rig.ms, 0))
-        return self._names.reply(rig.replies[token])
+        return self.names.reply(rig.replies[token])
 
 
 class OverWire:
     """A broker; each caller has a connection."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, names: Names | None = None) -> None:
         self._address = address
-        self._names = Names()
+        self.names = names or Names()
         self._wires: dict[str, Wire] = {}
         self._asked: dict[str, r.Request] = {}
 
@@ -111,7 +111,7 @@ class OverWire:
         if wire is None:
             wire = self._wires[caller] = Wire(self._address, "c")
         self._asked[caller] = request
-        message, version = to_wire(self._names.request(request))
+        message, version = to_wire(self.names.request(request))
         wire.send(message, version)
         # Two requests on two connections reach the broker in no order, unless it had time for the first.
         wire.answered(0.03)
@@ -119,7 +119,7 @@ class OverWire:
     def hear(self, caller: str) -> r.Reply:
         asked = self._asked.pop(caller)
         answer = self._wires[caller].receive(response_of(asked))
-        return self._names.reply(from_wire(asked, answer))
+        return self.names.reply(from_wire(asked, answer))
 
     def close(self) -> None:
         for wire in self._wires.values():

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.peer.group_stories import STORIES
-from tests.peer.group_worlds import InMemory, OverWire, Recorded
-from tests.peer.kafka import Peer
+from tests.peer.group_stories import STORIES, assign, join, pair, sync, told
+from tests.peer.group_worlds import InMemory, OverWire, Recorded, World
+from tests.peer.kafka import Peer, tool
 from tests.peer.wire import Wire
-from tests.unit.groups.rig import Rig
+from tests.unit.groups.rig import BOTH, Rig
 from tiered.errors import Code
+from tiered.metadata.groups.records import Record
+from tiered.metadata.groups.requests import (
+    Commit,
+    CommitOffsets,
+    DeleteOffsets,
+    DescribeGroup,
+    FetchOffsets,
+    Joined,
+    Reply,
+    Request,
+)
 from tiered.metadata.groups.settings import GroupSettings
+from tiered.records.batch import encode, header, records
 from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -63,3 +76,84 @@ def test_the_same_script_gets_the_same_answers(peer: Peer, name: str) -> None:
     assert len(ours.lines) == len(theirs.lines) > 4
     for mine, expected in zip(ours.lines, theirs.lines, strict=True):
         assert mine == expected
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+KEPT = ("kept", "kept-static", "kept-simple", "kept-connect")
+
+
+def _written(log: Path) -> list[Record]:
+    """All records of a log file."""
+    raw, at, found = log.read_bytes(), 0, list[Record]()
+    while at + 61 <= len(raw):
+        found += [Record(bytes(each.key or b""), _bytes(each.value)) for each in records(raw, at)]
+        at += header(raw, at).size
+    return found
+
+
+def _bytes(value: object) -> bytes | None:
+    return None if value is None else bytes(memoryview(value))  # type: ignore[arg-type]
+
+
+def _keep(world: World) -> None:
+    """Groups of each kind that end in a settled state."""
+    a, b = pair(world, "kept")
+    assign(world, "kept", a, b)
+    told(world, CommitOffsets("kept", (Commit("t", 0, 7, 2, "note"), Commit("u", 1, 8)), 1, b))
+    for group, instance, kind in (("kept-static", "i", "consumer"), ("kept-connect", "j", "connect")):
+        joined = told(world, join(group, instance=instance, protocols=BOTH, kind=kind), instance)
+        assert isinstance(joined, Joined)
+        given = ((joined.member_id, b"all"),)
+        told(world, sync(group, 1, joined.member_id, instance, kind, given=given), instance)
+    told(world, CommitOffsets("kept-simple", (Commit("t", 0, 5), Commit("t", 1, -1), Commit("t", 2, 2**62))))
+    told(world, CommitOffsets("kept-simple", (Commit("u", 0, 1),), retention_ms=3_600_000_000))
+    told(world, CommitOffsets("kept-simple", (Commit("u", 1, 1),)))
+    told(world, DeleteOffsets("kept-simple", (("u", 1),)))
+
+
+def _settled(world: World) -> list[Reply]:
+    """What administrators and consumers see of them."""
+    asked: list[Request] = [*map(DescribeGroup, KEPT), *(FetchOffsets(group, None) for group in KEPT)]
+    return [told(world, request) for request in asked]
+
+
+def test_what_the_peer_wrote_is_read_as_the_same_groups(peer: Peer) -> None:
+    over = OverWire(peer.address)
+    _keep(over)
+    theirs = _settled(over)
+    over.close()
+    rig = Rig(SETTINGS)
+    rig.log = _written(peer.logs / LOG)
+    rig.reload()
+    assert len(rig.log) > 10
+    assert rig.shard.hard.passed_over == 0
+    assert _settled(InMemory(rig, over.names)) == theirs
+
+
+def test_what_is_written_is_read_by_the_peer_as_the_same_groups() -> None:
+    rig = Rig(SETTINGS)
+    ours = InMemory(rig)
+    _keep(ours)
+    rig.ask(CommitOffsets("kept-simple", (Commit("v", 0, 9, topic_id="AAAAAAAAAAAAAAAAAAAAEA"),)))
+    expected = _settled(ours)
+    batch = encode([(rig.now.wall_ms, key, value, ()) for key, value in rig.log], base_offset=0, leader_epoch=0)
+    with Peer(OPTIONS) as peer:
+        with Wire(peer.address) as wire:
+            _until_coordinating(wire)
+        peer.stop()
+        folder = (peer.logs / LOG).parent
+        for file in folder.glob("0000*"):
+            file.unlink()
+        (peer.logs / LOG).write_bytes(batch)
+        (peer.logs / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        text = tool("dump-log", "--files", str(peer.logs / LOG), "--offsets-decoder")
+        assert text.count("key: {") == len(rig.log)
+        assert '"type":"2","data":{"group":"kept"}' in text
+        assert '"topicId":"AAAAAAAAAAAAAAAAAAAAEA"' in text
+        peer.start()
+        with Wire(peer.address) as wire:
+            _until_coordinating(wire)
+        over = OverWire(peer.address, ours.names)
+        assert _settled(over) == expected
+        over.close()
