@@ -1,0 +1,246 @@
+"""Groups of real clients: they share partitions, come and go, and outlive the broker's deaths without noticing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition as Place
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+
+from tests.e2e.kafka_site import KafkaSite, run
+from tests.e2e.serving import Served
+
+QUICK = "group.initial.rebalance.delay.ms=0"
+PATIENCE = 30.0
+
+
+class Member:
+    """A consumer of librdkafka that tells what it was given and what it read."""
+
+    def __init__(self, address: str, group: str, topic: str, **settings: str) -> None:
+        self.partitions: set[int] = set()
+        self.rebalances = 0
+        self.read: list[str] = []
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest",
+                "enable.auto.commit": "false", "session.timeout.ms": "6000", "heartbeat.interval.ms": "200",
+                "reconnect.backoff.max.ms": "200", "log_level": "0",
+                **{name.replace("_", "."): value for name, value in settings.items()},
+            }
+        )  # fmt: skip
+        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        self.partitions = {place.partition for place in places}
+
+    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.partitions = set()
+
+    def poll(self) -> None:
+        message = self.consumer.poll(0.02)
+        if message is not None and message.error() is None:
+            value = message.value()
+            assert value is not None
+            self.read.append(value.decode())
+
+    def commit(self) -> None:
+        self.consumer.commit(asynchronous=False)
+
+
+def until(members: Sequence[Member], true: Callable[[], bool]) -> None:
+    """All of them poll until it holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, [(member.partitions, member.read) for member in members]
+        for member in members:
+            member.poll()
+
+
+def shared(members: Sequence[Member], count: int) -> bool:
+    """Whether every partition has one owner, and everybody has some."""
+    owned = sorted(p for member in members for p in member.partitions)
+    return owned == list(range(count)) and all(member.partitions for member in members)
+
+
+def produce(address: str, topic: str, values: Sequence[str], partitions: int) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    for number, value in enumerate(values):
+        producer.produce(topic, value.encode(), partition=number % partitions)
+    assert producer.flush(PATIENCE) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Broker:
+    """`tiered serve` at one address, however often it dies; its bucket lies apart from its disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data, self.bucket = directory / "data", directory / "bucket"
+        self.address = f"127.0.0.1:{free_port()}"
+        self.start()
+
+    def start(self) -> None:
+        self.served = Served(
+            self.data, "--kafka", self.address, "--store", f"file://{self.bucket}", "-c", QUICK,
+            "-c", "num.partitions=6",
+        )  # fmt: skip
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.served.process.poll() is None:
+            self.served.stop()
+
+
+def test_members_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
+    """Nothing that was committed is lost, and nobody has to join again."""
+    with Broker(tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("t", 6)])["t"].result(PATIENCE)
+        members = [Member(broker.address, "g", "t") for _ in range(3)]
+        until(members, lambda: shared(members, 6))
+        produce(broker.address, "t", [f"{n}" for n in range(30)], 6)
+        until(members, lambda: sum(len(member.read) for member in members) >= 30)
+        for member in members:
+            member.commit()
+        seen, rebalances = [len(member.read) for member in members], [member.rebalances for member in members]
+        broker.served.stop(signal.SIGKILL)
+        broker.start()
+        produce(broker.address, "t", [f"{n}" for n in range(30, 60)], 6)
+        until(members, lambda: sum(len(member.read) for member in members) >= 60)
+        assert [member.rebalances for member in members] == rebalances
+        assert sorted(int(value) for member in members for value in member.read) == list(range(60))
+        for member, count in zip(members, seen, strict=True):
+            assert len(member.read) > count
+            member.commit()
+        broker.served.stop(signal.SIGKILL)
+        broker.start()
+        for member in members:
+            held = member.consumer.committed([TopicPartition("t", p) for p in member.partitions], timeout=PATIENCE)
+            assert [place.offset for place in held] == [10] * len(member.partitions)
+            member.consumer.close()
+
+
+def test_a_group_comes_back_from_the_bucket_when_the_disk_is_gone(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        produce(broker.address, "t", [f"{n}" for n in range(12)], 6)
+        member = Member(broker.address, "g", "t")
+        until([member], lambda: len(member.read) == 12)
+        member.consumer.commit(offsets=[TopicPartition("t", p, 1) for p in range(6)], asynchronous=False)
+        member.consumer.close()
+        broker.served.stop()
+        assert list((broker.bucket / "groups").rglob("*-*"))
+        shutil.rmtree(broker.data / "log")
+        broker.start()
+        again = Member(broker.address, "g", "t")
+        until([again], lambda: shared([again], 6))
+        held = again.consumer.committed([TopicPartition("t", p) for p in range(6)], timeout=PATIENCE)
+        ends = [again.consumer.get_watermark_offsets(TopicPartition("t", p), timeout=PATIENCE)[1] for p in range(6)]
+        assert [place.offset for place in held] == [min(1, end) for end in ends]
+        again.consumer.close()
+
+
+def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 4)
+
+        def told() -> None:
+            first = Member(site.address, "g", "t", group_instance_id="one")
+            second = Member(site.address, "g", "t", group_instance_id="two")
+            until([first, second], lambda: shared([first, second], 4))
+            held, rebalances = set(first.partitions), second.rebalances
+            first.consumer.close()  # a static member does not leave when it closes
+            again = Member(site.address, "g", "t", group_instance_id="one")
+            until([again, second], lambda: again.partitions == held)
+            assert second.rebalances == rebalances
+            for member in (again, second):
+                member.consumer.close()
+
+        await asyncio.to_thread(told)
+
+    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+
+
+@pytest.mark.timeout(90)
+def test_members_come_and_go(tmp_path: Path) -> None:
+    """Up to five share ten partitions; each that leaves, or is gone without a word, leaves its share to the others."""
+
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 10)
+        members: list[AIOKafkaConsumer] = []
+
+        async def even() -> None:
+            """Everybody has a share, every partition one owner."""
+            while True:
+                owned = sorted(place.partition for member in members for place in member.assignment())
+                if owned == list(range(10)) and all(member.assignment() for member in members):
+                    return
+                await asyncio.sleep(0.01)
+
+        for _ in range(5):
+            member = AIOKafkaConsumer(
+                "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=6000, heartbeat_interval_ms=100,
+                enable_auto_commit=False, metadata_max_age_ms=60_000,
+            )  # fmt: skip
+            await member.start()
+            members.append(member)
+            await even()
+        await members.pop(0).stop()
+        await even()
+        lost = members.pop()
+        lost._coordinator._heartbeat_task.cancel()  # no word any more: its session has to run out
+        lost._coordinator._coordination_task.cancel()
+        await even()
+        place = Place("t", 3)
+        holder = next(member for member in members if place in member.assignment())
+        await holder.commit({place: 5})
+        assert await holder.committed(place) == 5
+        for member in members:
+            await member.stop()
+        await lost.stop()
+
+    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+
+
+def test_who_comes_later_goes_on_where_the_group_stopped(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 2)
+
+        def told() -> None:
+            producer = KafkaProducer(bootstrap_servers=site.address)
+            for number in range(20):
+                producer.send("t", b"%d" % number, partition=number % 2).get(PATIENCE)
+            producer.close()
+            read: list[int] = []
+            for count in (8, 12):
+                consumer = KafkaConsumer(
+                    "t", bootstrap_servers=site.address, group_id="g", auto_offset_reset="earliest",
+                    enable_auto_commit=False, max_poll_records=1,
+                )  # fmt: skip
+                for _ in range(count):
+                    read.append(int(next(consumer).value))
+                    consumer.commit()
+                consumer.close()
+            assert sorted(read) == list(range(20))
+
+        await asyncio.to_thread(told)
+
+    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
