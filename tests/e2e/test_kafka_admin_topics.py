@@ -1,0 +1,237 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and their like over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.e2e.site import batch
+from tiered.errors import Code
+from tiered.ports import FileSlice
+from tiered.records.batch import records
+from tiered_api.kafka.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tiered_api.kafka.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tiered_api.kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tiered_api.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from tiered_api.kafka.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from tiered_api.kafka.schema import ZERO_ID
+
+
+def wish(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
+    given = [CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
+    return CreatableTopic(name, partitions, copies, configs=given)
+
+
+def assigned(name: str, replicas: dict[int, list[int]], partitions: int = -1) -> CreatableTopic:
+    given = [CreatableReplicaAssignment(number, brokers) for number, brokers in replicas.items()]
+    return CreatableTopic(name, partitions, -1, given)
+
+
+async def create(client: Client, version: int, *topics: CreatableTopic, only: bool = False) -> CreateTopicsResponse:
+    return await client.ask(CreateTopicsRequest(list(topics), 5_000, only), version, CreateTopicsResponse)
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        defaults = wish("d") if version >= 4 else wish("d", 3, 1)
+        answer = await create(client, version, wish("t", 2, 1, retention_ms="5000"), defaults)
+        assert [(topic.name, topic.error_code, topic.error_message) for topic in answer.topics] == [
+            ("t", 0, None),
+            ("d", 0, None),
+        ]
+        for name, count in (("t", 2), ("d", 3)):
+            for number in range(count):
+                assert (await site.node.replica(name, number).append(batch([b"v"]))).base_offset == 0
+        first = answer.topics[0]
+        assert first.topic_id == (site.node.image.topics["t"].topic_id if version >= 7 else ZERO_ID)
+        if version >= 5:
+            assert (first.num_partitions, first.replication_factor, answer.topics[1].num_partitions) == (2, 1, 3)
+            shown = {config.name: (config.value, config.config_source) for config in first.configs or ()}
+            assert shown["retention.ms"] == ("5000", 1) and shown["cleanup.policy"] == ("delete", 5)
+            assert {"min.cleanable.dirty.ratio", "preallocate", "leader.replication.throttled.replicas"} <= shown.keys()
+
+    run(tmp_path, story, num_partitions=3)
+
+
+def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        await site.create("old")
+        wishes = {
+            Code.TOPIC_ALREADY_EXISTS: wish("old"),
+            Code.INVALID_TOPIC_EXCEPTION: wish("b/d"),
+            Code.INVALID_PARTITIONS: wish("none", 0),
+            Code.INVALID_REPLICATION_FACTOR: wish("copies", 1, 2),
+            Code.INVALID_CONFIG: wish("config", retention_ms="much"),
+            Code.INVALID_REPLICA_ASSIGNMENT: assigned("gap", {0: [1], 2: [1]}),
+            Code.INVALID_REQUEST: assigned("both", {0: [1]}, 1),
+        }
+        good = [wish("good"), assigned("hand", {1: [1], 0: [1]}), wish("compacted", min_cleanable_dirty_ratio="0.1")]
+        answer = await create(client, 7, *wishes.values(), *good)
+        expected = [code.number for code in wishes] + [0, 0, 0]
+        assert [topic.error_code for topic in answer.topics] == expected
+        assert all(topic.error_message and topic.configs == [] for topic in answer.topics[: len(wishes)])
+        assert set(site.node.image.topics) == {"old", "good", "hand", "compacted"}
+        assert len(site.node.image.topics["hand"].partitions) == 2
+
+        more = await create(client, 7, wish("x"), wish("y"), wish("x"), wish("c", cleanup_policy="compact"),
+                            wish("u", bogus="1"), wish("n", retention_ms=None))  # fmt: skip
+        codes = {topic.name: Code((topic.error_code, False)).name for topic in more.topics}
+        assert codes == {"x": "INVALID_REQUEST", "y": "NONE"} | dict.fromkeys("cun", "INVALID_CONFIG")
+        why = {topic.name: topic.error_message or "" for topic in more.topics}
+        assert "not built yet" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
+
+    run(tmp_path, story)
+
+
+def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        answer = await create(await site.client(), 7, wish("t", 2, 1), wish("b/d"), only=True)
+        assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
+        assert not site.node.image.topics and not site.node.replicas()
+
+    run(tmp_path, story)
+
+
+def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        before = site.node.image.slot
+        answer = await create(await site.client(), 7, *(wish(f"t.{number}_x") for number in range(300)))
+        assert not any(topic.error_code for topic in answer.topics) and len(site.node.replicas()) == 300
+        assert site.node.image.slot == before + 1
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        for name in "abc":
+            await site.create(name)
+        ids = {name: site.node.image.topics[name].topic_id for name in "abc"}
+        client = await site.client()
+        if version < 6:
+            request = DeleteTopicsRequest(topic_names=["a", "no", "a", "b"], timeout_ms=5_000)
+            expected = [("a", 42), ("no", 3), ("b", 0)]
+        else:
+            both = DeleteTopicState("c", ids["c"])
+            named = [DeleteTopicState("a"), DeleteTopicState("no"), DeleteTopicState(None, ids["b"])]
+            unknown = DeleteTopicState(None, "A" * 21 + "Q")
+            request = DeleteTopicsRequest(topics=[*named, both, unknown], timeout_ms=5_000)
+            expected = [("a", 0), ("no", 3), ("b", 0), ("c", 42), (None, 100)]
+        answer = await client.ask(request, version, DeleteTopicsResponse)
+        assert [(each.name, each.error_code) for each in answer.responses] == expected
+        gone = {each.name for each in answer.responses if not each.error_code}
+        assert set(site.node.image.topics) == set("abc") - gone
+        if version >= 6:
+            assert [each.topic_id for each in answer.responses][:3] == [ids["a"], ZERO_ID, ids["b"]]
+
+    run(tmp_path, story)
+
+
+def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
+        answer = await (await site.client()).ask(request, 6, DeleteTopicsResponse)
+        assert answer.responses[0].error_code == Code.TOPIC_DELETION_DISABLED.number
+        assert "t" in site.node.image.topics
+
+    run(tmp_path, story, delete_topic_enable=False)
+
+
+def test_topics_grow(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        for name in "abc":
+            await site.create(name, 2)
+        client = await site.client()
+        wanted = [
+            CreatePartitionsTopic("a", 4, None),
+            CreatePartitionsTopic("b", 3, [CreatePartitionsAssignment([1])]),
+            CreatePartitionsTopic("c", 2, None),
+            CreatePartitionsTopic("no", 2, None),
+            CreatePartitionsTopic("c", 9, None),
+        ]
+        for only, sizes in ((True, [2, 2, 2]), (False, [4, 3, 2])):
+            answer = await client.ask(CreatePartitionsRequest(wanted, 5_000, only), 3, CreatePartitionsResponse)
+            assert [(each.name, each.error_code) for each in answer.results] == [
+                ("a", 0),
+                ("b", 0),
+                ("c", 42),
+                ("no", 3),
+            ]
+            assert [len(site.node.image.topics[name].partitions) for name in "abc"] == sizes
+        await site.node.replica("a", 3).append(batch([b"v"]))
+        wrong = [CreatePartitionsTopic("a", 4, None), CreatePartitionsTopic("b", 4, [CreatePartitionsAssignment([9])])]
+        answer = await client.ask(CreatePartitionsRequest(wrong, 5_000), 3, CreatePartitionsResponse)
+        assert [each.error_code for each in answer.results] == [37, 39]
+
+    run(tmp_path, story)
+
+
+def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 2)
+        for number in range(2):
+            await site.node.replica("t", number).append(batch([b"%d" % n for n in range(10)]))
+        client = await site.client()
+
+        async def delete(*wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
+            partitions = [DeleteRecordsPartition(number, offset) for number, offset in wanted]
+            request = DeleteRecordsRequest([DeleteRecordsTopic("t", partitions)], 5_000)
+            answer = await client.ask(request, 2, DeleteRecordsResponse)
+            return [(each.partition_index, each.low_watermark, each.error_code) for each in answer.topics[0].partitions]
+
+        assert await delete((0, 4), (1, -1), (9, 0)) == [(0, 4, 0), (1, 10, 0), (9, -1, 3)]
+        assert await delete((0, 11), (0, -2), (0, 2)) == [(0, -1, 1), (0, -1, 1), (0, 4, 0)]
+        replica = site.node.replica("t", 0)
+        assert replica.log_start_offset == 4
+        manifest = await site.node.cold.manifests.load(replica.pid)
+        assert manifest is not None and manifest.log_start_offset == 4, "answered when it is in the bucket"
+        fetched = await replica.read(4, 1 << 20)
+        assert isinstance(fetched.data, FileSlice)
+        held = fetched.data.file.pread(fetched.data.start, fetched.data.length)
+        assert [record.offset for record in records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
+
+    run(tmp_path, story)
+
+
+def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        client = await site.client()
+        wanted = [TopicPartitions("t", [0, 7]), TopicPartitions("no", [0])]
+        for version in range(3):
+            answer = await client.ask(ElectLeadersRequest(0, wanted), version, ElectLeadersResponse)
+            codes = [[each.error_code for each in topic.partition_result] for topic in answer.replica_election_results]
+            assert codes == [[Code.ELECTION_NOT_NEEDED.number, 3], [3]] and answer.error_code == 0
+        unknown = await client.ask(ElectLeadersRequest(5, wanted), 2, ElectLeadersResponse)
+        assert unknown.error_code == Code.INVALID_REQUEST.number
+        moving = await client.ask(ListPartitionReassignmentsRequest(), 0, ListPartitionReassignmentsResponse)
+        assert (moving.error_code, moving.error_message, moving.topics) == (0, None, [])
+
+    run(tmp_path, story)
