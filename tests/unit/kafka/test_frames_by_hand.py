@@ -1,0 +1,218 @@
+"""Produce and Fetch are read and written by hand: held against the codec, and shown hostile bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from tests.fuzz_frames import SECONDS_MOST, mutated
+from tests.unit.kafka.values import Drawn
+from tiered_api.kafka import fetch_frames, headers, produce_frames
+from tiered_api.kafka.codec import Malformed, encode
+from tiered_api.kafka.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tiered_api.kafka.schema import Message
+from tiered_api.kafka.wire import ELEMENTS_MOST, id_raw, varint
+
+PRODUCE, FETCH = range(3, 14), range(4, 19)
+SEEDS = range(12)
+SIZE = Struct(">i")
+Parse = Callable[[memoryview, int, int], Any]
+
+
+def echo(version: int, flexible: int, name: str, topic_id: str) -> bytes:
+    """A topic as it stands in requests and answers."""
+    if version >= 13:
+        return id_raw(topic_id)
+    raw = name.encode()
+    return (varint(len(raw) + 1) if version >= flexible else len(raw).to_bytes(2, "big")) + raw
+
+
+def framed(key: int, version: int, body: bytes) -> bytes:
+    """A whole answer, from its length on."""
+    head = headers.response_header(key, version, 77)
+    return SIZE.pack(len(head) + len(body)) + head + body
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_produce_requests_are_what_the_codec_says(version: int) -> None:
+    for seed in SEEDS:
+        asked: ProduceRequest = Drawn(seed).message(ProduceRequest, version)
+        frame = b"head" + tags(version, 9) + encode(asked, version)
+        read = produce_frames.parse(memoryview(frame), version, 4)
+        assert read[:3] == (asked.transactional_id, asked.acks, asked.timeout_ms)
+        assert [(topic.echo, topic.name, topic.parts) for topic in read.topics] == [
+            (
+                echo(version, 9, topic.name, topic.topic_id),
+                "" if version >= 13 else topic.name,
+                [(part.index, part.records) for part in topic.partition_data],
+            )
+            for topic in asked.topic_data
+        ]
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_the_records_of_one_partition_are_found_again(version: int) -> None:
+    records = bytes(range(61)) * 5
+    asked = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(3, records)])])
+    frame = memoryview(tags(version, 9) + encode(asked, version))
+    head = produce_frames.parse(frame, version, 0).head
+    assert bytes(produce_frames.only_records(frame, version, head) or b"") == records
+    assert produce_frames.only_records(frame[:-1], version, head) is None
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_produce_answers_are_what_the_codec_says(version: int) -> None:
+    for seed in SEEDS:
+        draw = Drawn(seed)
+        answer: ProduceResponse = draw.message(ProduceResponse, version)
+        answer.throttle_time_ms, answer.node_endpoints = 0, []
+        for topic in answer.responses:
+            topic.partition_responses = [produced(draw, version, each) for each in topic.partition_responses]
+        topics = [
+            (echo(version, 9, topic.name, topic.topic_id), [outcome(each) for each in topic.partition_responses])
+            for topic in answer.responses
+        ]
+        assert produce_frames.answer(version, 77, topics) == framed(0, version, encode(answer, version))
+
+
+def produced(draw: Drawn, version: int, drawn: PartitionProduceResponse) -> PartitionProduceResponse:
+    """What we answer with: no leaders, errors only where something went wrong."""
+    fields = (drawn.index, drawn.error_code, drawn.base_offset, drawn.log_append_time_ms, drawn.log_start_offset)
+    if not drawn.error_code:
+        return PartitionProduceResponse(*fields)
+    errors = [BatchIndexAndErrorMessage(each.batch_index, "why") for each in drawn.record_errors]
+    return PartitionProduceResponse(*fields, errors, drawn.error_message)
+
+
+def outcome(part: PartitionProduceResponse) -> produce_frames.Outcome:
+    errors = tuple((each.batch_index, each.batch_index_error_message or "") for each in part.record_errors)
+    fields = (part.index, part.error_code, part.base_offset, part.log_append_time_ms, part.log_start_offset)
+    return produce_frames.Outcome(*fields, part.error_message, errors)
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_a_template_makes_the_same_answer(version: int) -> None:
+    topic = echo(version, 9, "orders", "x" * 21 + "w")
+    whole = produce_frames.answer(version, 77, [(topic, [produce_frames.Outcome(5, 0, 6, 7, 8)])])
+    assert produce_frames.Template(version, topic, 5).fill(77, 6, 7, 8) == whole
+
+
+@pytest.mark.parametrize("version", FETCH)
+def test_fetch_requests_are_what_the_codec_says(version: int) -> None:
+    for seed in SEEDS:
+        asked: FetchRequest = Drawn(seed).message(FetchRequest, version)
+        frame = b"head" + tags(version, 12) + encode(asked, version)
+        read = fetch_frames.parse(memoryview(frame), version, 4)
+        session = (asked.session_id, asked.session_epoch)
+        limits = (asked.max_wait_ms, asked.min_bytes, asked.max_bytes)
+        assert read[:6] == (*limits, asked.isolation_level == 1, *session)
+        assert [tuple(topic) for topic in read.topics] == [
+            (
+                echo(version, 12, topic.topic, topic.topic_id),
+                "" if version >= 13 else topic.topic,
+                [
+                    (part.partition, part.fetch_offset, part.partition_max_bytes, part.current_leader_epoch)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in asked.topics
+        ]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("version", FETCH)
+def test_fetch_answers_are_what_the_codec_says(version: int, committed: bool) -> None:
+    for seed in SEEDS:
+        answer: FetchResponse = Drawn(seed).message(FetchResponse, version)
+        answer.throttle_time_ms, answer.session_id, answer.node_endpoints = 0, 0, []
+        answer.responses = [fetched(each, committed) for each in answer.responses]
+        topics = [
+            (echo(version, 12, topic.topic, topic.topic_id), [found(each) for each in topic.partitions])
+            for topic in answer.responses
+        ]
+        pieces = fetch_frames.answer(
+            version, 77, topics, len(topics), read_committed=committed, code=answer.error_code if version >= 7 else 0
+        )
+        made = b"".join(piece for piece in pieces if isinstance(piece, bytes))
+        assert made == framed(1, version, encode(answer, version))
+
+
+def fetched(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicResponse:
+    """What we answer with: no leaders, no other replicas, no transactions."""
+    parts = [
+        PartitionData(
+            partition_index=each.partition_index,
+            error_code=each.error_code,
+            high_watermark=each.high_watermark,
+            last_stable_offset=each.last_stable_offset,
+            log_start_offset=each.log_start_offset,
+            aborted_transactions=[] if committed else None,
+            records=each.records or b"",
+        )
+        for each in topic.partitions
+    ]
+    return FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+
+
+def found(part: PartitionData) -> fetch_frames.Found:
+    offsets = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
+    return fetch_frames.Found(part.partition_index, part.error_code, *offsets, part.records)
+
+
+def tags(version: int, flexible: int) -> bytes:
+    """Of the header: where the parsers begin."""
+    return b"\0" if version >= flexible else b""
+
+
+PARSERS = [
+    *((produce_frames.parse, ProduceRequest, 9, version) for version in PRODUCE),
+    *((fetch_frames.parse, FetchRequest, 12, version) for version in FETCH),
+]
+
+
+@pytest.mark.parametrize(("parse", "table", "flexible", "version"), PARSERS)
+def test_hostile_requests_are_read_or_malformed(
+    parse: Parse, table: type[Message], flexible: int, version: int
+) -> None:
+    draw = Random(version)
+    for seed in SEEDS:
+        body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
+        for frame in [mutated(draw, body) for _ in range(25)]:
+            before = time.process_time()
+            with suppress(Malformed):
+                parse(memoryview(frame), version, 0)
+            assert time.process_time() - before < SECONDS_MOST, frame.hex()
+
+
+@pytest.mark.parametrize(("parse", "table", "flexible", "version"), PARSERS)
+def test_a_part_of_a_request_is_malformed(parse: Parse, table: type[Message], flexible: int, version: int) -> None:
+    for seed in SEEDS:
+        body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
+        for size in range(0, len(body), 1 + len(body) // 50):
+            with pytest.raises(Malformed):
+                parse(memoryview(body[:size]), version, 0)
+
+
+def test_topics_without_partitions_are_bounded_too() -> None:
+    empty = SIZE.pack(ELEMENTS_MOST) + bytes(6) * ELEMENTS_MOST
+    with pytest.raises(Malformed, match="more than"):
+        produce_frames.parse(memoryview(b"\xff\xff\0\1" + bytes(4) + empty), 7, 0)
+    head = b"\xff" * 4 + bytes(12) + b"\0"
+    with pytest.raises(Malformed, match="more than"):
+        fetch_frames.parse(memoryview(head + empty), 4, 0)
+    with pytest.raises(Malformed, match="more than"):
+        fetch_frames.parse(memoryview(head + bytes(8) + bytes(4) + empty), 7, 0)
