@@ -12,12 +12,13 @@ from tiered_api.http.request import Request
 from tiered_api.http.routing import Handler, Query, Route, Table
 from tiered_api.http.v2 import produce as v2_produce
 from tiered_api.http.v2 import topics as v2
-from tiered_api.http.v3 import clusters, configs, partitions, topics
+from tiered_api.http.v3 import clusters, configs, groups, partitions, topics
 from tiered_api.http.v3 import produce as v3_produce
 
 CLUSTER = "/v3/clusters/{cluster}"
 TOPIC = f"{CLUSTER}/topics/{{topic}}"
 PARTITION = f"{TOPIC}/partitions/{{partition}}"
+GROUP = f"{CLUSTER}/consumer-groups/{{group}}"
 JSON = (media.JSON,)
 V2_ANSWERS = (media.V2, media.JSON)
 V2_BODIES = tuple(v2_produce.FORMS)
@@ -88,7 +89,6 @@ V3_CLUSTER = (
     _get("/v3/clusters", clusters.list_clusters, "List"),
     _get(CLUSTER, clusters.get_cluster, "Object"),
     _get(f"{CLUSTER}/acls", clusters.list_acls, "List"),
-    _get(f"{CLUSTER}/consumer-groups", clusters.list_consumer_groups, "List"),
     _get(f"{CLUSTER}/brokers", clusters.list_brokers, "List"),
     _get(f"{CLUSTER}/brokers/{{broker}}", clusters.get_broker, "Object"),
     _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", clusters.list_broker_replicas, "List"),
@@ -141,7 +141,23 @@ V3_TOPICS = (
     _send("POST", f"{TOPIC}/records:batch", v3_produce.produce_batch, "BatchV3", "BatchReportV3", 207),
 )
 
-ROUTES = (*OPERATIONS, *RECORDS, *V2, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS)
+V3_GROUPS = (
+    _get(f"{CLUSTER}/consumer-groups", groups.list_consumer_groups, "List"),
+    _get(GROUP, groups.get_consumer_group, "Object"),
+    _get(f"{GROUP}/consumers", groups.list_consumers, "List"),
+    _get(f"{GROUP}/consumers/{{consumer}}", groups.get_consumer, "Object"),
+    _get(f"{GROUP}/consumers/{{consumer}}/assignments", groups.list_assignments, "List"),
+    _get(
+        f"{GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition}}",
+        groups.get_assignment,
+        "Object",
+    ),
+    _get(f"{GROUP}/lags", groups.list_lags, "List"),
+    _get(f"{GROUP}/lags/{{topic}}/partitions/{{partition}}", groups.get_lag, "Object"),
+    _get(f"{GROUP}/lag-summary", groups.get_lag_summary, "Object"),
+)
+
+ROUTES = (*OPERATIONS, *RECORDS, *V2, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
 
 
 async def openapi(request: Request) -> web.StreamResponse:

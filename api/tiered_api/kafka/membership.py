@@ -139,7 +139,7 @@ class Member:
         got = await self._client.metadata(names)
         counts = {topic.name or "": len(topic.partitions) for topic in got.topics if not topic.error_code}
         return [
-            SyncGroupRequestAssignment(member_id=member, assignment=_written(partitions))
+            SyncGroupRequestAssignment(member_id=member, assignment=write_assignment(partitions))
             for member, partitions in by_range(wishes, counts).items()
         ]
 
@@ -207,7 +207,8 @@ def _read_topics(data: bytes) -> list[str]:
         return []
 
 
-def _written(partitions: Iterable[TopicPartition]) -> bytes:
+def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """The reverse of `read_assignment`."""
     topics: dict[str, AssignedTopic] = {}
     for name, number in partitions:
         topics.setdefault(name, AssignedTopic(topic=name)).partitions.append(number)

@@ -43,12 +43,6 @@ async def list_acls(request: Request) -> web.StreamResponse:
     return as_json(listing(request, "KafkaAcl", []))
 
 
-async def list_consumer_groups(request: Request) -> web.StreamResponse:
-    """The consumer groups: none, for nothing can form them yet."""
-    cluster(request)
-    return as_json(listing(request, "KafkaConsumerGroup", []))
-
-
 def broker_of_path(request: Request) -> BrokerImage:
     """The broker that the path names; HttpError 404 when there is none."""
     number = request.number("broker")

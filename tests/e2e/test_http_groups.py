@@ -1,0 +1,89 @@
+"""Consumer groups over REST v3, beside a member that the coordinator knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.http_site import Site, run
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.metadata.groups.requests import Commit, CommitOffsets, Joined, JoinGroup, SyncGroup
+from tiered_api.kafka.membership import write_assignment
+
+GROUP = "readers"
+
+
+async def joined(site: Site, *mine: TopicPartition) -> str:
+    """A group of one member that has these partitions; its id."""
+    ask = site.node.coordinators.ask
+    join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
+    first: Joined = await ask(GROUP, join)
+    assert first.code is Code.MEMBER_ID_REQUIRED
+    again = JoinGroup(GROUP, first.member_id, None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
+    got: Joined = await ask(GROUP, again)
+    sync = SyncGroup(GROUP, got.generation, got.member_id, assignments=((got.member_id, write_assignment(mine)),))
+    assert (await ask(GROUP, sync)).code is Code.NONE
+    offsets = tuple(Commit(topic, partition, 2 + partition) for topic, partition in mine)
+    assert (await ask(GROUP, CommitOffsets(GROUP, offsets, got.generation, got.member_id))).codes[0] is Code.NONE
+    return got.member_id
+
+
+async def fill(site: Site) -> None:
+    """A topic of two partitions with five records each."""
+    await site.create("t", partitions=2)
+    for partition in (0, 1):
+        await site.produce("t", *map(str, range(5)), partition=partition)
+
+
+def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await fill(site)
+        member = await joined(site, TopicPartition("t", 0), TopicPartition("t", 1))
+
+        async def get(path: str) -> Any:
+            answer = await site.get(f"{site.cluster}/consumer-groups{path}")
+            assert answer.status == 200, answer
+            return answer.json
+
+        (listed,) = (await get(""))["data"]
+        group = await get(f"/{GROUP}")
+        assert listed == group
+        shown = {name: group[name] for name in ("state", "type", "partition_assignor", "is_simple")}
+        assert shown == {"state": "STABLE", "type": "CLASSIC", "partition_assignor": "range", "is_simple": False}
+        (consumer,) = (await get(f"/{GROUP}/consumers"))["data"]
+        assert consumer == await get(f"/{GROUP}/consumers/{member}")
+        assert (consumer["consumer_id"], consumer["client_id"], consumer["instance_id"]) == (member, "app", None)
+        assigned = (await get(f"/{GROUP}/consumers/{member}/assignments"))["data"]
+        assert [(each["topic_name"], each["partition_id"]) for each in assigned] == [("t", 0), ("t", 1)]
+        assert assigned[1] == await get(f"/{GROUP}/consumers/{member}/assignments/t/partitions/1")
+        lags = (await get(f"/{GROUP}/lags"))["data"]
+        assert [(each["current_offset"], each["log_end_offset"], each["lag"]) for each in lags] == [
+            (2, 5, 3),
+            (3, 5, 2),
+        ]
+        assert lags[0] == await get(f"/{GROUP}/lags/t/partitions/0")
+        assert lags[0]["consumer_id"] == member
+        summary = await get(f"/{GROUP}/lag-summary")
+        assert (summary["total_lag"], summary["max_lag"], summary["max_lag_partition_id"]) == (5, 3, 0)
+        assert summary["max_lag_consumer_id"] == member
+
+    run(tmp_path, story)
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        groups = f"{site.cluster}/consumer-groups"
+        assert (await site.get(groups)).json["data"] == []
+        await fill(site)
+        await joined(site, TopicPartition("t", 0))
+        for path, code in {
+            "/nobody": 40405,
+            "/nobody/lags": 40405,
+            f"/{GROUP}/consumers/x": 404,
+            f"/{GROUP}/lags/t/partitions/1": 40403,
+        }.items():
+            answer = await site.get(groups + path)
+            assert (answer.status, answer.json["error_code"]) == (404, code), path
+
+    run(tmp_path, story)
