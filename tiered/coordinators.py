@@ -154,8 +154,8 @@ class Coordinators:
                     )
                 )  # fmt: skip
             except Refused as refused:
-                if refused.code is not Code.TOPIC_ALREADY_EXISTS:
-                    raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {refused.why}") from None
+                # That it exists already means: who asked for it went away, and it is not committed yet.
+                raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {refused.why}") from None
 
     def troubles(self) -> dict[str, str]:
         """Partitions whose groups cannot be served, with the reason."""

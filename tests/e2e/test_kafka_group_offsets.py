@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.group_calls import NOBODY, QUICK, commit, committed, versions
-from tests.e2e.kafka_site import KafkaSite, run
-from tiered.errors import Code
+from tests.e2e.kafka_site import KafkaSite, run, until
+from tiered.errors import Code, Refused
 from tiered.metadata.requests import DeleteTopic
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.messages.offset_commit import (
     OffsetCommitResponse,
 )
@@ -111,5 +113,21 @@ def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
         assert await committed(client, "g") == -1
         answer = await client.ask(OffsetDeleteRequest("nobody", [asked]), 0, OffsetDeleteResponse)
         assert (answer.error_code, answer.topics) == (Code.GROUP_ID_NOT_FOUND.number, [])
+
+    run(tmp_path, story, **QUICK)
+
+
+def test_who_leaves_while_the_offsets_topic_is_made_costs_the_next_one_a_retry_at_most(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        leaving = asyncio.ensure_future(site.node.coordinators.partition_for("g"))
+        await asyncio.sleep(0)  # one turn: it has asked for the topic now
+        leaving.cancel()
+        with pytest.raises(Refused) as refused:
+            await site.node.coordinators.partition_for("g")
+        assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
+        await until(lambda: OFFSETS_TOPIC in site.node.image.topics)
+        assert (
+            0 <= await site.node.coordinators.partition_for("g") < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
+        )
 
     run(tmp_path, story, **QUICK)
