@@ -1,0 +1,231 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.kafka_site import Client, KafkaSite, run
+from tiered.config import broker_rows, topic_rows
+from tiered.errors import Code
+from tiered.metadata.config_layers import Source
+from tiered_api.kafka.config_resources import Kind
+from tiered_api.kafka.messages import alter_configs, incremental_alter_configs
+from tiered_api.kafka.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from tiered_api.kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from tiered_api.kafka.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tiered_api.kafka.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC, BROKER = Kind.TOPIC, Kind.BROKER
+DEFAULT, STATIC, ALL_BROKERS = Source.DEFAULT_CONFIG, Source.STATIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+
+
+async def described(client: Client, kind: int, name: str, *keys: str, version: int = 4) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(kind, name, list(keys) or None)
+    request = DescribeConfigsRequest([resource], include_synonyms=True, include_documentation=True)
+    (result,) = (await client.ask(request, version, DescribeConfigsResponse)).results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+async def one(client: Client, kind: int, name: str, key: str) -> DescribeConfigsResourceResult:
+    (found,) = (await described(client, kind, name, key)).configs
+    return found
+
+
+def trail(shown: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
+    """Its synonyms, the strongest first."""
+    return [(each.name, each.value, each.source) for each in shown.synonyms]
+
+
+async def change(
+    client: Client, kind: int, name: str, *edits: tuple[str, int, str | None], only: bool = False
+) -> tuple[int, str | None]:
+    """IncrementalAlterConfigs of one resource: its code and its words."""
+    configs = [incremental_alter_configs.AlterableConfig(*edit) for edit in edits]
+    resource = incremental_alter_configs.AlterConfigsResource(kind, name, configs)
+    request = IncrementalAlterConfigsRequest([resource], only)
+    (result,) = (await client.ask(request, 1, IncrementalAlterConfigsResponse)).responses
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result.error_code, result.error_message
+
+
+def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", segment_bytes="4096")
+        client = await site.client()
+        for version in range(1, 5):
+            result = await described(client, TOPIC, "t", version=version)
+            assert (result.error_code, {each.name for each in result.configs}) == (0, set(topic_rows()))
+            assert all(each.synonyms and not each.read_only and not each.is_sensitive for each in result.configs)
+            assert all(bool(each.documentation) == (version >= 3) for each in result.configs)
+            types = {each.name: each.config_type for each in result.configs}
+            names = ("preallocate", "compression.type", "segment.bytes", "retention.ms", "cleanup.policy",
+                     "min.cleanable.dirty.ratio")  # fmt: skip
+            assert [types[name] for name in names] == ([1, 2, 3, 5, 7, 6] if version >= 3 else [0] * 6)
+        shown = await one(client, TOPIC, "t", "segment.bytes")
+        assert (shown.value, shown.config_source) == ("4096", Source.DYNAMIC_TOPIC_CONFIG)
+        assert trail(shown) == [("segment.bytes", "4096", 1), ("log.segment.bytes", "1073741824", DEFAULT)]
+        whole = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "t", None)])
+        (plain,) = (await client.ask(whole, 4, DescribeConfigsResponse)).results
+        assert not any(each.synonyms or each.documentation for each in plain.configs)
+
+    run(tmp_path, story)
+
+
+def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        result = await described(client, BROKER, "1")
+        shown = {each.name: each for each in result.configs}
+        assert set(broker_rows()) | {"broker.id", "log.dirs", "log.dir"} == shown.keys()
+        assert {"num.partitions", "default.replication.factor", "auto.create.topics.enable"} <= shown.keys()
+        assert shown["log.dirs"].value == str(tmp_path) and shown["broker.id"].value == "1"
+        partitions = shown["num.partitions"]
+        assert (partitions.value, partitions.config_source, partitions.read_only) == ("7", STATIC, True)
+        assert not shown["log.retention.ms"].read_only and not shown["max.connections"].read_only
+        assert (await described(client, BROKER, "")).configs == []
+        wanted = [
+            (BROKER, "9", 42),
+            (BROKER, "x", 42),
+            (99, "1", 42),
+            (TOPIC, "no", 3),
+            (TOPIC, "b/d", 17),
+            (TOPIC, "", 17),
+        ]
+        for kind, name, code in wanted:
+            missing = await described(client, kind, name)
+            assert (missing.error_code, missing.configs) == (code, []) and missing.error_message
+
+    run(tmp_path, story, num_partitions=7)
+
+
+def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        client, name = await site.client(), "log.retention.ms"
+        assert await change(client, BROKER, "", (name, SET, "86400000")) == (0, None)
+        assert await change(client, BROKER, "1", (name, SET, "86400001")) == (0, None)
+        defaults = [(name, "86400000", ALL_BROKERS), (name, "604800000", DEFAULT)]
+        assert trail(await one(client, BROKER, "1", name)) == [(name, "86400001", 2), *defaults]
+        assert trail(await one(client, TOPIC, "t", "retention.ms")) == [(name, "86400001", 2), *defaults]
+        assert trail(await one(client, BROKER, "", name)) == defaults[:1]
+        assert site.node.replica("t", 0).config.retention_ms == 86_400_001
+        assert await change(client, BROKER, "1", (name, DELETE, None)) == (0, None)
+        assert (await one(client, TOPIC, "t", "retention.ms")).config_source == ALL_BROKERS
+        for key, value in (("num.partitions", "3"), ("bogus", "3"), (name, "much")):
+            code, why = await change(client, BROKER, "1", (key, SET, value))
+            assert code == Code.INVALID_REQUEST.number and key in (why or "")
+        assert (await change(client, BROKER, "9", (name, SET, "1")))[0] == Code.INVALID_REQUEST.number
+
+    run(tmp_path, story)
+
+
+def test_single_settings_of_a_topic_change_and_the_rest_stays(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", segment_bytes="4096")
+        client, throttled = await site.client(), "leader.replication.throttled.replicas"
+        assert await change(client, TOPIC, "t", ("retention.ms", SET, "5"), only=True) == (0, None)
+        assert replica.config.retention_ms != 5
+        edits = (("retention.ms", SET, "5"), ("segment.bytes", DELETE, None), (throttled, APPEND, "0:1,1:1"))
+        assert await change(client, TOPIC, "t", *edits) == (0, None)
+        assert site.node.image.topics["t"].configs == {"retention.ms": "5", throttled: "0:1,1:1"}
+        assert (replica.config.retention_ms, replica.config.segment_bytes) == (5, 1 << 30)
+        assert await change(client, TOPIC, "t", (throttled, SUBTRACT, "0:1,7:7")) == (0, None)
+        assert (await one(client, TOPIC, "t", throttled)).value == "1:1"
+        assert await change(client, TOPIC, "t", (throttled, APPEND, "1:1,2:1")) == (0, None)
+        assert (await one(client, TOPIC, "t", throttled)).value == "1:1,2:1"
+        before = site.node.image.topics["t"].configs
+        refused = [
+            (("retention.ms", SET, "much"), Code.INVALID_CONFIG),
+            (("retention.ms", SET, None), Code.INVALID_REQUEST),
+            (("retention.ms", APPEND, "5"), Code.INVALID_CONFIG),
+            (("retention.ms", 7, "5"), Code.INVALID_REQUEST),
+            (("bogus", SET, "5"), Code.INVALID_CONFIG),
+            (("cleanup.policy", SET, "compact"), Code.INVALID_CONFIG),
+            (("cleanup.policy", APPEND, "compact"), Code.INVALID_CONFIG),
+        ]
+        for edit, expected in refused:
+            code, why = await change(client, TOPIC, "t", ("flush.messages", SET, "9"), edit)
+            assert code == expected.number and edit[0] in (why or ""), edit
+        twice = await change(client, TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+        assert twice[0] == Code.INVALID_REQUEST.number
+        assert site.node.image.topics["t"].configs == before, "all of a resource or nothing"
+
+    run(tmp_path, story)
+
+
+def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        await site.create("u")
+        client = await site.client()
+        places = [
+            (TOPIC, "t"),
+            (TOPIC, "no"),
+            (TOPIC, "b/d"),
+            (TOPIC, ""),
+            (99, "t"),
+            (8, "1"),
+            (TOPIC, "u"),
+            (TOPIC, "u"),
+        ]
+        retention = incremental_alter_configs.AlterableConfig("retention.ms", SET, "5")
+        resources = [incremental_alter_configs.AlterConfigsResource(*place, [retention]) for place in places]
+        answer = await client.ask(IncrementalAlterConfigsRequest(resources), 1, IncrementalAlterConfigsResponse)
+        assert [each.error_code for each in answer.responses] == [0, 3, 17, 42, 42, 42, 42, 42]
+        assert [(each.resource_type, each.resource_name) for each in answer.responses] == places
+        assert site.node.image.topics["t"].configs == {"retention.ms": "5"}
+        assert site.node.image.topics["u"].configs == {}
+
+    run(tmp_path, story)
+
+
+def test_the_older_request_replaces_all(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", segment_bytes="4096", retention_ms="5")
+        client = await site.client()
+
+        async def replace(kind: int, name: str, only: bool = False, **configs: str | None) -> int:
+            given = [alter_configs.AlterableConfig(key.replace("_", "."), value) for key, value in configs.items()]
+            request = AlterConfigsRequest([alter_configs.AlterConfigsResource(kind, name, given)], only)
+            return (await client.ask(request, 2, AlterConfigsResponse)).responses[0].error_code
+
+        assert await replace(TOPIC, "t", only=True) == 0
+        assert len(site.node.image.topics["t"].configs) == 2
+        assert await replace(TOPIC, "t", retention_ms="6") == 0
+        assert site.node.image.topics["t"].configs == {"retention.ms": "6"}
+        assert await replace(TOPIC, "t", retention_ms=None) == 42
+        assert await replace(TOPIC, "t", bogus="1") == 40
+        assert await replace(BROKER, "1", log_retention_ms="7") == 0
+        assert await replace(BROKER, "1", log_roll_ms="8") == 0
+        assert site.node.image.broker_configs[1] == {"log.roll.ms": "8"}
+        assert await replace(TOPIC, "t") == 0 and site.node.image.topics["t"].configs == {}
+
+    run(tmp_path, story)
+
+
+def test_resources_that_have_settings_are_listed(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        client = await site.client()
+
+        async def listed(version: int, *kinds: int) -> list[tuple[int, str]]:
+            answer = await client.ask(ListConfigResourcesRequest(list(kinds)), version, ListConfigResourcesResponse)
+            assert answer.error_code == (35 if 99 in kinds else 0)
+            return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+        assert await listed(1) == [(8, "1"), (4, "1"), (2, "t")]
+        assert await listed(1, TOPIC, TOPIC) == [(2, "t")]
+        assert await listed(1, 16, 32) == await listed(1, 99) == await listed(0) == []
+
+    run(tmp_path, story)
