@@ -1,0 +1,197 @@
+"""Any requests in any order, with moves and the passing of time: what must hold, holds (rules I17, I18, I19).
+
+The rig asks after each step whether the invariants hold, whether replay gives the same state, and whether what was
+assigned stays assigned. Here committed offsets are held against a model besides, and in the end everybody is answered.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tests.unit.groups.rig import BOTH, RANGE, Rig, subscription
+from tiered.errors import Code
+from tiered.metadata.groups.requests import (
+    NO_OFFSET,
+    Commit,
+    CommitOffsets,
+    Committed,
+    Deleted,
+    DeleteGroup,
+    DeleteOffsets,
+    Fetched,
+    FetchOffsets,
+    Joined,
+    Leaver,
+    Synced,
+    TopicsDeleted,
+)
+from tiered.metadata.groups.settings import GroupSettings
+
+NEWS = (("range", subscription("u")),)
+GROUPS = st.sampled_from(["g", "h"])
+PICK = st.integers(0, 5)
+PROTOCOLS = st.sampled_from([RANGE, BOTH, NEWS, tuple(reversed(BOTH)), (("roundrobin", b"?"),)])
+INSTANCES = st.sampled_from([None, None, None, "i", "j"])
+SESSIONS = st.sampled_from([6, 30])
+TOPICS = st.sampled_from(["t", "u"])
+GENERATION = st.sampled_from([0, 0, 0, 0, -1, 1])
+"""By how much a caller is off."""
+LIMITS = GroupSettings(size_max=4, retention_ms=10**12, retention_check_ms=50_000)
+
+
+class Groups(RuleBasedStateMachine):
+    """Callers remember ids, old ones too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(LIMITS)
+        self.ids: dict[str, list[tuple[str, str | None]]] = {"g": [], "h": []}
+        self.parked: dict[int, tuple[str, str | None]] = {}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+
+    def pick(self, group: str, number: int) -> tuple[str, str | None]:
+        known = self.ids[group]
+        return known[-1 - number % len(known)] if known else ("stranger", None)
+
+    def generation(self, group: str, off: int) -> int:
+        found = self.rig.shard.live.groups.get(group)
+        return (found.generation if found else 1) + off
+
+    def heard(self) -> None:
+        """Answers that have come since."""
+        for token in [each for each in self.parked if each in self.rig.replies]:
+            group, instance = self.parked.pop(token)
+            reply = self.rig.replies[token]
+            if isinstance(reply, Joined) and reply.member_id:
+                self.ids[group].append((reply.member_id, instance))
+
+    # -- members -------------------------------------------------------------------------------------------------------
+
+    @rule(
+        group=GROUPS, protocols=PROTOCOLS, instance=INSTANCES, required=st.booleans(), session=st.sampled_from([6, 30])
+    )
+    def join_new(
+        self,
+        group: str,
+        protocols: tuple[tuple[str, bytes], ...],
+        instance: str | None,
+        required: bool,
+        session: int,
+    ) -> None:
+        token = self.rig.join(
+            group=group,
+            protocols=protocols,
+            instance_id=instance,
+            id_required=required,
+            skip_known=required,
+            session_ms=session * 1_000,
+        )
+        self.parked[token] = (group, instance)
+
+    @rule(group=GROUPS, number=PICK, protocols=PROTOCOLS)
+    def join_again(self, group: str, number: int, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        member, instance = self.pick(group, number)
+        self.parked[self.rig.join(member, group=group, instance_id=instance, protocols=protocols)] = (group, instance)
+
+    @rule(group=GROUPS)
+    def join_all_again(self, group: str) -> None:
+        """As heartbeats would have told them."""
+        found = self.rig.shard.live.groups.get(group)
+        for member in list(found.members.values()) if found else []:
+            token = self.rig.join(
+                member.member_id, group=group, instance_id=member.instance_id, protocols=member.protocols
+            )
+            self.parked[token] = (group, member.instance_id)
+
+    @rule(group=GROUPS, number=PICK, off=GENERATION)
+    def sync(self, group: str, number: int, off: int) -> None:
+        member, instance = self.pick(group, number)
+        token = self.rig.sync(member, self.generation(group, off), group=group, instance_id=instance)
+        self.parked[token] = (group, instance)
+
+    @rule(group=GROUPS)
+    def sync_all(self, group: str) -> None:
+        found = self.rig.shard.live.groups.get(group)
+        for member in list(found.members) if found else []:
+            given = {each: each.encode() for each in found.members} if found else {}
+            self.parked[self.rig.assign(member, self.generation(group, 0), given, group=group)] = (group, None)
+
+    @rule(group=GROUPS, number=PICK, off=GENERATION)
+    def beat(self, group: str, number: int, off: int) -> None:
+        member, instance = self.pick(group, number)
+        self.rig.beat(member, self.generation(group, off), group=group, instance_id=instance)
+
+    @rule(group=GROUPS, number=PICK, by_instance=st.booleans())
+    def leave(self, group: str, number: int, by_instance: bool) -> None:
+        member, instance = self.pick(group, number)
+        self.rig.leave(Leaver("" if by_instance else member, instance), group=group)
+
+    # -- offsets -------------------------------------------------------------------------------------------------------
+
+    @rule(group=GROUPS, number=PICK, off=GENERATION, topic=TOPICS, offset=st.integers(0, 99), alone=st.booleans())
+    def commit(self, group: str, number: int, off: int, topic: str, offset: int, alone: bool) -> None:
+        member, instance = ("", None) if alone else self.pick(group, number)
+        generation = -1 if alone else self.generation(group, off)
+        rows = (Commit(topic, 0, offset), Commit(topic, 1, offset))
+        told = self.rig.told(CommitOffsets(group, rows, generation, member, instance), Committed)
+        for row, code in zip(rows, told.codes, strict=True):
+            if code is Code.NONE:
+                self.offsets[group, topic, row.partition] = offset
+
+    @rule(group=GROUPS, topic=TOPICS)
+    def delete_offsets(self, group: str, topic: str) -> None:
+        told = self.rig.told(DeleteOffsets(group, ((topic, 0),)), Deleted)
+        if told.codes == (Code.NONE,):
+            self.offsets.pop((group, topic, 0), None)
+
+    @rule(topic=TOPICS)
+    def delete_topic(self, topic: str) -> None:
+        self.rig.told(TopicsDeleted((topic,)), Deleted)
+        self.offsets = {key: offset for key, offset in self.offsets.items() if key[1] != topic}
+
+    @rule(group=GROUPS)
+    def delete_group(self, group: str) -> None:
+        if self.rig.told(DeleteGroup(group), Deleted).code is Code.NONE:
+            self.offsets = {key: offset for key, offset in self.offsets.items() if key[0] != group}
+
+    # -- the world -----------------------------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1, 500, 3_000, 7_000, 61_000]))
+    def time_passes(self, ms: int) -> None:
+        self.rig.pass_ms(ms)
+
+    @rule(through_image=st.booleans())
+    def move(self, through_image: bool) -> None:
+        self.rig.reload(through_image=through_image)
+        self.parked.clear()
+
+    @rule(number=PICK)
+    def hang_up(self, number: int) -> None:
+        if self.parked:
+            token = list(self.parked)[number % len(self.parked)]
+            self.rig.shard.forget(token)
+            del self.parked[token]
+
+    @invariant()
+    def offsets_are_those_that_were_committed(self) -> None:
+        self.heard()
+        for group in ("g", "h"):
+            fetched = self.rig.told(FetchOffsets(group, None), Fetched).offsets
+            assert {(group, row.topic, row.partition): row.offset for row in fetched} == {
+                key: offset for key, offset in self.offsets.items() if key[0] == group
+            }
+            assert NO_OFFSET not in [row.offset for row in fetched]
+
+    def teardown(self) -> None:
+        """Nobody beats any more: all who wait are answered, all members go, and what is left is Empty (I19)."""
+        self.rig.pass_ms(1_000_000)
+        for token in self.parked:
+            assert isinstance(self.rig.replies[token], Joined | Synced)
+        assert {group.state.value for group in self.rig.shard.live.groups.values()} <= {"Empty"}
+        assert not self.rig.shard.live.waiting
+
+
+Groups.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+test_groups_under_any_requests = Groups.TestCase

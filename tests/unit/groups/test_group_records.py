@@ -1,0 +1,172 @@
+"""Records, byte for byte: what is written is read, what Kafka wrote long ago too, and nothing crashes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.errors import Corrupt
+from tiered.metadata.groups.log_state import LogState
+from tiered.metadata.groups.records import (
+    NO_TIME,
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    Offset,
+    OffsetKey,
+    Record,
+    group_key,
+    group_record,
+    group_value,
+    offset_key,
+    offset_record,
+    offset_value,
+    read_group,
+    read_key,
+    read_offset,
+)
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAEA"
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+TEXT = st.text(max_size=30)
+MEMBERS = st.builds(
+    MemberValue, TEXT, st.none() | TEXT, TEXT, TEXT, st.integers(0, 9), INT32, st.binary(), st.binary(max_size=300)
+)
+GROUPS = st.builds(
+    GroupValue, TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=3).map(tuple)
+)
+
+
+# -- bytes that Kafka 4.2 writes --------------------------------------------------------------------------------------
+
+
+def test_an_offset_as_kafka_writes_it() -> None:
+    value = Offset(5, 3, "m", 258)
+    assert offset_key("g", "t", 2) == bytes.fromhex("0001 0001 67 0001 74 00000002")
+    assert offset_value(value) == bytes.fromhex("0003 0000000000000005 00000003 0001 6d 0000000000000102")
+
+
+def test_an_offset_that_names_its_end_is_version_one() -> None:
+    value = Offset(5, 3, "m", 258, 259)
+    raw = bytes.fromhex("0001 0000000000000005 0001 6d 0000000000000102 0000000000000103")
+    assert offset_value(value) == raw
+    assert read_offset(raw) == value._replace(leader_epoch=-1), "that version has no room for the epoch"
+
+
+def test_an_offset_that_knows_its_topic_is_version_four() -> None:
+    value = Offset(5, 3, "m", 258, NO_TIME, TOPIC_ID)
+    raw = bytes.fromhex("0004 0000000000000005 00000003 02 6d 0000000000000102 01 00 10" + "00" * 15 + "10")
+    assert offset_value(value) == raw
+    assert read_offset(raw) == value
+
+
+def test_a_group_as_kafka_writes_it() -> None:
+    member = MemberValue("m", "i", "c", "h", 2, 1, b"s", b"a")
+    value = GroupValue("consumer", 7, "p", "m", 258, (member,))
+    assert group_key("g") == bytes.fromhex("0002 0001 67")
+    assert group_value(value) == bytes.fromhex(
+        "0003 0008 636f6e73756d6572 00000007 0001 70 0001 6d 0000000000000102 00000001"
+        "0001 6d 0001 69 0001 63 0001 68 00000002 00000001 00000001 73 00000001 61"
+    )
+    empty = GroupValue("", 8, None, None, 258)
+    assert group_value(empty) == bytes.fromhex("0003 0000 00000008 ffff ffff 0000000000000102 00000000")
+
+
+# -- what Kafka wrote before, or may write ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ("0000 0000000000000005 0001 6d 0000000000000102", Offset(5, -1, "m", 258)),
+        ("0002 0000000000000005 0001 6d 0000000000000102", Offset(5, -1, "m", 258)),
+        ("0004 0000000000000005 00000003 02 6d 0000000000000102 00", Offset(5, 3, "m", 258)),
+        ("0004 0000000000000005 00000003 02 6d 0000000000000102 01 09 02 ffff", Offset(5, 3, "m", 258)),
+    ],
+)
+def test_other_versions_of_an_offset(raw: str, value: Offset) -> None:
+    assert read_offset(bytes.fromhex(raw)) == value
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (
+            "0000 0001 63 00000007 0001 70 0001 6d 00000001 0001 6d 0001 63 0001 68 00000001 00000001 73 00000001 61",
+            GroupValue("c", 7, "p", "m", NO_TIME, (MemberValue("m", None, "c", "h", 1, 1, b"s", b"a"),)),
+        ),
+        (
+            "0001 0001 63 00000007 ffff ffff 00000001 0001 6d 0001 63 0001 68 00000002 00000001 00000000 00000000",
+            GroupValue("c", 7, None, None, NO_TIME, (MemberValue("m", None, "c", "h", 2, 1, b"", b""),)),
+        ),
+        ("0002 0001 63 00000007 ffff ffff 0000000000000102 00000000", GroupValue("c", 7, None, None, 258)),
+        (
+            "0004 02 63 00000007 00 02 6d 0000000000000102 02"
+            "02 6d 00 02 63 02 68 00000002 00000001 02 73 02 61 00 01 05 01 aa",
+            GroupValue("c", 7, None, "m", 258, (MemberValue("m", None, "c", "h", 2, 1, b"s", b"a"),)),
+        ),
+    ],
+)
+def test_other_versions_of_a_group(raw: str, value: GroupValue) -> None:
+    assert read_group(bytes.fromhex(raw)) == value
+
+
+def test_the_oldest_key_of_an_offset() -> None:
+    assert read_key(bytes.fromhex("0000 0001 67 0001 74 00000002")) == OffsetKey("g", "t", 2)
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+@given(INT64, INT32, TEXT, INT64, st.sampled_from(["", TOPIC_ID]))
+def test_an_offset_that_is_written_is_read(offset: int, epoch: int, metadata: str, when: int, topic_id: str) -> None:
+    value = Offset(offset, epoch, metadata, when, NO_TIME, topic_id)
+    assert read_offset(offset_value(value)) == value
+
+
+@given(GROUPS)
+def test_a_group_that_is_written_is_read(value: GroupValue) -> None:
+    assert read_group(group_value(value)) == value
+
+
+@given(TEXT, TEXT, INT32)
+def test_a_key_that_is_written_is_read(group: str, topic: str, partition: int) -> None:
+    assert read_key(offset_key(group, topic, partition)) == OffsetKey(group, topic, partition)
+    assert read_key(group_key(group)) == GroupKey(group)
+
+
+@pytest.mark.parametrize("raw", ["0005 00", "ffff", "0003", "0004 0000000000000005 00000003 00 0000000000000102 00"])
+def test_values_that_cannot_be(raw: str) -> None:
+    for read in (read_offset, read_group):
+        with pytest.raises(Corrupt):
+            read(bytes.fromhex(raw))
+
+
+@given(st.data())
+def test_whatever_is_in_the_log_what_is_ours_is_found(data: st.DataObject) -> None:
+    """Records of other kinds, of later versions, cut short or with a byte turned over: passed over, and counted."""
+    ours = [offset_record("g", "t", 0, Offset(1, 2, "x", 3)), group_record("h", GroupValue("c", 1, None, None, 4))]
+    strange = [Record(bytes.fromhex("0003 0001 67"), b"\0\0"), Record(b"", None), Record(b"\0", b"")]
+    for record in ours:
+        assert record.value is not None
+        cut = data.draw(st.integers(0, len(record.value) - 1))
+        strange.append(Record(record.key, record.value[:cut]))
+    strange += data.draw(st.lists(st.builds(Record, st.binary(max_size=30), st.none() | st.binary(max_size=60))))
+    state = LogState()
+    state.apply(strange)
+    assert state.passed_over >= 5
+    state.apply(ours)
+    assert state.offset("g", "t", 0) == Offset(1, 2, "x", 3)
+    assert read_group(state.groups["h"]).generation == 1
+
+
+def test_a_tombstone_takes_away_what_it_names_and_no_more() -> None:
+    state = LogState()
+    state.apply([offset_record("g", "t", p, Offset(p, 0, "", 0)) for p in range(2)])
+    state.apply([Record(offset_key("g", "t", 0), None), Record(offset_key("g", "u", 0), None)])
+    assert list(state.rows("g")) == [("t", 1, Offset(1, 0, "", 0))]
+    state.apply([Record(offset_key("g", "t", 1), None), Record(group_key("g"), None)])
+    assert not state.offsets
+    assert not list(state.image())

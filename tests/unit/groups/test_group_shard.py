@@ -1,0 +1,214 @@
+"""The shard as its carrier sees it: callers that go away, moves, and what a large group costs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.unit.groups.rig import RANGE, G, Rig
+from tiered.errors import Code
+from tiered.metadata.groups.records import Offset, group_record, offset_record, read_group
+from tiered.metadata.groups.requests import (
+    Commit,
+    CommitOffsets,
+    Committed,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    Reply,
+    SyncGroup,
+)
+from tiered.metadata.groups.settings import GroupSettings
+from tiered.metadata.groups.shard import GroupShard, Outcome
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+# -- callers ----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_answers_who_is_gone(rig: Rig) -> None:
+    member = rig.new_id()
+    token = rig.join(member)
+    rig.shard.forget(token)
+    rig.pass_ms(500)
+    assert token not in rig.replies
+    assert rig.describe().members[0].member_id == member, "it may come again by its id"
+
+
+def test_a_new_member_that_was_never_told_its_id_holds_up_nobody_once_it_is_gone(rig: Rig) -> None:
+    (first,), _ = rig.stable()
+    gone = rig.join(id_required=False)
+    token = rig.join(first)
+    assert token in rig.replies
+    rig.assign(first, 2, {})
+    rig.shard.forget(gone)
+    assert len(rig.describe().members) == 2, "it was told when the rebalance was complete"
+    gone = rig.join(id_required=False)
+    rig.shard.forget(gone)
+    rig.pass_ms(0)
+    assert len(rig.describe().members) == 2
+    rig.check()
+
+
+def test_forgetting_an_unknown_caller_is_nothing(rig: Rig) -> None:
+    rig.shard.forget(12_345)
+    rig.check()
+
+
+def test_a_shard_that_is_given_up_names_all_who_wait(rig: Rig) -> None:
+    ids, _ = rig.stable(2)
+    tokens = {rig.join(ids[0]), rig.join(rig.new_id())}
+    assert set(rig.shard.abandon()) == tokens
+    assert rig.shard.abandon() == ()
+
+
+def test_nothing_is_due_before_its_time_and_all_of_it_then(rig: Rig) -> None:
+    rig.stable()
+    due = rig.shard.next_due_ms
+    assert due is not None
+    rig.ms = due - 1
+    assert rig.shard.due(rig.now).changes == ()
+    rig.ms = due
+    assert rig.shard.due(rig.now).changes != ()
+
+
+# -- moves ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through_image", [False, True])
+def test_a_coordinator_that_moved_knows_all_that_was_promised(rig: Rig, through_image: bool) -> None:
+    ids, generation = rig.stable(3)
+    rig.commit(ids[1], generation, 42)
+    rig.commit(group="simple", offset=7)
+    before = rig.describe()
+    rig.reload(through_image=through_image)
+    assert rig.describe() == before
+    assert (rig.committed(), rig.committed(group="simple")) == (42, 7)
+    assert [rig.beat(each, generation) for each in ids] == [Code.NONE] * 3
+
+
+def test_members_get_a_fresh_session_from_a_new_coordinator(rig: Rig) -> None:
+    ids, generation = rig.stable()
+    rig.pass_ms(9_000)
+    rig.reload()
+    rig.pass_ms(9_000)
+    assert rig.beat(ids[0], generation) is Code.NONE
+    rig.reload()
+    rig.pass_ms(10_000)
+    assert rig.describe().state == "Empty"
+
+
+def test_a_generation_that_was_only_being_formed_is_forgotten_by_a_move(rig: Rig) -> None:
+    ids, _ = rig.stable(2)
+    tokens = [rig.join(each) for each in ids]
+    assert {rig.reply(token, Joined).generation for token in tokens} == {2}
+    rig.reload()
+    assert [rig.beat(each, 2) for each in ids] == [Code.ILLEGAL_GENERATION] * 2
+    assert rig.commit(ids[0], 2) is Code.ILLEGAL_GENERATION
+    assert rig.commit(ids[0], 1) is Code.NONE
+
+
+def test_a_tombstone_before_what_it_takes_away_is_nothing(rig: Rig) -> None:
+    """Compaction may keep a tombstone whose record is gone already."""
+    rig.log = [
+        offset_record(G, "t", 0, Offset(1, 0, "", 0))._replace(value=None),
+        group_record(G, read_group(b"\0\3\0\0" + bytes(4) + b"\xff\xff\xff\xff" + bytes(12)))._replace(value=None),
+        offset_record(G, "t", 1, Offset(5, 0, "", 0)),
+    ]
+    rig.reload()
+    assert rig.committed() == -1
+    assert rig.describe().state == "Empty"
+
+
+# -- cost -------------------------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """A shard without the rig's checks: only what a carrier does."""
+
+    def __init__(self, members: int) -> None:
+        numbers = iter(range(10**9))
+        self.shard = GroupShard(GroupSettings(size_max=members), lambda: f"{next(numbers):032x}")
+        self.rig = Rig()
+        self.shard.loaded(self.rig.now)
+        self.answers: dict[int, Reply] = {}
+        self._tokens = iter(range(10**9))
+
+    def ask(self, request: JoinGroup | SyncGroup | Heartbeat | CommitOffsets) -> Reply | None:
+        token = next(self._tokens)
+        self._take(self.shard.decide(request, self.rig.now, token))
+        return self.answers.get(token)
+
+    def until_quiet(self) -> None:
+        self.rig.ms += 1_000
+        self._take(self.shard.due(self.rig.now))
+
+    def _take(self, outcome: Outcome) -> None:
+        self.answers.update(outcome.replies)
+
+
+def rebalanced_seconds(members: int) -> float:
+    """The time that it takes `members` to join and sync, two generations of them."""
+    plain, topics = Plain(members), RANGE
+    begun = time.perf_counter()
+    ids = []
+    for _ in range(members):
+        told = plain.ask(JoinGroup(G, "", None, "c", "h", 10_000, 60_000, "consumer", topics))
+        assert isinstance(told, Joined)
+        ids.append(told.member_id)
+    for generation in (1, 2):
+        for each in ids:
+            plain.ask(JoinGroup(G, each, None, "c", "h", 10_000, 60_000, "consumer", topics))
+        if generation == 1:
+            plain.until_quiet()
+            plain.until_quiet()
+        for each in ids[1:]:
+            plain.ask(SyncGroup(G, generation, each))
+        given = tuple((each, bytes(100)) for each in ids)
+        plain.ask(SyncGroup(G, generation, ids[0], assignments=given))
+    assert plain.shard.live.groups[G].generation == 2
+    assert len(plain.shard.live.groups[G].members) == members
+    return time.perf_counter() - begun
+
+
+def test_a_rebalance_costs_in_proportion_to_its_members() -> None:
+    rebalanced_seconds(100)
+    few = min(rebalanced_seconds(100) for _ in range(3))
+    many = min(rebalanced_seconds(1_000) for _ in range(3))
+    assert many < 30 * few + 0.05
+    assert many < 5.0
+
+
+def test_a_heartbeat_costs_the_same_in_a_large_group() -> None:
+    def beats(members: int) -> float:
+        plain = Plain(members)
+        for number in range(members):
+            plain.ask(JoinGroup(G, "", f"i{number}", "c", "h", 10_000, 60_000, "consumer", RANGE))
+        plain.until_quiet()
+        plain.until_quiet()
+        ids = list(plain.shard.live.groups[G].members)
+        plain.ask(SyncGroup(G, 1, ids[0]))
+        begun = time.perf_counter()
+        for number in range(5_000):
+            plain.rig.ms += 1
+            plain.ask(Heartbeat(G, 1, ids[number % members]))
+        return time.perf_counter() - begun
+
+    few = min(beats(10) for _ in range(3))
+    assert min(beats(1_000) for _ in range(3)) < 5 * few + 0.05
+
+
+def test_two_thousand_partitions_are_committed_in_one_turn() -> None:
+    plain = Plain(10)
+    rows = tuple(Commit(f"topic-{p % 20}", p, p, 1, "") for p in range(2_000))
+    begun = time.perf_counter()
+    told = plain.ask(CommitOffsets(G, rows))
+    took = time.perf_counter() - begun
+    assert isinstance(told, Committed)
+    assert set(told.codes) == {Code.NONE}
+    assert took < 1.0
