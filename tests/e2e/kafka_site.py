@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.e2e.http_site import PATIENCE, until
+from tests.e2e.site import batch
 from tiered.config import Settings
-from tiered.listeners import Endpoint
 from tiered.metadata.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.node import Node
+from tiered.ports import Buffer, World
+from tiered.records.batch import records
+from tiered.records.native import walk
 from tiered.replication.replica import Replica
 from tiered.world import real_world
 from tiered_api.kafka.codec import decode, encode
 from tiered_api.kafka.headers import request_bytes, response_position
 from tiered_api.kafka.keys import APIS, Api
+from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tiered_api.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tiered_api.kafka.schema import Message
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
-__all__ = ["PATIENCE", "Client", "KafkaSite", "kafka_site", "run", "until"]
+__all__ = ["PATIENCE", "Client", "KafkaSite", "batch", "fetch", "kafka_site", "produce", "run", "until", "values_of"]
 
 T = TypeVar("T", bound=Message)
 LISTENER = "PLAINTEXT"
@@ -114,11 +119,14 @@ class KafkaSite:
 
 
 @asynccontextmanager
-async def kafka_site(directory: Path, **settings: Any) -> AsyncIterator[KafkaSite]:
-    """A broker on `directory`, stopped cleanly at the end."""
+async def kafka_site(
+    directory: Path, ports: Callable[[World], World] | None = None, **settings: Any
+) -> AsyncIterator[KafkaSite]:
+    """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), kafka="127.0.0.1:0", **settings)
-    node = Node(chosen, real_world(chosen), Metrics())
+    world = real_world(chosen)
+    node = Node(chosen, ports(world) if ports else world, Metrics())
     try:
         await node.start()
         server = await serve_kafka(node)
@@ -134,7 +142,7 @@ async def kafka_site(directory: Path, **settings: Any) -> AsyncIterator[KafkaSit
 
 
 def run(directory: Path, story: Callable[[KafkaSite], Awaitable[None]], **settings: Any) -> None:
-    """Tells `story` to a fresh broker."""
+    """Tells `story` to a fresh broker; `settings` as for `kafka_site`."""
 
     async def whole() -> None:
         async with asyncio.timeout(PATIENCE), kafka_site(directory, **settings) as site:
@@ -143,6 +151,33 @@ def run(directory: Path, story: Callable[[KafkaSite], Awaitable[None]], **settin
     asyncio.run(whole())
 
 
-def endpoint(host: str, port: int) -> Endpoint:
-    """A listener under the usual name."""
-    return Endpoint(LISTENER, host, port)
+def produce(replica: Replica, *values: bytes, acks: int = -1, raw: Any = None) -> ProduceRequest:
+    """A request with one batch for one partition."""
+    data = raw if raw is not None else batch(list(values))
+    part = PartitionProduceData(index=replica.partition, records=data)
+    topic = TopicProduceData(name=replica.topic, topic_id=replica.topic_id, partition_data=[part])
+    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[topic])
+
+
+def fetch(
+    *wanted: tuple[Replica, int],
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    each_bytes: int = 1 << 20,
+    max_bytes: int = 1 << 24,
+) -> FetchRequest:
+    """A request for partitions from an offset each."""
+    topics: dict[str, FetchTopic] = {}
+    for replica, offset in wanted:
+        topic = topics.setdefault(replica.topic, FetchTopic(topic=replica.topic, topic_id=replica.topic_id))
+        topic.partitions.append(
+            FetchPartition(partition=replica.partition, fetch_offset=offset, partition_max_bytes=each_bytes)
+        )
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, topics=list(topics.values()))
+
+
+def values_of(data: Buffer) -> list[bytes]:
+    """The values of all records of an answer, whose batches are whole."""
+    walked = walk(data)
+    assert walked.why == "", walked
+    return [record.value or b"" for each in walked.batches for record in records(data, each.at)]

@@ -65,6 +65,10 @@ class ColdLoads:
         """Its batches are in an answer, or their error is."""
         self._forget(load)
 
+    def all(self) -> list[Load]:
+        """Those under way, and those whose batches nobody took yet."""
+        return list(self._loads.values())
+
     async def close(self) -> None:
         """Ends all loads."""
         tasks = [load.task for load in self._loads.values() if load.task is not None]

@@ -25,6 +25,8 @@ IN_FLIGHT = 5
 """Requests of one connection that may wait for their answers, as many as clients send by themselves."""
 SMALL = 32 << 10
 """Larger frames get a buffer of their own."""
+CORKED_BYTES = 16 << 10
+"""A larger answer leaves at once: only if it does is the next request looked at."""
 REQUESTS_PER_EVENT = 64
 SEND_BYTES_PER_EVENT = 1 << 20
 READS_PER_EVENT = 8
@@ -178,7 +180,7 @@ class Connection:
         """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
         scratch, at, taken = self._scratch, 0, 0
         while end - at > 4:
-            if taken == REQUESTS_PER_EVENT or (self._queue and self._is_full()):
+            if taken == REQUESTS_PER_EVENT or self._blocked or (self._queue and self._is_full()):
                 self._held = True
                 break
             (size,) = _SIZE.unpack_from(scratch, at)
@@ -216,6 +218,9 @@ class Connection:
             self._enqueue(slot)
         else:
             self._out += answer
+            first = answer[0]
+            if len(answer) > 1 or isinstance(first, FileSlice) or len(first) > CORKED_BYTES:
+                self._send()
 
     def _is_full(self) -> bool:
         waiting = len(self._queue)

@@ -44,8 +44,8 @@ class Dispatch:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._produces = Produces(site, self)
-        self._fetches = Fetches(site)
-        self._handlers: dict[int, Handle] = {}
+        self.fetches = Fetches(site)
+        self.handlers: dict[int, Handle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -55,10 +55,10 @@ class Dispatch:
         """Deals with a request whose fields after the client id begin at `body`: its answer, or None when that comes
         later (the connection keeps its place) or never."""
         try:
-            if key == PRODUCE and version >= 3:
+            if key == PRODUCE and 3 <= version <= 13:
                 return self._produces.take(connection, frame, version, correlation_id, body)
-            if key == FETCH:
-                return self._fetches.take(connection, frame, version, correlation_id, body)
+            if key == FETCH and 4 <= version <= 18:
+                return self.fetches.take(connection, frame, version, correlation_id, body)
             if key == API_VERSIONS:
                 self._site.requests[key] += 1
                 return [api_versions.answer(frame, version, correlation_id)]
@@ -82,14 +82,14 @@ class Dispatch:
     def hurry(self) -> None:
         """The broker stops: what waits for more answers with what there is."""
         self._closing = True
-        self._fetches.hurry()
+        self.fetches.hurry()
 
     async def close(self) -> None:
         """Ends all tasks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._fetches.close()
+        await self.fetches.close()
 
     def _begin(self, connection: Connection, frame: memoryview) -> None:
         header = request_header(frame)
@@ -127,10 +127,10 @@ class Dispatch:
             connection.answer(slot, parts)
 
     def _handler(self, key: int) -> Handle:
-        handle = self._handlers.get(key)
+        handle = self.handlers.get(key)
         if handle is None:
             module = import_module(f"tiered_api.kafka.handlers.{APIS[key].module}")
-            handle = self._handlers[key] = module.handle
+            handle = self.handlers[key] = module.handle
         return handle
 
 

@@ -152,10 +152,11 @@ class KafkaServer:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Takes no more connections or requests, lets those under way be answered for a moment, and ends the rest."""
+        """Takes no more connections or requests, lets those under way be answered for a moment, and ends the rest. May
+        be called again."""
         self._closing = True
-        for listener in self._listeners:
-            listener.close()
+        while self._listeners:
+            self._listeners.pop().close()
         for connection in list(self._connections):
             connection.finish()
         self.dispatch.hurry()

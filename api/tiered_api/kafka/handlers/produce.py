@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
+from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
 from tiered.replication.replica import ALL, Replica
 from tiered_api.kafka import produce_frames
-from tiered_api.kafka.record_errors import record_errors
 from tiered_api.kafka.produce_frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic
+from tiered_api.kafka.record_errors import record_errors
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
 
@@ -173,6 +174,7 @@ class Produces:
             if there is None:
                 raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {id_text(topic.echo)}")
             name = there.name
+        check_writable(name)
         if len(known) >= KNOWN_MAX:
             known.clear()
         replica = known[topic.echo, index] = self._site.node.replica(name, index)

@@ -1,0 +1,256 @@
+"""Fetch in every version: what is given, how much of it, when, and from where."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tiered.errors import Code
+from tiered.metadata.requests import DeleteTopic
+from tiered.ports import World
+from tiered.replication.replica import Replica
+from tiered_api.kafka.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.messages.produce import ProduceResponse
+
+VERSIONS = range(4, 19)
+LONG_MS = 20_000
+
+
+def parts(answer: FetchResponse) -> list[PartitionData]:
+    """All partitions of an answer, in order."""
+    return [part for topic in answer.responses for part in topic.partitions]
+
+
+async def read(client: Client, request: FetchRequest, version: int = 12) -> list[list[bytes]]:
+    """The values that each partition gives."""
+    return [values_of(part.records) for part in parts(await client.ask(request, version, FetchResponse))]
+
+
+async def fill(replica: Replica, *values: bytes) -> None:
+    for value in values:
+        await replica.append(batch([value]))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 2)
+        empty = site.node.replica("t", 1)
+        await fill(replica, b"a", b"b", b"c")
+        client = await site.client()
+        request = fetch((replica, 1), (empty, 0))
+        for isolation in (0, 1):
+            request.isolation_level = isolation
+            answer = await client.ask(request, version, FetchResponse)
+            assert (answer.error_code, answer.session_id, answer.throttle_time_ms) == (0, 0, 0)
+            full, none = parts(answer)
+            assert values_of(full.records) == [b"b", b"c"]
+            assert (full.partition_index, full.high_watermark, full.last_stable_offset) == (0, 3, 3)
+            assert full.log_start_offset == (0 if version >= 5 else -1)
+            assert full.aborted_transactions == ([] if isolation else None)
+            assert full.preferred_read_replica == -1
+            assert (none.partition_index, none.error_code, len(none.records), none.high_watermark) == (1, 0, 0, 0)
+
+    run(tmp_path, story)
+
+
+def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 2)
+        other = site.node.replica("t", 1)
+        await fill(replica, b"a", b"b")
+        client = await site.client()
+        request = fetch((other, 0), (replica, 99), wait_ms=LONG_MS)
+        quiet, beyond = parts(await client.ask(request, 12, FetchResponse))
+        assert quiet.error_code == 0
+        assert (beyond.error_code, beyond.high_watermark, beyond.log_start_offset) == (1, 2, 0)
+        request = fetch((replica, -1), wait_ms=LONG_MS)
+        assert [part.error_code for part in parts(await client.ask(request, 12, FetchResponse))] == [1]
+        request = fetch((replica, 0), wait_ms=LONG_MS)
+        request.topics[0].partitions[0].partition = 5
+        assert parts(await client.ask(request, 12, FetchResponse))[0].error_code == 3
+        request.topics[0].topic_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+        assert parts(await client.ask(request, 13, FetchResponse))[0].error_code == Code.UNKNOWN_TOPIC_ID.number
+        for epoch, code in (
+            (replica.leader_epoch - 1, Code.FENCED_LEADER_EPOCH),
+            (replica.leader_epoch + 1, Code.UNKNOWN_LEADER_EPOCH),
+        ):
+            request = fetch((replica, 0), wait_ms=LONG_MS)
+            request.topics[0].partitions[0].current_leader_epoch = epoch
+            expected = code.number if epoch >= 0 else 0
+            assert parts(await client.ask(request, 12, FetchResponse))[0].error_code == expected
+        request = fetch((replica, 0))
+        request.session_id, request.session_epoch = 77, 3
+        answer = await client.ask(request, 12, FetchResponse)
+        assert (answer.error_code, answer.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND.number, [])
+
+    run(tmp_path, story)
+
+
+def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        first = await site.create("t", 3)
+        second, third = site.node.replica("t", 1), site.node.replica("t", 2)
+        for replica in (first, second, third):
+            await fill(replica, *(b"%d" % n * 1000 for n in range(4)))
+        client = await site.client()
+        size = len(parts(await client.ask(fetch((first, 0), each_bytes=1), 12, FetchResponse))[0].records)
+        assert 1000 < size < 1100
+        assert [len(each) for each in await read(client, fetch((first, 0), each_bytes=size * 3 - 1))] == [2]
+        both = fetch((first, 0), (second, 0), each_bytes=size * 2, max_bytes=size * 3)
+        assert [len(each) for each in await read(client, both)] == [2, 1]
+        tiny = fetch((first, 0), (second, 0), (third, 0), each_bytes=1, max_bytes=1)
+        given = {[len(each) for each in await read(client, tiny)].index(1) for _ in range(6)}
+        assert given == {0, 1, 2}, "each partition has its turn"
+
+    run(tmp_path, story)
+
+
+def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 2)
+        client, other = await site.client(), await site.client()
+        assert await read(client, fetch((replica, 0), wait_ms=1)) == [[]]
+        await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, min_bytes=250), 12))
+        await until(lambda: site.server.pending == 1)
+        for n in range(3):
+            assert site.server.pending == 1
+            await other.ask(produce(replica, b"v" * 50 + b"%d" % n), 9, ProduceResponse)
+        answer = await client.receive(FetchResponse, 12)
+        assert len(values_of(parts(answer)[0].records)) == 3
+        assert len(replica._parked) == 0
+
+    run(tmp_path, story)
+
+
+def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 10)
+        replicas = [site.node.replica("t", n) for n in range(10)]
+        client, other = await site.client(), await site.client()
+        await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
+        await until(lambda: site.server.pending == 1)
+        request = produce(replicas[0], b"v0")
+        for replica in replicas[1:]:
+            request.topic_data[0].partition_data += (
+                produce(replica, b"v%d" % replica.partition).topic_data[0].partition_data
+            )
+        await other.ask(request, 9, ProduceResponse)
+        answer = await client.receive(FetchResponse, 12)
+        assert [values_of(part.records) for part in parts(answer)] == [[b"v%d" % n] for n in range(10)]
+
+    run(tmp_path, story)
+
+
+def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        for version in (12, 13):
+            await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), version))
+        await until(lambda: site.server.pending == 2)
+        await site.node.submit(DeleteTopic("t"))
+        codes = [parts(await client.receive(FetchResponse, version))[0].error_code for version in (12, 13)]
+        assert codes == [Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number]
+
+    run(tmp_path, story)
+
+
+def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
+        await until(lambda: len(replica._parked) == 1)
+        client.close()
+        await until(lambda: len(replica._parked) == 0)
+        assert site.server.pending == 0
+
+    run(tmp_path, story)
+
+
+SMALL = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
+QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
+
+
+async def cold(site: KafkaSite, name: str, count: int = 20) -> Replica:
+    """A topic whose first records are in the bucket only."""
+    replica = await site.create(name, **SMALL)
+    await fill(replica, *(b"%03d" % n * 300 for n in range(count)))
+    await until(lambda: replica.local_start_offset >= count - 8)
+    return replica
+
+
+def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await cold(site, "t")
+        client = await site.client()
+        found: list[bytes] = []
+        while len(found) < 20:
+            (some,) = await read(client, fetch((replica, len(found)), wait_ms=LONG_MS, each_bytes=3000))
+            assert some
+            found += some
+        assert [value[:3] for value in found] == [b"%03d" % n for n in range(20)]
+
+    run(tmp_path, story, **QUICK)
+
+
+class SlowBucket:
+    """A bucket whose reads wait until they are let through."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.gets = 0
+
+    def ports(self, world: World) -> World:
+        inner = world.store
+        slow = self
+
+        class Slow(type(inner)):  # type: ignore[misc]
+            async def get(self, key: str, start: int = 0, length: int | None = None) -> object:
+                if key.endswith(".log") or "/data/" in key or start or length is not None:
+                    slow.gets += 1
+                    await slow.open.wait()
+                return await super().get(key, start, length)
+
+        inner.__class__ = Slow
+        return world
+
+
+def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await cold(site, "cold")
+        hot = await site.create("hot")
+        await fill(hot, b"hot")
+        client = await site.client()
+        bucket.open.clear()
+        request = fetch((replica, 0), (hot, 0), wait_ms=LONG_MS, each_bytes=1000)
+        assert await read(client, request) == [[], [b"hot"]]
+        bucket.open.set()
+        await until(lambda: all(load.done for load in site.server.dispatch.fetches.loads.all()))
+        both = await read(client, request)
+        assert [each[0][:3] for each in both] == [b"000", b"hot"]
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, story, ports=bucket.ports, **QUICK)
+
+
+def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await cold(site, "t")
+        client = await site.client()
+        bucket.open.clear()
+        await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, each_bytes=1000), 12))
+        await until(lambda: bucket.gets > 0 and site.server.pending == 1)
+        bucket.open.set()
+        answer = await client.receive(FetchResponse, 12)
+        assert values_of(parts(answer)[0].records)[0][:3] == b"000"
+        assert site.server.dispatch.fetches.loads.all() == []
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, story, ports=bucket.ports, **QUICK)

@@ -1,0 +1,243 @@
+"""Produce in every version: what is appended, what is refused and in which words, and when it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import KafkaSite, batch, fetch, produce, run, until, values_of
+from tiered.errors import Code
+from tiered.metadata.requests import DeleteTopic
+from tiered.records.batch import encode
+from tiered.records.model import Codec
+from tiered.records.native import crc32c
+from tiered_api.kafka.messages.fetch import FetchResponse
+from tiered_api.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+NOW = 1_700_000_000_000
+VERSIONS = range(3, 14)
+
+
+def only(answer: ProduceResponse) -> PartitionProduceResponse:
+    """The one partition of an answer."""
+    ((part,),) = [each.partition_responses for each in answer.responses]
+    return part
+
+
+def code(answer: ProduceResponse) -> Code:
+    found = only(answer)
+    return next(each for each in Code if each.number == found.error_code)
+
+
+def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
+    """A field of a batch set to another value, under a right CRC."""
+    struct.pack_into(form, data, at, value)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return data
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 2)
+        await site.create("other")
+        client = await site.client()
+        for n in range(3):
+            part = only(await client.ask(produce(replica, b"a%d" % n, b"b"), version, ProduceResponse))
+            start = 0 if version >= 5 else -1
+            assert (part.error_code, part.base_offset, part.log_append_time_ms) == (0, 2 * n, -1)
+            assert (part.log_start_offset, part.record_errors, part.error_message) == (start, [], None)
+        second = site.node.replica("t", 1)
+        assert only(await client.ask(produce(second, b"c"), version, ProduceResponse)).base_offset == 0
+        got = await client.ask(fetch((replica, 0), (second, 0)), 12, FetchResponse)
+        assert [values_of(part.records) for part in got.responses[0].partitions] == [
+            [b"a0", b"b", b"a1", b"b", b"a2", b"b"],
+            [b"c"],
+        ]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
+def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 2)
+        client = await site.client()
+        broken = batch([b"v"])
+        broken[-1] ^= 1
+        records = [batch([b"v"]), broken, batch([b"w"]), None, batch([b"x"])]
+        parts = [
+            PartitionProduceData(index=index, records=data)
+            for index, data in zip([0, 1, 7, 0, 1], records, strict=True)
+        ]
+        names = [("t", replica.topic_id), ("gone", "AAAAAAAAAAAAAAAAAAAAAQ")]
+        topics = [TopicProduceData(name=name, topic_id=of, partition_data=parts) for name, of in names]
+        answer = await client.ask(ProduceRequest(acks=1, timeout_ms=1, topic_data=topics), version, ProduceResponse)
+        here, there = answer.responses
+        found = [(part.index, part.error_code, part.base_offset) for part in here.partition_responses]
+        assert found == [(0, 0, 0), (1, 2, -1), (7, 3, -1), (0, 87, -1), (1, 0, 0)]
+        unknown = Code.UNKNOWN_TOPIC_ID if version >= 13 else Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert {part.error_code for part in there.partition_responses} == {unknown.number}
+        words = [part.error_message for part in here.partition_responses]
+        assert all((word is not None) == (version >= 8 and n in (1, 2, 3)) for n, word in enumerate(words))
+
+    run(tmp_path, story)
+
+
+def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing(tmp_path: Path) -> None:
+    two = [(NOW, None, b"v", ())] * 2
+    zstd = bytearray(encode(two, codec=Codec.ZSTD))
+    transactional = bytearray(encode(two, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+    lying = bytearray(encode(two))
+    lying[lying.index(b"v") + 2 + 3] = 8  # offset delta of the second record
+    cases = [
+        (batch([b"v"])[:-1], 9, Code.INVALID_RECORD),
+        (batch([b"v"]) + batch([b"w"]), 9, Code.INVALID_RECORD),
+        (b"", 9, Code.INVALID_RECORD),
+        (bytearray(b"\0" * 70), 9, Code.INVALID_RECORD),
+        (batch([b"x" * 3000]), 9, Code.MESSAGE_TOO_LARGE),
+        (zstd, 6, Code.UNSUPPORTED_COMPRESSION_TYPE),
+        (zstd, 7, Code.NONE),
+        (changed(batch([b"v"]), 21, ">h", 7), 9, Code.UNSUPPORTED_COMPRESSION_TYPE),
+        (changed(batch([b"v"]), 21, ">h", 0x20), 9, Code.INVALID_RECORD),
+        (changed(batch([b"v"]), 57, ">i", 2), 9, Code.INVALID_RECORD),
+        (changed(lying, 57, ">i", 2), 9, Code.INVALID_RECORD),
+        (transactional, 9, Code.INVALID_REQUEST),
+    ]
+
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", max_message_bytes="2000")
+        client = await site.client()
+        for raw, version, expected in cases:
+            before = replica.log.end_offset
+            assert code(await client.ask(produce(replica, raw=raw), version, ProduceResponse)) is expected, expected
+            assert (replica.log.end_offset > before) == (expected is Code.NONE)
+        old = bytearray(encode(two))
+        old[16] = 1
+        assert code(await client.ask(produce(replica, raw=old), 9, ProduceResponse)) is Code.INVALID_RECORD
+        assert code(await client.ask(produce(replica, b"v", acks=2), 9, ProduceResponse)) is Code.INVALID_REQUIRED_ACKS
+
+    run(tmp_path, story)
+
+
+def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> None:
+    stamps = [NOW, NOW - 100_000, NOW, NOW - 200_000]
+    for codec in (Codec.NONE, Codec.LZ4):
+
+        async def story(site: KafkaSite, codec: Codec = codec) -> None:
+            replica = await site.create("t", message_timestamp_after_max_ms="0")
+            client = await site.client()
+            ahead = site.node.world.clock.wall_ms() - NOW + 50_000
+            raw = encode([(stamp + ahead + 100_000, None, b"v", ()) for stamp in stamps], codec=codec)
+            part = only(await client.ask(produce(replica, raw=raw), 8, ProduceResponse))
+            assert part.error_code == Code.INVALID_TIMESTAMP.number
+            assert [each.batch_index for each in part.record_errors] == [0, 1, 2]
+            assert "is not within" in (part.record_errors[0].batch_index_error_message or "")
+            assert only(await client.ask(produce(replica, raw=raw), 7, ProduceResponse)).record_errors == []
+
+        run(tmp_path / codec.name, story)
+
+
+def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        lying = batch([b"v", b"w"])
+        lying[lying.index(b"v") + 2 + 3] = 8
+        raw = changed(lying, 57, ">i", 2)
+        for version in (8, 9, 13):
+            part = only(await client.ask(produce(replica, raw=raw), version, ProduceResponse))
+            assert [each.batch_index for each in part.record_errors] == [1]
+            assert part.error_message == part.record_errors[0].batch_index_error_message != None  # noqa: E711
+
+    run(tmp_path, story)
+
+
+def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", message_timestamp_type="LogAppendTime")
+        client = await site.client()
+        before = site.node.world.clock.wall_ms()
+        for version in (3, 9, 9, 13):
+            part = only(await client.ask(produce(replica, b"v"), version, ProduceResponse))
+            assert before <= part.log_append_time_ms <= site.node.world.clock.wall_ms()
+
+    run(tmp_path, story)
+
+
+def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        for version in (7, 9, 13):
+            await client.send(client.frame(produce(replica, b"silent", acks=0), version))
+            assert only(await client.ask(produce(replica, b"told"), version, ProduceResponse)).error_code == 0
+        assert replica.log.end_offset == 6
+        await client.send(
+            client.frame(fetch((replica, 6), wait_ms=20_000), 12), client.frame(produce(replica, raw=b"", acks=0), 9)
+        )
+        assert await client.ended() == b""
+        assert site.refused("acks_0") == 1 and site.server.pending == 0
+
+    run(tmp_path, story)
+
+
+def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        synced = await site.create("synced", flush="ack")
+        plain = await site.create("plain")
+        client, other = await site.client(), await site.client()
+        await client.send(
+            client.frame(produce(synced, b"v"), 9),
+            client.frame(produce(plain, b"behind"), 9),
+            client.frame(produce(synced, b"w"), 9),
+        )
+        assert only(await other.ask(produce(plain, b"other"), 9, ProduceResponse)).error_code == 0
+        for n, offset in enumerate((0, None, 1)):
+            part = only(await client.receive(ProduceResponse, 9, n))
+            assert part.error_code == 0 and offset in (None, part.base_offset)
+        assert synced.log.flushed_offset == synced.high_watermark == 2
+
+    run(tmp_path, story)
+
+
+def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        old = await site.create("t")
+        client = await site.client()
+        for version in (9, 13):
+            await client.ask(produce(old, b"v"), version, ProduceResponse)
+            await client.ask(produce(old, b"v"), version, ProduceResponse)
+        await site.node.submit(DeleteTopic("t"))
+        gone = await client.ask(produce(old, b"late"), 9, ProduceResponse)
+        assert code(gone) is Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert code(await client.ask(produce(old, b"late"), 13, ProduceResponse)) is Code.UNKNOWN_TOPIC_ID
+        new = await site.create("t")
+        assert only(await client.ask(produce(new, b"fresh"), 9, ProduceResponse)).base_offset == 0
+        assert code(await client.ask(produce(old, b"late"), 13, ProduceResponse)) is Code.UNKNOWN_TOPIC_ID
+        assert only(await client.ask(produce(new, b"fresh"), 13, ProduceResponse)).base_offset == 1
+
+    run(tmp_path, story)
+
+
+def test_appends_that_wait_are_cancelled_with_their_connection(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", flush="ack")
+        client = await site.client()
+        await client.send(*(client.frame(produce(replica, b"v"), 9) for _ in range(4)))
+        await until(lambda: site.server.site.requests[0] == 4)
+        client.close()
+        await until(lambda: site.server.pending == 0)
+        await asyncio.sleep(0)
+        assert site.refused("fault") == 0
+
+    run(tmp_path, story)
