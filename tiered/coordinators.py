@@ -42,7 +42,6 @@ IMAGE_SECONDS = 60.0
 """Between two images of one partition, and what is lost at most of the groups when every disk is."""
 RETRY_SECONDS = (0.5, 30.0)
 NEVER_MS = 1 << 62
-LONGEST_MS = (1 << 63) - 1
 
 
 class Coordinators:
@@ -147,12 +146,7 @@ class Coordinators:
             # A first broker alone makes what it can; Kafka would refuse until there are enough.
             copies = min(settings.offsets_topic_replication_factor, sum(each.alive for each in image.brokers.values()))
             try:
-                await self._node.submit(
-                    CreateTopic(
-                        OFFSETS_TOPIC, settings.offsets_topic_num_partitions, copies,
-                        configs=_topic_configs(settings.offsets_topic_segment_bytes),
-                    )
-                )  # fmt: skip
+                await self._node.submit(CreateTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, copies))
             except Refused as refused:
                 # That it exists already means: who asked for it went away, and it is not committed yet.
                 raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {refused.why}") from None
@@ -350,20 +344,6 @@ class Coordinators:
     def _image_lag(self) -> float:
         since = [p.coordinator.since_ms for p in self._places.values() if p.coordinator and p.coordinator.since_ms >= 0]
         return (self._clock.mono_ns() // 1_000_000 - min(since)) / 1000 if since else 0.0
-
-
-def _topic_configs(segment_bytes: int) -> dict[str, str]:
-    """What `__consumer_offsets` sets for itself: not tiered, kept until an image holds it, room for a large group."""
-    return {
-        "remote.storage.enable": "false",
-        "retention.ms": "-1",
-        "retention.bytes": "-1",
-        "segment.bytes": str(segment_bytes),
-        "max.message.bytes": str(segment_bytes),
-        "message.timestamp.type": "CreateTime",
-        "message.timestamp.before.max.ms": str(LONGEST_MS),
-        "message.timestamp.after.max.ms": str(LONGEST_MS),
-    }
 
 
 @lru_cache(maxsize=10_000)

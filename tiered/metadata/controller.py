@@ -18,6 +18,7 @@ from tiered.metadata import requests
 from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.election import choose_leader
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.internal_topics import check_changeable, check_configs, own_configs
 from tiered.metadata.placement import check, place, start_of
 from tiered.metadata.requests import Request
 from tiered.metadata.settings import broker_settings, check_dynamic, edited, topic_config
@@ -110,10 +111,11 @@ class Controller:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"topic {request.name!r} exists already")
         check_collision(request.name, self.image.topics)
         check_collision(request.name, new)
-        TopicConfig.from_strings(dict(request.configs), defaults=defaults)
+        configs = {**request.configs, **own_configs(request.name, self._settings)}
+        TopicConfig.from_strings(configs, defaults=defaults)
         topic_id = self._draw_id()
         assignments = self._assignments(request, len(self.image.topics) + len(new))
-        created = kinds.TopicCreated(request.name, topic_id, assignments, dict(request.configs), now_ms)
+        created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms)
         return created, *self._first_leaders(topic_id, 0, assignments)
 
     def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
@@ -149,6 +151,7 @@ class Controller:
 
     def _delete_topic(self, request: requests.DeleteTopic, now_ms: int) -> Decision[Any]:
         topic = self._topic(request.name)
+        check_changeable(topic.name)
         if request.topic_id not in (None, topic.topic_id):
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {request.topic_id}")
         changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
@@ -156,6 +159,7 @@ class Controller:
 
     def _create_partitions(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
         topic = self._topic(request.name)
+        check_changeable(topic.name)
         have = len(topic.partitions)
         if not have < request.count <= PARTITIONS_MAX:
             raise Refused(
@@ -190,6 +194,7 @@ class Controller:
         changes = (kinds.TopicConfigChanged(topic.topic_id, edits),)
         after = self.image.apply(changes).topics[request.name]
         TopicConfig.from_strings(dict(after.configs), defaults=defaults)
+        check_configs(request.name, after.configs)
         return Decision(() if request.validate_only or after.configs == topic.configs else changes, after)
 
     def _topic_decision(self, name: str, changes: tuple[Change, ...], validate_only: bool) -> Decision[TopicImage]:

@@ -24,6 +24,12 @@ def check_name(name: str) -> None:
         )
 
 
+def check_writable(name: str) -> None:
+    """Refuses records of clients for a topic of the broker's own."""
+    if name in INTERNAL:
+        raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic {name} is the broker's own: nobody else writes to it")
+
+
 def check_collision(name: str, existing: Mapping[str, object]) -> None:
     """Refuses a name that metrics could not tell from another one, as Kafka does: '.' and '_' look alike there."""
     for other in _alike(name, existing):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tiered.config import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
+from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode
 from tiered.records.partitioner import partition_of
 from tiered.replication.replica import Replica
@@ -68,6 +69,7 @@ def choose(record: Incoming, partitions: int, turn: int) -> int:
 
 async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
     """One record, one batch. Raises what refuses it."""
+    check_writable(topic.name)
     partition = choose(record, len(topic.partitions), next(turns))
     return (await _append(site, replica_of(site, topic, partition), [record]))[0]
 
@@ -75,7 +77,7 @@ async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
 def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming) -> Placed | None:
     """One record into a partition that answers in the same turn of the loop; None, and nothing done, when this one does
     not. Raises what refuses the record."""
-    if not 0 <= partition < len(topic.partitions):
+    if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
     replica = site.node.replica(topic.name, partition)
     if not replica.alone:
@@ -92,6 +94,7 @@ def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming)
 
 async def append_many(site: Site, topic: TopicImage, records: Sequence[Incoming]) -> list[Placed | HttpError]:
     """One batch per partition, more only where one would be too large; what became of each record, in order."""
+    check_writable(topic.name)
     turn = next(turns)
     if len(records) <= AT_ONCE:
         return await _append_some(site, topic, records, turn)

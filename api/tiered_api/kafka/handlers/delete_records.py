@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from tiered.errors import Code
+from tiered.metadata.internal_topics import check_changeable
 from tiered_api.kafka.faults import FAULTS, code_of, timeout_ms
 from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.leaders import led_here
@@ -43,6 +44,7 @@ async def handle(site: Site, call: Call[DeleteRecordsRequest]) -> DeleteRecordsR
 
 async def _delete(site: Site, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
+        check_changeable(topic)
         start = await led_here(site, topic, asked.partition_index).delete_records(asked.offset)
     except FAULTS as fault:
         return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, code_of(fault).number)

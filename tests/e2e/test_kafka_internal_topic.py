@@ -1,0 +1,99 @@
+"""`__consumer_offsets` is the broker's own: clients may read it, and do nothing else to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.group_calls import QUICK, commit, committed
+from tests.e2e.http_site import Site
+from tests.e2e.http_site import run as run_http
+from tests.e2e.kafka_site import KafkaSite, run
+from tiered.errors import Code, Refused
+from tiered.metadata.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.records.batch import encode
+from tiered_api.kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+OTHER = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}
+
+
+def test_nobody_writes_cuts_grows_or_deletes_it(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        await site.create("t")
+        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=OFFSETS_TOPIC)])
+        shown = await client.ask(asked, 12, MetadataResponse)
+        assert shown.topics[0].is_internal and len(shown.topics[0].partitions) == 3
+        records = encode([(1, b"k", b"v", ())])
+        produce = ProduceRequest(
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[TopicProduceData(OFFSETS_TOPIC, partition_data=[PartitionProduceData(0, records)])],
+        )
+        told = await client.ask(produce, 9, ProduceResponse)
+        assert told.responses[0].partition_responses[0].error_code == Code.INVALID_TOPIC_EXCEPTION.number
+        cut = DeleteRecordsRequest([DeleteRecordsTopic(OFFSETS_TOPIC, [DeleteRecordsPartition(0, -1)])], 1000)
+        answer = await client.ask(cut, 2, DeleteRecordsResponse)
+        assert answer.topics[0].partitions[0].error_code == Code.INVALID_TOPIC_EXCEPTION.number
+        for request in (DeleteTopic(OFFSETS_TOPIC), CreatePartitions(OFFSETS_TOPIC, 9)):
+            with pytest.raises(Refused) as refused:
+                await site.node.submit(request)
+            assert refused.value.code is Code.INVALID_TOPIC_EXCEPTION
+        assert await committed(client, "g") == 7
+
+    run(tmp_path, story, **QUICK)
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_it_keeps_the_settings_that_groups_depend_on(tmp_path: Path, key: str) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.node.coordinators.ensure_topic()
+        other = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}[
+            key
+        ]
+        for value in (other, None):
+            with pytest.raises(Refused) as refused:
+                await site.node.submit(AlterTopicConfigs(OFFSETS_TOPIC, {key: value}))
+            assert refused.value.code is Code.INVALID_CONFIG
+        await site.node.submit(AlterTopicConfigs(OFFSETS_TOPIC, {"segment.bytes": "1048576"}))
+
+    run(tmp_path, story, **QUICK)
+
+
+def test_whoever_creates_it_it_is_what_groups_need(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.node.submit(CreateTopic(OFFSETS_TOPIC, 5, configs={"retention.ms": "1000"}))
+        topic = site.node.image.topics[OFFSETS_TOPIC]
+        assert (topic.configs["retention.ms"], topic.configs["remote.storage.enable"]) == ("-1", "false")
+        await site.create("t")
+        client = await site.client()
+        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        assert await committed(client, "g") == 7
+
+    run(tmp_path, story, **QUICK)
+
+
+def test_http_does_not_write_to_it_either(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.node.coordinators.ensure_topic()
+        end = [replica.log.end_offset for replica in site.node.replicas()]
+        one = await site.ask(
+            "POST", f"{site.cluster}/topics/{OFFSETS_TOPIC}/records", {"value": {"type": "STRING", "data": "x"}}
+        )
+        kind = "application/vnd.kafka.json.v2+json"
+        many = await site.ask("POST", f"/topics/{OFFSETS_TOPIC}", {"records": [{"value": 1}]}, kind=kind)
+        assert one.status >= 400 and many.status >= 400, (one, many)
+        assert [replica.log.end_offset for replica in site.node.replicas()] == end
+
+    run_http(tmp_path, story)
