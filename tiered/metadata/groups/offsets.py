@@ -21,6 +21,9 @@ from tiered.metadata.groups.subscription import CONSUMER
 from tiered.metadata.groups.turn import Turn
 from tiered.metadata.groups.words import WORD_BYTES_MAX, fits, java_length
 
+LATEST_MS = (1 << 63) - 1
+"""The latest time that a record can name."""
+
 # -- committing -------------------------------------------------------------------------------------------------------
 
 
@@ -34,7 +37,9 @@ def commit(turn: Turn, request: CommitOffsets) -> Committed:
         group = turn.live.groups[request.group] = ClassicGroup(request.group, turn.now.wall_ms)
     if group.state in (State.STABLE, State.PREPARING):
         turn.expect(group, group.members[request.member_id])
-    expires = NO_TIME if request.retention_ms == NO_RETENTION else turn.now.wall_ms + request.retention_ms
+    expires = NO_TIME
+    if request.retention_ms != NO_RETENTION:
+        expires = min(turn.now.wall_ms + request.retention_ms, LATEST_MS)
     records, codes = list[Record](), list[Code]()
     for row in request.offsets:
         if not _keeps(row.metadata, turn.live.settings.metadata_bytes_max):

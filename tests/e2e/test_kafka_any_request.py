@@ -1,0 +1,85 @@
+"""Requests that are well formed and mean anything: every API, every version, values at their bounds. Each is answered.
+
+A handler that fails ends its connection (reason `fault`); none may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.unit.kafka.values import Drawn
+from tiered_api.kafka import keys
+from tiered_api.kafka.schema import Kind, Message, Row
+
+REQUESTS = 5
+"""Of each version."""
+
+WITHIN = {
+    "acks": (-1, 0, 1, 7),
+    "count": (-1, 0, 2, 3),
+    "generation_id": (-1, 0, 1),
+    "index": (0, 1, 2, -1),
+    "max_wait_ms": (0, 10, -1),
+    "num_partitions": (-1, 0, 1, 3),
+    "partition": (0, 1, 2, -1),
+    "partition_index": (0, 1, 2, -1),
+    "partition_indexes": (0, 1, 2, -1),
+    "rebalance_timeout_ms": (0, 50, -1),
+    "replication_factor": (-1, 0, 1, 2),
+    "session_timeout_ms": (6000, 5999, -1, 2**31 - 1),
+    "timeout_ms": (0, 50, -1),
+}
+"""Values that matter more often than any others do, and such that no test waits for what may rightly take long."""
+
+FREE = 0.1
+"""How often a value is not one of them."""
+ALWAYS_WITHIN = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms", "timeout_ms")
+
+
+class Asked(Drawn):
+    """Requests about a topic and a group that are there, more often than about others."""
+
+    def __init__(self, seed: int, topic_id: str) -> None:
+        super().__init__(seed)
+        self._topic_id = topic_id
+
+    def value(self, row: Row, version: int) -> Any:
+        if row.name in WITHIN and (row.name in ALWAYS_WITHIN or self.random.random() > FREE):
+            return self.random.choice(WITHIN[row.name])
+        if row.kind is Kind.UUID and self.random.random() > FREE:
+            return self._topic_id
+        if row.kind is Kind.STRING and self.random.random() < 0.5:
+            return self.random.choice(("orders", "readers"))
+        return super().value(row, version)
+
+
+async def answered(client: Client, api: keys.Api, version: int, message: Message) -> bool:
+    """Sends a request and reads its answer; False when the connection ends instead."""
+    if api.key == 0 and getattr(message, "acks", 1) == 0:
+        await client.send(client.frame(message, version))
+        return True
+    try:
+        await client.ask(message, version, api.response)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("api", keys.APIS.values(), ids=lambda api: api.name)
+def test_a_well_formed_request_is_answered(tmp_path: Path, api: keys.Api) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("orders", 2)
+        for version in api.served:
+            for seed in range(REQUESTS):
+                message = Asked(seed * 100 + version, replica.topic_id).message(api.request, version)
+                client = await site.client()
+                assert await answered(client, api, version, message) or api.key == 0, (version, message)
+                assert not site.refused("fault"), (version, message)
+                client.close()
+
+    run(tmp_path, story)
