@@ -136,7 +136,7 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
         client = await site.client()
         if version < 6:
             request = DeleteTopicsRequest(topic_names=["a", "no", "a", "b"], timeout_ms=5_000)
-            expected = [("a", 42), ("no", 3), ("b", 0)]
+            expected: list[tuple[str | None, int]] = [("a", 42), ("no", 3), ("b", 0)]
         else:
             both = DeleteTopicState("c", ids["c"])
             named = [DeleteTopicState("a"), DeleteTopicState("no"), DeleteTopicState(None, ids["b"])]

@@ -1,18 +1,20 @@
 """DescribeConfigs (API key 32): every setting of topics and brokers, with where it comes from.
 
 v1+ has sources and synonyms, v3+ types and documentation (KIP-569). The broker "" stands for all brokers: what is set
-for them. Kafka's other names of a setting (broker.id, log.dirs) are shown too: tools look for them. A resource that
-does not exist, or of a type without settings, has an error of its own.
+for them. A default for which brokers have no setting is no synonym, as in Kafka. Kafka's other names of a setting
+(broker.id, log.dirs) are shown too: tools look for them. A resource that does not exist, or of a type without settings,
+has an error of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tiered.config import broker_rows
 from tiered.errors import Code, Refused
 from tiered.kafka_names import SAME_MEANING
 from tiered.metadata.changes import CLUSTER
-from tiered.metadata.config_layers import Shown, of_all_brokers, of_broker, of_topic
+from tiered.metadata.config_layers import Shown, Source, of_all_brokers, of_broker, of_topic
 from tiered.metadata.topic_names import check_name
 from tiered.setting import Row
 from tiered_api.kafka.config_resources import Kind, node_of
@@ -77,7 +79,11 @@ def _named(shown: Iterable[Shown], kind: int) -> Iterable[tuple[str, Shown]]:
 
 
 def _config(shown: Shown, name: str, *, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
-    told = [DescribeConfigsSynonym(other, value, source) for other, value, source in shown.synonyms] if synonyms else []
+    told = [
+        DescribeConfigsSynonym(other, value, source)
+        for other, value, source in shown.synonyms
+        if synonyms and (source != Source.DEFAULT_CONFIG or other in broker_rows())
+    ]
     return DescribeConfigsResourceResult(
         name,
         shown.value,
