@@ -12,7 +12,8 @@ import pytest
 from tests.sources import ROOT
 from tiered.cold.manifest import SegmentEntry, Spill
 from tiered.hot.producers import ProducerStates
-from tiered.metadata import layout
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata import group_image, layout
 from tiered.metadata.changes import KINDS
 from tiered.metadata.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage, to_json
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
@@ -75,3 +76,17 @@ def test_the_size_of_a_producer_is_what_the_page_says() -> None:
     listed = (1).to_bytes(4, "big") + bytes(int(said.group(1)))
     file = struct.pack(">hI", 1, crc32c(listed)) + listed
     assert ProducerStates.from_snapshot(file, 0).snapshot() == file
+
+
+def test_an_image_of_groups_has_its_fields_where_the_page_says() -> None:
+    page, name = part("Image of groups"), group_image.ImageName(PartitionId(TopicId("A" * 22), 3), 4, 5)
+    body = group_image.seal(name, [], 0, 6)
+    values = {"partition": 3, "leader epoch": 4, "offset": 5, "number of records": 0, "time of writing": 6}
+    for field, value in values.items():
+        row = re.search(rf"^\| (\d+)-(\d+) \| int(\d+) {field} \|", page, re.MULTILINE)
+        assert row is not None, field
+        first, last, bits = map(int, row.groups())
+        assert last + 1 - first == bits // 8 and int.from_bytes(body[first : last + 1], "big") == value, field
+    said = re.search(r"The record batches begin at byte (\d+)", page)
+    assert said is not None and len(body) == int(said.group(1))
+    assert f"`{body[:8].decode()}`" in page and int.from_bytes(body[12:16], "big") == crc32c(body[16:])
