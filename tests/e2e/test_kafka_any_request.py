@@ -1,19 +1,24 @@
-"""Requests that are well formed and mean anything: every API, every version, values at their bounds. Each is answered.
+"""Requests that are well formed and mean anything are answered; others end their own connection and nothing else.
 
-A handler that fails ends its connection (reason `fault`); none may.
+Every API in every version, values at their bounds. A handler that fails ends its connection for the reason `fault`:
+none may.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.fuzz_frames import mutated
 from tests.unit.kafka.values import Drawn
 from tiered_api.kafka import keys
+from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.schema import Kind, Message, Row
 
 REQUESTS = 5
@@ -81,5 +86,30 @@ def test_a_well_formed_request_is_answered(tmp_path: Path, api: keys.Api) -> Non
                 assert await answered(client, api, version, message) or api.key == 0, (version, message)
                 assert not site.refused("fault"), (version, message)
                 client.close()
+
+    run(tmp_path, story)
+
+
+def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> None:
+    """Whatever is read of it may be answered late or never; what is asked on the next connection is answered."""
+
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("orders", 2)
+        draw = Random(5)
+        for api in keys.APIS.values():
+            for version in api.served:
+                client = await site.client()
+                frame = client.frame(Asked(version, replica.topic_id).message(api.request, version), version)[4:]
+                kept = draw.choice((0, 8, len(frame) // 2))
+                hostile = frame[:kept] + mutated(draw, frame[kept:])
+                await client.send(len(hostile).to_bytes(4, "big") + hostile)
+                with suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await client.reader.read(1)
+                client.close()
+                assert not site.refused("fault"), (api.name, version, hostile.hex())
+            client = await site.client()
+            assert (await client.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)).error_code == 0
+            client.close()
 
     run(tmp_path, story)
