@@ -178,7 +178,7 @@ QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interva
 
 async def cold(site: KafkaSite, name: str, count: int = 20) -> Replica:
     """A topic whose first records are in the bucket only."""
-    replica = await site.create(name, **SMALL)
+    replica = await site.create(name, 1, **SMALL)
     await fill(replica, *(b"%03d" % n * 300 for n in range(count)))
     await until(lambda: replica.local_start_offset >= count - 8)
     return replica

@@ -51,7 +51,7 @@ class KafkaServer:
         self._idle_seconds = settings.connections_max_idle_ms / 1000
         self._frame_seconds = settings.tiered_frame_timeout_ms / 1000
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds / 4, self._frame_seconds / 4)
-        self._connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, None] = {}
         self._hosts: Tally[str] = Tally()
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -61,7 +61,7 @@ class KafkaServer:
         self._closing = False
         self._empty = asyncio.Event()
         metrics = node.metrics
-        metrics.gauge("tiered_kafka_connections", "Open connections.").read(lambda: float(len(self._connections)))
+        metrics.gauge("tiered_kafka_connections", "Open connections.").read(lambda: float(len(self.connections)))
         metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").read(
             lambda: float(self.pending)
         )
@@ -87,13 +87,13 @@ class KafkaServer:
         settings = self.site.node.settings
         connection = Connection(self, stream, listener, self._loop)
         host = connection.host
-        if self._closing or len(self._connections) >= settings.max_connections:
+        if self._closing or len(self.connections) >= settings.max_connections:
             self._turn_away(stream, "too_many", f"max.connections is {settings.max_connections}")
         elif self._hosts[host] >= settings.max_connections_per_ip:
             self._turn_away(stream, "too_many_of_one", f"max.connections.per.ip is {settings.max_connections_per_ip}")
         else:
             connection.seen = self._loop.time()
-            self._connections[connection] = None
+            self.connections[connection] = None
             self._hosts[host] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
@@ -111,13 +111,13 @@ class KafkaServer:
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
-        self._connections.pop(connection, None)
+        self.connections.pop(connection, None)
         left = self._hosts[connection.host] - 1
         if left > 0:
             self._hosts[connection.host] = left
         else:
             del self._hosts[connection.host]
-        if not self._connections:
+        if not self.connections:
             self._empty.set()
 
     # -- how long they may take ---------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class KafkaServer:
     def _sweep(self) -> None:
         now, passed = self._loop.time(), self._sweep_seconds
         self.now = now
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             if connection.taken_since >= 0:
                 if now - connection.taken_since > self._frame_seconds:
                     connection.refuse("slow_reader", "takes nothing of its answers")
@@ -146,7 +146,7 @@ class KafkaServer:
         self._sweeps += 1
         if self._sweeps % TRIM_SWEEPS == 0:
             self.buffers.trim()
-        more = self._connections or self.buffers.kept or self._tokens < rate
+        more = self.connections or self.buffers.kept or self._tokens < rate
         self._sweeper = self._loop.call_later(passed, self._sweep) if more else None
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -157,17 +157,17 @@ class KafkaServer:
         self._closing = True
         while self._listeners:
             self._listeners.pop().close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.finish()
         self.dispatch.hurry()
-        if self._connections:
+        if self.connections:
             self._empty.clear()
             try:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._empty.wait()
             except TimeoutError:
-                log.info("kafka connections are cut off count=%d", len(self._connections))
-        for connection in list(self._connections):
+                log.info("kafka connections are cut off count=%d", len(self.connections))
+        for connection in list(self.connections):
             connection.close()
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -1,0 +1,230 @@
+"""What one client, and all of them together, may ask of a broker over the Kafka protocol; and frames that mean harm."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until
+from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.messages.metadata import MetadataRequest
+from tiered_api.kafka.messages.produce import ProduceResponse
+
+HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+MIB = 1 << 20
+
+
+async def hello(client: Client) -> int:
+    return (await client.ask(HELLO, 3, ApiVersionsResponse)).error_code
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"max_connections": 3}, "too_many"), ({"max_connections_per_ip": 3}, "too_many_of_one")],
+    ids=["in all", "of one address"],
+)
+def test_connections_have_a_bound_and_places_are_given_back(
+    tmp_path: Path, settings: dict[str, int], reason: str
+) -> None:
+    async def story(site: KafkaSite) -> None:
+        clients = [await site.client() for _ in range(3)]
+        assert [await hello(client) for client in clients] == [0, 0, 0]
+        turned_away = await site.client()
+        assert await turned_away.ended() == b""
+        assert site.refused(reason) == 1
+        clients[0].close()
+        await until(lambda: len(site.server.connections) == 2)
+        assert await hello(await site.client()) == 0
+
+    run(tmp_path, story, ports=None, **settings)
+
+
+def test_connections_that_come_too_fast_are_served_later(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        clients = [await site.client() for _ in range(6)]
+        assert [await hello(client) for client in clients] == [0] * 6
+        assert site.refused("delayed") >= 2
+
+    run(tmp_path, story, max_connection_creation_rate=2, tiered_frame_timeout_ms=400)
+
+
+def test_an_idle_connection_is_closed_and_one_that_waits_is_not(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        idle, waiting = await site.client(), await site.client()
+        await waiting.send(waiting.frame(fetch((replica, 0), wait_ms=20_000), 12))
+        await hello(idle)
+        assert await idle.ended() == b""
+        assert site.refused("idle") == 1 and site.server.pending == 1
+
+    run(tmp_path, story, connections_max_idle_ms=200)
+
+
+@pytest.mark.parametrize("sent", [1, 3, 4, 9, 20, 40_000, 400_000])
+def test_a_frame_has_to_end_some_time(tmp_path: Path, sent: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client, other = await site.client(), await site.client()
+        value = b"x" * (900_000 if sent > 1000 else 10)
+        await client.send(client.frame(produce(replica, value), 9)[:sent])
+        assert await client.ended() == b""
+        assert site.refused("slow_frame") == 1
+        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert await hello(other) == 0
+
+    run(tmp_path, story, tiered_frame_timeout_ms=200)
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        for _ in range(8):
+            await client.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(*(client.frame(fetch((replica, 0), each_bytes=8_000_000), 12) for _ in range(3)))
+        await until(lambda: site.refused("slow_reader") == 1)
+        await until(lambda: not site.server.connections)
+
+    run(tmp_path, story, tiered_frame_timeout_ms=300)
+
+
+def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        clients = [await site.client() for _ in range(8)]
+        frames = [client.frame(produce(replica, b"%d" % n + b"x" * 900_000), 9) for n, client in enumerate(clients)]
+        for part in range(10):  # all of them in turn, so that each holds what the others lack
+            size = len(frames[0]) // 10 + 1
+            for client, frame in zip(clients, frames, strict=True):
+                client.writer.write(frame[part * size : (part + 1) * size])
+            await asyncio.sleep(0.01)
+        for client in clients:
+            assert (await client.receive(ProduceResponse, 9)).responses[0].partition_responses[0].error_code == 0
+        assert site.server.buffers.free == 2 * MIB
+
+    run(tmp_path, story, queued_max_request_bytes=2 * MIB)
+
+
+def test_what_is_announced_takes_no_memory_until_it_comes(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        clients = [await site.client() for _ in range(100)]
+        before = resident()
+        for client in clients:
+            await client.send(struct.pack(">ihhih", 100 * MIB, 0, 9, 1, -1))
+        await hello(await site.client())
+        assert resident() - before < 60 * MIB
+
+    run(tmp_path, story)
+
+
+def test_a_large_request_of_another_api_is_not_taken(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        topics = MetadataRequest(topics=None)
+        frame = client.frame(topics, 9)[4:] + bytes(3 * MIB)
+        await client.send(len(frame).to_bytes(4, "big") + frame)
+        assert await client.ended() == b""
+        assert site.refused("frame_size") == 1
+
+    run(tmp_path, story)
+
+
+def resident() -> int:
+    """Bytes of memory of this process, all that was let go given back first."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_two_thousand_idle_connections_cost_little(tmp_path: Path) -> None:
+    """Measured: 1.3 KiB each beside the client's socket. The bound leaves room for an allocator's mood."""
+
+    async def story(site: KafkaSite) -> None:
+        host, port = site.address.rsplit(":", 1)
+        before = resident()
+        sockets: list[socket.socket] = []
+        try:
+            for n in range(2000):
+                sockets.append(socket.create_connection((host, int(port))))
+                if n % 50 == 49:
+                    await until(lambda n=n: len(site.server.connections) == n + 1)  # type: ignore[misc]
+            for each in sockets:
+                each.sendall(Client(None, None).frame(HELLO, 3))  # type: ignore[arg-type]
+            await until(lambda: site.server.site.requests[18] == 2000)
+            assert resident() - before < 40 * MIB
+        finally:
+            for each in sockets:
+                each.close()
+        await until(lambda: not site.server.connections)
+
+    run(tmp_path, story, max_connections_per_ip=3000, max_connection_creation_rate=10_000)
+
+
+def mutated(frame: bytes, chance: random.Random) -> bytes:
+    """A frame with some of its bytes other than they were, its length mostly right."""
+    body = bytearray(frame[4:])
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(body))
+        how = chance.randrange(4)
+        if how == 0:
+            body[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        elif how == 1:
+            del body[at : at + chance.randint(1, 8)]
+            body = body or bytearray(1)
+        elif how == 2:
+            body[at:at] = chance.randbytes(chance.randint(1, 8))
+        else:
+            body[at : at + 4] = chance.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0"))
+    size = len(body) if chance.random() < 0.9 else chance.choice((0, 1, len(body) + 1, 2**31 - 1))
+    return struct.pack(">i", size) + bytes(body)
+
+
+async def outcome(client: Client, frames: Sequence[bytes]) -> None:
+    """The broker answers or ends the connection; it may also wait for the rest of a frame that lies about its size."""
+    try:
+        await client.send(*frames)
+        client.writer.write_eof()
+        await client.ended()
+    except ConnectionError:
+        pass
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 2)
+        honest = await site.client()
+        maker = await site.client()
+        good = [maker.frame(produce(replica, b"v" * 50), version) for version in range(3, 14)]
+        good += [maker.frame(fetch((replica, 0), wait_ms=chance.choice((0, 5))), version) for version in range(4, 19)]
+        good += [maker.frame(HELLO, 3), maker.frame(MetadataRequest(topics=None), 9)]
+        before = resident()
+        for round_ in range(12):
+            batch_ = [
+                outcome(
+                    await site.client(), [mutated(chance.choice(good), chance) for _ in range(chance.randint(1, 5))]
+                )
+                for _ in range(20)
+            ]
+            await asyncio.gather(*batch_)
+            assert await hello(honest) == 0, round_
+        assert site.refused("fault") == 0
+        assert resident() - before < 30 * MIB
+        await until(lambda: len(site.server.connections) == 2)
+        assert site.server.pending == 0
+        end = replica.log.end_offset
+        answer = await honest.ask(produce(replica, raw=batch([b"after all"])), 9, ProduceResponse)
+        assert answer.responses[0].partition_responses[0].base_offset == end
+
+    run(tmp_path, story, tiered_frame_timeout_ms=1000)
