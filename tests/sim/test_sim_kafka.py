@@ -89,7 +89,7 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
 
         async def harm() -> None:
             while True:
-                await asyncio.sleep(chance.uniform(0.01, 0.15))
+                await asyncio.sleep(chance.uniform(0.005, 0.06))
                 site.network.reset("far")
 
         harming = asyncio.create_task(harm())
