@@ -1,4 +1,4 @@
-"""Stories of takeovers and of new leaders, told as transcripts in tests/transcripts.
+"""Stories of takeovers, of new leaders and of groups, told as transcripts in tests/transcripts.
 
 python -m tests.test_transcripts       writes what the commands print now into the files
 """
@@ -16,11 +16,13 @@ from tests.sim.loop import SimLoop
 from tests.sim.store import SimBucket
 from tests.sources import ROOT
 from tests.transcript import Command, Say, commands, played
+from tests.unit.groups.narrator import Narrator
 from tiered.cold.faulty import Fault, Faults, Kind
 from tiered.errors import Fenced
 from tiered.ids import TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import Change, ControllerElected, TopicCreated, to_json
+from tiered.metadata.groups.settings import GroupSettings
 from tiered.metadata.image import Image
 from tiered.metadata.load import load, read_boundary
 from tiered.metadata.metadata_log import MetadataLog
@@ -158,10 +160,21 @@ def new_leader() -> Say:
     return NewLeader().say
 
 
+def group() -> Say:
+    return Narrator(GroupSettings(retention_ms=60_000, retention_check_ms=10_000)).say
+
+
 STORIES: dict[str, Callable[[], Say]] = {
     "controller_takeover": controllers,
     "controller_void_slot": controllers,
     "new_leader": new_leader,
+    "group_cooperative": group,
+    "group_expiry": group,
+    "group_leader_dies": group,
+    "group_life": group,
+    "group_move": group,
+    "group_old_generation": group,
+    "group_static_members": group,
 }
 
 

@@ -1,0 +1,41 @@
+"""Scripts that Kafka answers as our coordinator in memory does: so does a whole broker over its wire."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import KafkaSite, run
+from tests.peer.group_stories import STORIES
+from tests.peer.group_worlds import InMemory, OverWire, Recorded, Story
+from tests.unit.groups.rig import Rig
+from tiered.metadata.groups.settings import GroupSettings
+
+
+def played(story: Story, address: str) -> list[str]:
+    """What a broker answers, in a thread beside the one it runs in."""
+    over = OverWire(address)
+    told = Recorded(over)
+    try:
+        story(told)
+    finally:
+        over.close()
+    return told.lines
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_broker_answers_a_script_as_its_coordinator_does(tmp_path: Path, name: str) -> None:
+    ours = Recorded(InMemory(Rig(GroupSettings(initial_rebalance_delay_ms=300, size_max=3))))
+    STORIES[name](ours)
+
+    async def story(site: KafkaSite) -> None:
+        for topic in "tuv":
+            await site.create(topic, 8)
+        found = await asyncio.to_thread(played, STORIES[name], site.address)
+        assert len(found) == len(ours.lines)
+        for line, expected in zip(found, ours.lines, strict=True):
+            assert line == expected
+
+    run(tmp_path, story, group_initial_rebalance_delay_ms=300, group_max_size=3, offsets_topic_num_partitions=4)
