@@ -244,3 +244,16 @@ def test_what_one_does_not_support_is_not_chosen(rig: Rig) -> None:
     tokens = [rig.join(rig.new_id(), protocols=each) for each in (ROUND_ROBIN + RANGE, ROUND_ROBIN + RANGE, RANGE)]
     rig.pass_ms(1_000)
     assert {joined(rig, token).protocol for token in tokens} == {"range"}
+
+
+def test_a_protocol_named_twice_counts_once(rig: Rig) -> None:
+    tokens = [rig.join(rig.new_id(), protocols=each) for each in (RANGE + RANGE, RANGE + RANGE, RANGE)]
+    rig.pass_ms(1_000)
+    assert {joined(rig, token).protocol for token in tokens} == {"range"}
+
+
+def test_protocols_that_nobody_supports_any_more_are_forgotten(rig: Rig) -> None:
+    (first,), _ = rig.stable()
+    for number in range(50):
+        rig.join(first, protocols=(*RANGE, (f"p{number}", b"")))
+    assert len(rig.shard.live.groups["g"]._supported) == 2

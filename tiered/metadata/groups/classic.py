@@ -98,13 +98,11 @@ class ClassicGroup:
 
     def add(self, member: Member) -> None:
         """A member more; the first one says what type of group this is, and leads."""
-        if not self.members:
-            self._supported.clear()
         self.members[member.member_id] = member
         self.pending.discard(member.member_id)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
-        self._supported.update({name for name, _ in member.protocols})
+        self._count(member.protocols, 1)
         self.joined += member.join_token is not None
         if self.leader is None:
             self.leader = member.member_id
@@ -116,9 +114,9 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None:
             self.joined -= member.join_token is not None
-            self._supported.subtract({name for name, _ in member.protocols})
+            self._count(member.protocols, -1)
             if member.instance_id is not None:
-                del self.static[member.instance_id]
+                self.static.pop(member.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         return member
@@ -136,9 +134,15 @@ class ClassicGroup:
 
     def restate(self, member: Member, protocols: Protocols) -> None:
         """A member says anew what it supports."""
-        self._supported.subtract({name for name, _ in member.protocols})
+        self._count(member.protocols, -1)
         member.protocols = protocols
-        self._supported.update({name for name, _ in protocols})
+        self._count(protocols, 1)
+
+    def _count(self, protocols: Protocols, by: int) -> None:
+        for name in {name for name, _ in protocols}:
+            self._supported[name] += by
+            if not self._supported[name]:
+                del self._supported[name]
 
     def await_join(self, member: Member, token: int | None) -> None:
         """`member` has joined and waits for the others (None: not any more)."""

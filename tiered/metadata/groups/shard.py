@@ -62,8 +62,9 @@ class GroupShard:
                 turn.expect(group, member)
             if len(group.members) > self.live.settings.size_max:
                 prepare(turn, group, f"the group has more than {self.live.settings.size_max} members")
-        for name in self.live.log.offsets.keys() - self.live.groups.keys():
-            self.live.groups[name] = ClassicGroup(name, now.wall_ms)
+        for name in self.live.log.offsets:
+            if name not in self.live.groups:
+                self.live.groups[name] = ClassicGroup(name, now.wall_ms)
         self._sweep_later(now)
 
     def apply(self, records: Iterable[Record]) -> None:
