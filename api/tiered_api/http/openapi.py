@@ -55,6 +55,10 @@ POSITIONS = (
     "cold_segments",
 )
 
+AT_V2 = {"topic": STRING, "partition": INTEGER}
+PARTITION_V2 = _object("topic partition", **AT_V2)
+OFFSET_V2 = _object("topic partition offset", **AT_V2, offset=INTEGER, metadata=STRING)
+
 SCHEMAS: dict[str, Schema] = {
     "Error": _object("error_code message", error_code=INTEGER, message=STRING),
     "Object": {"type": "object"},
@@ -99,6 +103,25 @@ SCHEMAS: dict[str, Schema] = {
         offsets=_array(
             _object("", partition=INTEGER, offset=INTEGER, error_code={**INTEGER, "nullable": True}, error=TEXT_OR_NULL)
         ),
+    ),
+    "ConsumerV2": _object(
+        "",
+        name=STRING,
+        format={"type": "string", "enum": ["binary", "json"]},
+        **{
+            "auto.offset.reset": {"type": "string", "enum": ["earliest", "latest", "none"]},
+            "auto.commit.enable": {"type": "string", "enum": ["true", "false"]},
+            "fetch.min.bytes": INTEGER,
+            "consumer.request.timeout.ms": INTEGER,
+        },
+    ),
+    "SubscriptionV2": _object("", topics=_array(STRING), topic_pattern=STRING),
+    "PartitionsV2": _object("partitions", partitions=_array(PARTITION_V2)),
+    "OffsetsToCommitV2": _object("", offsets=_array(OFFSET_V2)),
+    "PositionsV2": _object(
+        "",
+        offsets=_array(OFFSET_V2),
+        timestamps=_array(_object("topic partition timestamp", **AT_V2, timestamp=STRING)),
     ),
     "RecordV3": _object("", **RECORD_V3),
     "ReportV3": _object(

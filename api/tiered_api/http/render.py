@@ -83,10 +83,21 @@ def answer_json(data: bytes, offset: int, room: int, form: str, outer: dict[str,
 
 
 def list_v2(data: bytes, offset: int, room: int, form: str, topic: str, partition: int) -> tuple[bytes, int]:
-    """(body, records) of a REST v2 read; HttpError 422 when a record is not of the form, for v2 has no other place."""
+    """(body, records) of a REST v2 read."""
+    rows, _ = rows_v2(data, offset, room, form, topic, partition)
+    return orjson.dumps(rows), len(rows)
+
+
+def rows_v2(
+    data: bytes, offset: int, room: int, form: str, topic: str, partition: int
+) -> tuple[list[dict[str, Any]], int]:
+    """(records, offset to go on from) of a REST v2 read; HttpError 422 when a record is not of the form, for v2 has no
+    other place."""
     show = FORMS[form]
     rows: list[dict[str, Any]] = []
+    following = offset
     for batch in opened(data, offset, room):
+        following = batch.next_offset
         for at, _, key, value, _ in batch.records:
             try:
                 shown = (None if key is None else show(key), None if value is None else show(value))
@@ -95,7 +106,7 @@ def list_v2(data: bytes, offset: int, room: int, form: str, topic: str, partitio
                     CONVERSION_FAILED, f"the record at offset {at} is not {form}; read it as binary"
                 ) from None
             rows.append({"topic": topic, "key": shown[0], "value": shown[1], "partition": partition, "offset": at})
-    return orjson.dumps(rows), len(rows)
+    return rows, following
 
 
 def events(data: bytes, offset: int, room: int, form: str) -> tuple[bytes, int, int]:

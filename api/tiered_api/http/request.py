@@ -150,17 +150,16 @@ class Request(web.BaseRequest):
     def _too_large(limit: int) -> HttpError:
         return HttpError(413, f"the body is larger than {limit} bytes")
 
-    async def json_value(self) -> Any:
-        """The body as one JSON value; HttpError 400 when it is not one."""
-        data = await self.whole()
-        try:
-            return await self.site.work(len(data), orjson.loads, data)
-        except orjson.JSONDecodeError as error:
-            raise malformed(error) from None
-
     async def json_object(self) -> dict[str, Any]:
         """The body as one JSON object."""
-        value = await self.json_value()
+        return await self.parsed_object(await self.whole())
+
+    async def parsed_object(self, data: bytes) -> dict[str, Any]:
+        """One JSON object; HttpError 400 when it is not JSON, 422 when it is something else."""
+        try:
+            value = await self.site.work(len(data), orjson.loads, data)
+        except orjson.JSONDecodeError as error:
+            raise malformed(error) from None
         if not isinstance(value, dict):
             raise HttpError(422, "the body has to be a JSON object")
         return value

@@ -10,6 +10,7 @@ from tiered_api.http.openapi import document
 from tiered_api.http.records import READ_TYPES, read_records, write_batches
 from tiered_api.http.request import Request
 from tiered_api.http.routing import Handler, Query, Route, Table
+from tiered_api.http.v2 import consumers
 from tiered_api.http.v2 import produce as v2_produce
 from tiered_api.http.v2 import topics as v2
 from tiered_api.http.v3 import clusters, configs, groups, partitions, topics
@@ -22,6 +23,7 @@ GROUP = f"{CLUSTER}/consumer-groups/{{group}}"
 JSON = (media.JSON,)
 V2_ANSWERS = (media.V2, media.JSON)
 V2_BODIES = tuple(v2_produce.FORMS)
+V2_JSON = (media.V2, media.JSON)
 
 READ = (
     Query("offset", "string", 'First offset to give, or "earliest" (without it) or "latest"'),
@@ -83,6 +85,42 @@ V2 = (
     _v2("GET", "/topics/{topic}/partitions/{partition}", v2.get_partition, "Object"),
     _v2("POST", "/topics/{topic}/partitions/{partition}", v2_produce.produce_to_partition, "OffsetsV2"),
     _v2("GET", "/topics/{topic}/partitions/{partition}/offsets", v2.get_offsets, "Object"),
+)
+
+CONSUMER = "/consumers/{group}/instances/{instance}"
+
+
+def _consumer(method: str, path: str, handler: Handler, body: str = "", answer: str = "", status: int = 204) -> Route:
+    # GET .../offsets has a body, as in the REST Proxy.
+    return Route(
+        method, path, handler, status=status, takes=V2_JSON if body else (), body=body, gives=V2_ANSWERS, answer=answer
+    )
+
+
+V2_CONSUMERS = (
+    _consumer("POST", "/consumers/{group}", consumers.create_consumer, "ConsumerV2", "Object", 200),
+    _consumer("DELETE", CONSUMER, consumers.delete_consumer),
+    _consumer("POST", f"{CONSUMER}/subscription", consumers.subscribe, "SubscriptionV2"),
+    _consumer("GET", f"{CONSUMER}/subscription", consumers.get_subscription, "", "Object", 200),
+    _consumer("DELETE", f"{CONSUMER}/subscription", consumers.unsubscribe),
+    _consumer("POST", f"{CONSUMER}/assignments", consumers.assign, "PartitionsV2"),
+    _consumer("GET", f"{CONSUMER}/assignments", consumers.get_assignments, "", "Object", 200),
+    Route(
+        "GET",
+        f"{CONSUMER}/records",
+        consumers.read_consumer,
+        query=(
+            Query("timeout", "integer", "Milliseconds to wait for records, at most what the consumer was made with"),
+            Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
+        ),
+        gives=(media.V2_BINARY, media.V2_JSON),
+        answer="Array",
+    ),
+    _consumer("POST", f"{CONSUMER}/offsets", consumers.commit, "OffsetsToCommitV2", "Array", 200),
+    _consumer("GET", f"{CONSUMER}/offsets", consumers.get_committed, "PartitionsV2", "Object", 200),
+    _consumer("POST", f"{CONSUMER}/positions", consumers.seek, "PositionsV2"),
+    _consumer("POST", f"{CONSUMER}/positions/beginning", consumers.seek_to_beginning, "PartitionsV2"),
+    _consumer("POST", f"{CONSUMER}/positions/end", consumers.seek_to_end, "PartitionsV2"),
 )
 
 V3_CLUSTER = (
@@ -157,7 +195,7 @@ V3_GROUPS = (
     _get(f"{GROUP}/lag-summary", groups.get_lag_summary, "Object"),
 )
 
-ROUTES = (*OPERATIONS, *RECORDS, *V2, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
+ROUTES = (*OPERATIONS, *RECORDS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
 
 
 async def openapi(request: Request) -> web.StreamResponse:

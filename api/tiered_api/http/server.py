@@ -16,6 +16,7 @@ from tiered.errors import Corrupt
 from tiered.node import Node
 from tiered_api.http import quick
 from tiered_api.http.answers import refusal
+from tiered_api.http.consumers.instances import Instances
 from tiered_api.http.errors import NAMED, HttpError, from_named
 from tiered_api.http.limits import Limits
 from tiered_api.http.quick import Heads
@@ -235,12 +236,14 @@ class HttpServer:
         self._listener.pre_shutdown()
         await self._listener.shutdown(5.0)
         await self._server.wait_closed()
+        await self._listener.site.instances.close()
         self._listener.site.close()
 
 
 async def serve_http(node: Node, host: str, port: int, *, limits: Limits | None = None) -> HttpServer:
     """Serves `node` on host and port (0: any free one); `.url` says where."""
     site = Site(node, limits or Limits.of(node.settings))
+    site.instances = Instances(site)
     listener = Listener(site, table())
     site.connections.read(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)

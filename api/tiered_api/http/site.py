@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tiered.node import Node
 from tiered_api.http.limits import Budget, Limits
+
+if TYPE_CHECKING:
+    from tiered_api.http.consumers.instances import Instances
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +30,8 @@ class Site:
         self.budget = Budget(limits.memory_bytes)
         self.clock = node.world.clock
         self.closing = False
+        self.instances: Instances
+        """Set before the first request."""
         self._patient: set[asyncio.Timeout] = set()
         self._workers = ThreadPoolExecutor(2, "http")
         metrics = node.metrics

@@ -134,7 +134,7 @@ class Member:
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """The leader's part: shares for all members."""
-        wishes = {member.member_id: _read_topics(member.metadata) for member in joined.members}
+        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members}
         names = sorted({topic for topics in wishes.values() for topic in topics})
         got = await self._client.metadata(names)
         counts = {topic.name or "": len(topic.partitions) for topic in got.topics if not topic.error_code}
@@ -199,7 +199,7 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
     return [TopicPartition(topic.topic, number) for topic in got.assigned_partitions for number in topic.partitions]
 
 
-def _read_topics(data: bytes) -> list[str]:
+def read_topics(data: bytes) -> list[str]:
     try:
         version = min(int.from_bytes(data[:2], "big"), ConsumerProtocolSubscription.spec.versions.high)
         return decode(ConsumerProtocolSubscription, version, data, 2).topics

@@ -1,0 +1,103 @@
+"""The REST consumers of the groups that this broker coordinates: created, found again after a restart, and ended when
+nobody uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+from tiered.metadata.groups.requests import Described, DescribeGroup
+from tiered_api.http.consumers.instance import Choices, Instance
+from tiered_api.http.consumers.membership import PREFIX, kept_in
+from tiered_api.http.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
+from tiered_api.http.site import Site
+
+INSTANCES_MAX = 1_000
+IDLE_SECONDS = 300.0
+SWEEP_SECONDS = 10.0
+
+
+class Place(NamedTuple):
+    """How an instance is named."""
+
+    group: str
+    name: str
+
+
+class Instances:
+    """One listener's consumers. `close` ends them without a word: their members stay for a session's time."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._found: dict[Place, Instance] = {}
+        self._opening = asyncio.Lock()
+        self._sweeper: asyncio.Task[None] | None = None
+        site.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").read(
+            lambda: float(len(self._found))
+        )
+
+    async def create(self, place: Place, choices: Choices) -> Instance:
+        """A new consumer. HttpError 409 when there is one of that name in the group."""
+        async with self._opening:
+            if place in self._found or await self._again(place) is not None:
+                raise HttpError(CONSUMER_EXISTS, f"consumer {place.name!r} exists already in group {place.group!r}")
+            return self._add(place, choices)
+
+    async def find(self, place: Place) -> Instance:
+        """A consumer by its name; HttpError 404 when there is none."""
+        instance = self._found.get(place)
+        if instance is None:
+            async with self._opening:
+                instance = self._found.get(place) or await self._again(place)
+        if instance is None:
+            raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {place.name!r} in group {place.group!r}")
+        instance.used_ns = self._site.clock.mono_ns()
+        return instance
+
+    async def delete(self, place: Place) -> None:
+        instance = await self.find(place)
+        async with instance.turn:
+            self._found.pop(place, None)
+            await instance.end()
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for instance in self._found.values():
+            if instance.membership is not None:
+                await instance.membership.stop()
+        self._found.clear()
+
+    def _add(self, place: Place, choices: Choices) -> Instance:
+        if len(self._found) >= INSTANCES_MAX:
+            raise HttpError(429, f"there are {INSTANCES_MAX} consumers already; delete those that are not used")
+        instance = self._found[place] = Instance(self._site, *place, choices)
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
+        return instance
+
+    async def _again(self, place: Place) -> Instance | None:
+        """The consumer whose member the group knows still, from before a restart."""
+        group: Described = await self._site.node.coordinators.ask(place.group, DescribeGroup(place.group))
+        for member in group.members if group.code is Code.NONE else ():
+            found = Choices.found(kept_in(member.metadata)) if member.instance_id == PREFIX + place.name else None
+            if found is not None:
+                instance = self._add(place, found[0])
+                instance.subscribe(found[1])
+                return instance
+        return None
+
+    async def _sweep(self) -> None:
+        """Ends what nobody used for long."""
+        while True:
+            await self._site.clock.sleep(SWEEP_SECONDS)
+            oldest = self._site.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
+            for place, instance in list(self._found.items()):
+                if instance.used_ns < oldest and not instance.turn.locked():
+                    self._found.pop(place, None)
+                    try:
+                        await instance.end()
+                    except (Refused, HttpError):
+                        continue  # the group forgets the member by itself

@@ -1,0 +1,243 @@
+"""REST v2 consumers: what the clients of the REST Proxy send, and what they rely on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.http_site import PATIENCE, Answer, Site, run, site
+from tiered.ids import TopicPartition
+from tiered_api.http.consumers.membership import Wish, kept_in, subscription
+
+V2 = "application/vnd.kafka.v2+json"
+JSON = "application/vnd.kafka.json.v2+json"
+BINARY = "application/vnd.kafka.binary.v2+json"
+
+
+class Consumer:
+    """One instance, as its client sees it."""
+
+    def __init__(self, where: Site, path: str) -> None:
+        self.site = where
+        self.path = path
+
+    @classmethod
+    async def create(cls, where: Site, group: str, name: str = "", **choices: Any) -> Consumer:
+        dotted = {key.replace("_", "."): value for key, value in choices.items()}
+        body = {"format": "json", "auto.offset.reset": "earliest", **({"name": name} if name else {}), **dotted}
+        made = await where.ask("POST", f"/consumers/{group}", body, kind=V2)
+        assert made.status == 200, made
+        assert made.json["base_uri"] == f"{where.url}/consumers/{group}/instances/{made.json['instance_id']}"
+        return cls(where, made.json["base_uri"].removeprefix(where.url))
+
+    async def ask(self, method: str, below: str, body: Any = None, accept: str = "") -> Answer:
+        return await self.site.ask(method, f"{self.path}{below}", body, kind=V2, accept=accept)
+
+    async def done(self, method: str, below: str, body: Any = None) -> None:
+        answer = await self.ask(method, below, body)
+        assert (answer.status, answer.body) == (204, b""), answer
+
+    async def read(self, count: int) -> list[Any]:
+        """Rows until there are so many; a read may be empty while the group settles."""
+        rows: list[Any] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(rows) < count:
+                answer = await self.ask("GET", "/records", accept=JSON)
+                assert answer.status == 200, answer
+                rows += answer.json
+        return rows
+
+    async def partitions(self) -> list[TopicPartition]:
+        rows = (await self.ask("GET", "/assignments")).json["partitions"]
+        return sorted(TopicPartition(row["topic"], row["partition"]) for row in rows)
+
+
+def values(rows: list[Any]) -> list[Any]:
+    return [row["value"] for row in rows]
+
+
+def test_a_consumer_subscribes_reads_commits_and_goes(tmp_path: Path) -> None:
+    async def story(where: Site) -> None:
+        await where.create("t")
+        await where.produce("t", '"a"', '"b"')
+        one = await Consumer.create(where, "g", "one", auto_commit_enable="false")
+        await one.done("POST", "/subscription", {"topics": ["t"]})
+        assert (await one.ask("GET", "/subscription")).json == {"topics": ["t"]}
+        rows = await one.read(2)
+        assert rows[0] == {"topic": "t", "key": None, "value": "a", "partition": 0, "offset": 0}
+        asked = {"partitions": [{"topic": "t", "partition": 0}]}
+        assert (await one.ask("GET", "/offsets", asked)).json == {"offsets": []}
+        committed = await one.ask("POST", "/offsets")
+        assert committed.json == [{"topic": "t", "partition": 0, "consumed": 2, "committed": 2}]
+        (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
+        assert (row["offset"], row["metadata"]) == (2, "")
+        named = {"offsets": [{"topic": "t", "partition": 0, "offset": 1, "metadata": "why"}]}
+        assert (await one.ask("POST", "/offsets", named)).status == 200
+        (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
+        assert (row["offset"], row["metadata"]) == (1, "why")
+        await one.done("DELETE", "")
+        assert (await one.ask("GET", "/records")).json["error_code"] == 40403
+        again = await Consumer.create(where, "g", "one")
+        await again.done("POST", "/subscription", {"topics": ["t"]})
+        assert values(await again.read(1)) == ["b"], "goes on at what was committed"
+
+    run(tmp_path, story)
+
+
+def test_a_read_waits_for_a_record_and_answers_at_once_when_it_comes(tmp_path: Path) -> None:
+    async def story(where: Site) -> None:
+        await where.create("t")
+        one = await Consumer.create(where, "g", consumer_request_timeout_ms="20000")
+        await one.done("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+        waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
+        while not where.node.replica("t", 0)._parked:  # until it waits
+            await asyncio.sleep(0)
+        await where.produce("t", "1")
+        async with asyncio.timeout(10):
+            assert values((await waiting).json) == [1]
+
+    run(tmp_path, story)
+
+
+def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
+    async def settled(*consumers: Consumer) -> list[list[TopicPartition]]:
+        """What each has, once all partitions are somebody's."""
+        while True:
+            for each in consumers:
+                await each.ask("GET", "/records?timeout=0", accept=JSON)
+            shares = [await each.partitions() for each in consumers]
+            if sorted(at for share in shares for at in share) == ALL and all(shares):
+                return shares
+            await asyncio.sleep(0.01)
+
+    ALL = [TopicPartition("t", number) for number in range(4)]
+
+    async def story(where: Site) -> None:
+        await where.create("t", partitions=4)
+        one, two = await Consumer.create(where, "g"), await Consumer.create(where, "g")
+        for each in (one, two):
+            await each.done("POST", "/subscription", {"topic_pattern": "t|u"})
+        async with asyncio.timeout(PATIENCE):
+            assert [len(share) for share in await settled(one, two)] == [2, 2]
+            for number in range(4):
+                await where.produce("t", str(number), partition=number)
+            assert sorted([*values(await one.read(2)), *values(await two.read(2))]) == [0, 1, 2, 3]
+            await two.done("DELETE", "")
+            await settled(one)
+            await where.create("u")
+            await where.produce("u", "4")
+            assert values(await one.read(1)) == [4], "a topic that comes later and matches"
+
+    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+
+
+def test_partitions_by_hand_and_positions(tmp_path: Path) -> None:
+    async def story(where: Site) -> None:
+        await where.create("t", partitions=2)
+        await where.produce("t", *map(str, range(5)))
+        one = await Consumer.create(where, "g", auto_offset_reset="latest", auto_commit_enable=False)
+        mine = {"partitions": [{"topic": "t", "partition": 0}]}
+        await one.done("POST", "/assignments", mine)
+        assert await one.partitions() == [TopicPartition("t", 0)]
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        await one.done("POST", "/positions", {"offsets": [{"topic": "t", "partition": 0, "offset": 3}]})
+        assert values(await one.read(2)) == [3, 4]
+        await one.done("POST", "/positions/beginning", mine)
+        assert values(await one.read(5)) == [0, 1, 2, 3, 4]
+        await one.done(
+            "POST", "/positions", {"timestamps": [{**mine["partitions"][0], "timestamp": "2020-01-01T00:00Z"}]}
+        )
+        assert values(await one.read(5)) == [0, 1, 2, 3, 4]
+        await one.done("POST", "/positions/end", mine)
+        await where.produce("t", "5")
+        assert values(await one.read(1)) == [5]
+        other = {"partitions": [{"topic": "t", "partition": 1}]}
+        assert (await one.ask("POST", "/positions/end", other)).json["error_code"] == 40903
+
+    run(tmp_path, story)
+
+
+def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) -> None:
+    async def first(where: Site) -> None:
+        await where.create("t")
+        await where.produce("t", "0", "1")
+        one = await Consumer.create(where, "g", "one")
+        await one.done("POST", "/subscription", {"topics": ["t"]})
+        assert values(await one.read(2)) == [0, 1]
+        assert (await one.ask("POST", "/offsets")).status == 200
+
+    async def second(where: Site) -> None:
+        await where.produce("t", "2")
+        again = Consumer(where, "/consumers/g/instances/one")
+        assert values(await again.read(1)) == [2]
+        assert (await again.ask("GET", "/subscription")).json == {"topics": ["t"]}
+        taken = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
+        assert taken.json["error_code"] == 40902
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+@pytest.mark.parametrize(
+    ("method", "below", "body", "code"),
+    [
+        ("POST", "/subscription", {"topics": ["t"], "topic_pattern": "t"}, 422),
+        ("POST", "/subscription", {"topic_pattern": "("}, 422),
+        ("POST", "/subscription", {"topics": [1]}, 422),
+        ("POST", "/assignments", {"partitions": [{"topic": "no", "partition": 0}]}, 40401),
+        ("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 9}]}, 40402),
+        ("POST", "/assignments", {"partitions": [{"topic": "t"}]}, 422),
+        ("POST", "/positions", {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]}, 40903),
+        ("POST", "/positions", {}, 422),
+        ("POST", "/positions", {"timestamps": [{"topic": "t", "partition": 0, "timestamp": "noon"}]}, 40903),
+        ("POST", "/offsets", {"offsets": [{"topic": "t", "partition": 0, "offset": -5}]}, 422),
+        ("POST", "/subscription", [], 422),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
+    async def story(where: Site) -> None:
+        await where.create("t")
+        answer = await (await Consumer.create(where, "g")).ask(method, below, body)
+        assert (answer.json["error_code"], answer.status) == (code, code if code < 1000 else code // 100)
+
+    run(tmp_path, story)
+
+
+def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) -> None:
+    async def story(where: Site) -> None:
+        await where.create("t")
+        one = await Consumer.create(where, "g", "one")
+        twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
+        assert (twice.status, twice.json["error_code"]) == (409, 40902)
+        for wrong in ({"format": "avro"}, {"auto.offset.reset": "somewhere"}, {"isolation": "x"}):
+            refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
+            assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong
+        await one.done("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+        assert (await one.ask("POST", "/subscription", {"topics": ["t"]})).json["error_code"] == 40903
+        assert (await one.ask("GET", "/records", accept=BINARY)).json["error_code"] == 40601
+        assert (await where.get("/consumers/g/instances/two/records")).json["error_code"] == 40403
+
+    run(tmp_path, story)
+
+
+def test_the_state_of_a_member_is_kept_in_a_form_that_other_clients_read_past() -> None:
+    kept = b'{"of":"x"}'
+    assert kept_in(subscription(["a", "b"], kept)) == kept
+    assert kept_in(b"\0\0garbage") == b"" and kept_in(b"") == b""
+    assert Wish(pattern="a.*").among({"ab": 1, "b": 1, "__a": 1}) == ["ab"]
+
+
+def test_a_consumer_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered_api.http.consumers.instances.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("tiered_api.http.consumers.instances.SWEEP_SECONDS", 0.01)
+
+    async def story() -> None:
+        async with asyncio.timeout(PATIENCE), site(tmp_path) as where:
+            one = await Consumer.create(where, "g")
+            while (await one.ask("GET", "/subscription")).status != 404:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(story())
