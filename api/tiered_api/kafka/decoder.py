@@ -72,8 +72,10 @@ def _written(table: type[Message], version: int) -> Source:
         out.line(f"left = {ELEMENTS_MOST}")
     writer = _Writer(out, table.__name__, version, version in table.spec.flexible, bounded)
     made = writer.struct(table)
-    with out.block("if at != end:"):
-        out.line(f'raise Malformed("{table.__name__}: bytes are left over")')
+    # librdkafka 2.16 sends three bytes too many when it asks for all topics; Kafka looks at none that it does not need.
+    if not bounded:
+        with out.block("if at != end:"):
+            out.line(f'raise Malformed("{table.__name__}: bytes are left over")')
     out.line(f"return {made}")
     return out
 

@@ -80,8 +80,8 @@ def parse(frame: memoryview, version: int, at: int) -> FetchAsk:
         ask, at = _parse(frame, version, at, version >= FLEXIBLE)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise Malformed(str(problem)) from None
-    if at != len(frame):
-        raise Malformed(f"{len(frame) - at} bytes are left over")
+    if at > len(frame):
+        raise Malformed(f"{at - len(frame)} bytes are missing")
     return ask
 
 

@@ -24,8 +24,6 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _FIXED = Struct(">hi")
 _INDEXED = Struct(">ii")
-_NO_TAGS = b"\0\0\0"
-"""Of a partition, its topic and the request."""
 
 
 class Topic(NamedTuple):
@@ -65,8 +63,8 @@ def parse(frame: memoryview, version: int, at: int) -> ProduceAsk:
         ask, at = _flexible(frame, version, at) if version >= FLEXIBLE else _classic(frame, at)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise Malformed(str(problem)) from None
-    if at != len(frame):
-        raise Malformed(f"{len(frame) - at} bytes are left over")
+    if at > len(frame):
+        raise Malformed(f"{at - len(frame)} bytes are missing")
     return ask
 
 
@@ -130,9 +128,13 @@ def only_records(frame: memoryview, version: int, head: int) -> memoryview | Non
     if end - head < HEADER_BYTES:
         return None
     if version >= FLEXIBLE:
-        size, at = read_varint(frame, head)
-        end -= len(_NO_TAGS)
-        if at + size - 1 != end or frame[end:] != _NO_TAGS:
+        size, more = frame[head], frame[head + 1]
+        if size >= 128 > more:
+            size, at = size & 127 | more << 7, head + 2
+        else:
+            size, at = read_varint(frame, head)
+        end -= 3
+        if at + size - 1 != end or frame[end] or frame[end + 1] or frame[end + 2]:  # tagged fields
             return None
     else:
         at = head + _INT.size

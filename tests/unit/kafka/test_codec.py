@@ -170,10 +170,10 @@ def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str
         (HeartbeatRequest, 0, "0001 67 00000000 0002 6d", "member_id: longer"),
         (HeartbeatRequest, 0, "0001 67 00000000 0001", "member_id: longer"),
         (HeartbeatRequest, 0, "0001 67 0000", "requires a buffer"),
-        (HeartbeatRequest, 0, "0001 67 00000000 0001 6d 00", "left over"),
+        (HeartbeatResponse, 0, "0000 00", "left over"),
         (HeartbeatRequest, 0, "0001 ff 00000000 0001 6d", "utf-8"),
         (HeartbeatRequest, 0, "0002 c080 00000000 0001 6d", "utf-8"),
-        (HeartbeatRequest, 4, "02 67 00000000 02 6d 00 00 00", "left over"),
+        (HeartbeatResponse, 4, "00000000 0000 00 00", "left over"),
         (HeartbeatRequest, 4, "ffffffff10", "32 bits"),
         (HeartbeatRequest, 4, "8080808080 01", "32 bits"),
         (HeartbeatRequest, 4, "828080808000 67 00000000 02 6d 00 00", "32 bits"),
@@ -204,6 +204,13 @@ def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str
 def test_a_broken_frame_is_malformed(table: type[Message], version: int, frame: str, why: str) -> None:
     with pytest.raises(Malformed, match=why):
         decode(table, version, memoryview(bytes.fromhex(frame)))
+
+
+def test_what_stands_behind_a_request_is_passed_over() -> None:
+    """As in Kafka: librdkafka 2.16 asks for all topics with three bytes too many."""
+    asked = decode(MetadataRequest, 13, bytes.fromhex("00 00 00 00 01 00 00"))
+    assert asked == MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    assert decode(HeartbeatRequest, 0, bytes.fromhex("0001 67 00000000 0001 6d 00")).member_id == "m"
 
 
 def test_a_varint_may_be_longer_than_it_need_be() -> None:

@@ -36,13 +36,13 @@ def refused(table: type[Message], version: int, frame: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_part_of_a_frame_is_malformed_and_so_is_more_than_one(name: str) -> None:
+def test_a_part_of_a_frame_is_malformed_and_so_is_more_than_one_answer(name: str) -> None:
     table = TABLES[name]
     for version in versions(table):
         for body in bodies(table, version):
             for size in range(0, len(body), 1 + len(body) // 50):
                 assert refused(table, version, body[:size]), (version, body.hex(), size)
-            assert refused(table, version, body + b"\0"), (version, body.hex())
+            assert refused(table, version, body + b"\0") != name.endswith("Request"), (version, body.hex())
 
 
 @pytest.mark.parametrize("name", TABLES)
