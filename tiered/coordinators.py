@@ -203,6 +203,7 @@ class Coordinators:
                     await self._keeping.write(place, replica.log.end_offset, shard.image())
             except (Unavailable, Corrupt, Refused) as error:
                 pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
+                base = self._footing(place)
                 place.trouble = f"its groups cannot be loaded: {error}"
                 log.warning("groups are loaded later partition=%s again_in=%.1f why=%s", replica.at, pause, error)
                 continue
@@ -249,10 +250,15 @@ class Coordinators:
         place.coordinator = None
         log.error("groups are loaded anew partition=%s why=%s", place.replica.at, why)
         if self._places.get(place.replica.partition) is place and not place.replica.gone:
-            hot = place.replica.log
-            names = [name for name in place.names if name.offset <= hot.end_offset]
-            base = beginning(names, place.replica.log_start_offset, hot.end_offset, hot.epochs).base
-            self._spawn(self._load(place, Footing(base, None, place.names), RETRY_SECONDS[0]))
+            self._spawn(self._load(place, self._footing(place), RETRY_SECONDS[0]))
+
+    @staticmethod
+    def _footing(place: Place) -> Footing:
+        """What to load again from: the log may have been cut since, at an image that was not there before."""
+        hot = place.replica.log
+        names = [name for name in place.names if name.offset <= hot.end_offset]
+        base = beginning(names, place.replica.log_start_offset, hot.end_offset, hot.epochs).base
+        return Footing(base, None, place.names)
 
     def _end_of(self, topic: str, partition: int) -> int | None:
         """Where a partition ends that lost records when this broker began to lead it; -1 for a topic that is gone."""

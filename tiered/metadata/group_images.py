@@ -25,7 +25,7 @@ from tiered.metadata.group_image import (
 )
 from tiered.metadata.groups.records import Record
 from tiered.metrics import Metrics
-from tiered.ports import Clock, Listed, NotFound, ObjectStore, Ok
+from tiered.ports import Clock, ConditionFailed, Listed, NotFound, ObjectStore, Ok
 from tiered.replication.leading import Begun
 from tiered.replication.partition import Restart
 
@@ -125,16 +125,16 @@ class GroupImages:
     async def write(self, name: ImageName, records: list[Record]) -> None:
         """Returns once it is in the bucket. `Unavailable` when the store did not say so: it may be there, or come.
 
-        One name stands for one state, and only the leader of its epoch writes it, so a put that comes late or twice
-        changes nothing."""
+        One name stands for one state, and only the leader of its epoch writes it: what is there already is the same,
+        and nothing is written over it."""
         now_ms = self._clock.wall_ms()
         batches: list[bytes] = []
         for each in encode_batches(records, now_ms):
             batches.append(each)
             await self._clock.sleep(0)
         body = seal(name, batches, len(records), now_ms)
-        result = await self._store.put(name.key, body)
-        if not isinstance(result, Ok):
+        result = await self._store.put(name.key, body, if_absent=True)
+        if not isinstance(result, Ok | ConditionFailed):
             self._written.inc(1, "failed")
             raise Unavailable(f"image {name.key} was not stored: {result!r}")
         self._written.inc(1, "written")

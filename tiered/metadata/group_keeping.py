@@ -61,9 +61,13 @@ class GroupKeeping:
         name = ImageName(replica.pid, replica.leader_epoch, offset)
         await self._images.write(name, records)
         place.names = (*place.names, name)
-        if not replica.gone:
-            await replica.delete_records(offset)
+        if replica.gone:
+            return
+        await replica.delete_records(offset)
+        try:
             place.names = await self._images.delete_older(place.names, name)
+        except Unavailable as error:  # they go with the next image
+            log.warning("older images of groups stay for now partition=%s why=%s", replica.at, error)
 
     def set_aside(self, place: Place) -> None:
         """What the last image of this partition is to hold, before its log is closed."""

@@ -1,0 +1,88 @@
+"""Committers of offsets in a run, and what they were told: predicate I18.
+
+A committed offset is the last one that was acknowledged, or a later one that was asked for and not answered. What a
+power cut or a lost disk may take is said by the run: then any value counts that was asked for since the image that is
+the oldest to be feared for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.metadata.groups.requests import Commit, CommitOffsets, Committed, Fetched, FetchOffsets
+from tiered.node import Node
+
+TOPIC = "read"
+RETRY = (Refused, Unavailable, Corrupt)
+
+
+class Told:
+    """One group's offsets, which grow: those that were asked for, and (when, value) of those acknowledged."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = {-1}
+        self.acked: list[tuple[float, int]] = []
+
+    def may_be(self, value: int, safe_until: float) -> bool:
+        """Whether the group may be there when only what was asked for before `safe_until` is sure."""
+        least = max((acked for at, acked in self.acked if at <= safe_until), default=-1)
+        return value >= least and value in self.asked
+
+    def is_now(self, value: int, now: float) -> None:
+        """What is gone is gone: from now on this is the truth. (An image that was under way may still bring it back.)"""
+        self.acked = [(now, value)]
+
+
+class GroupClients:
+    """`groups` committers, each of which commits growing offsets of its own group."""
+
+    def __init__(self, seed: int, groups: int, node: Callable[[], Node | None], now: Callable[[], float]) -> None:
+        self._draw = random.Random(f"{seed}/groups")
+        self._node = node
+        self._now = now
+        self.told = {f"group-{number}": Told() for number in range(groups)}
+        self.working = True
+        self.acked = 0
+
+    async def work(self, group: str) -> None:
+        """Commits until told to stop."""
+        told, value = self.told[group], 0
+        while self.working:
+            await asyncio.sleep(self._draw.uniform(0.01, 2.0))
+            node, value = self._node(), value + 1
+            if node is None:
+                continue
+            asked = self._now()
+            told.asked.add(value)
+            try:
+                reply = await node.coordinators.ask(group, CommitOffsets(group, (Commit(TOPIC, 0, value),)), 20.0)
+            except RETRY:
+                continue
+            assert isinstance(reply, Committed)
+            if reply.codes[0] is Code.NONE:
+                told.acked.append((asked, value))
+                self.acked += 1
+
+    async def check(self, node: Node, safe_until: Callable[[str], float]) -> None:
+        """I18 after a start: all that was acknowledged before `safe_until` is there, and nothing that nobody asked."""
+        for group, told in self.told.items():
+            value, safe = (await self._fetch(node, group)).offsets[0].offset, safe_until(group)
+            assert told.may_be(value, safe), (
+                f"I18: {group} is at {value}, acknowledged was {told.acked[-5:]}, sure is what came before {safe}"
+            )
+            told.is_now(value, self._now())
+
+    async def _fetch(self, node: Node, group: str) -> Fetched:
+        for _ in range(600):
+            try:
+                reply = await node.coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
+            except Refused as refused:
+                assert refused.code.retriable, refused
+                await asyncio.sleep(0.5)
+                continue
+            assert isinstance(reply, Fetched)
+            return reply
+        raise AssertionError(f"liveness: {group} is not served: {node.health().problems}")

@@ -1,0 +1,179 @@
+"""One broker that coordinates groups, under all that a seed draws: deaths, lost disks, a bucket that errs, full disks.
+
+After each start every group is asked where it is, and what was acknowledged is held against the answer (I18).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections import Counter, deque
+from dataclasses import replace
+
+from tests.e2e.site import batch
+from tests.sim.clock import EPOCH_MS
+from tests.sim.group_clients import TOPIC, GroupClients
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
+from tests.sim.options import SETTINGS
+from tests.sim.store import SimBucket, drawn_faults
+from tests.sim.world import SimMachine
+from tiered.coordinators import partition_of
+from tiered.errors import Corrupt, Unavailable
+from tiered.metadata.group_image import ImageName, parse_key
+from tiered.metadata.requests import CreateTopic
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.metrics import Metrics
+from tiered.node import Node
+
+PARTITIONS = 3
+GROUPS = 6
+RECORDS = 5_000
+"""In the bucket from the beginning, and more than anybody commits: nothing is ever cut back."""
+SECONDS = 600.0
+_TIME = struct.Struct(">q")
+_TIME_AT = 56
+
+
+class GroupRun:
+    """One seed."""
+
+    def __init__(self, seed: int, loop: SimLoop) -> None:
+        self.events: deque[str] = deque(maxlen=100)
+        self.counts: Counter[str] = Counter()
+        self.bucket = SimBucket(loop)
+        self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
+        self.node: Node | None = None
+        self.clients = GroupClients(seed, GROUPS, lambda: self.node, self._now)
+        self._draw = random.Random(f"{seed}/run")
+        self._loop = loop
+        self._settings = replace(SETTINGS, offsets_topic_num_partitions=PARTITIONS)
+
+    async def main(self) -> None:
+        self.node = await self._started()
+        await self._prepare(self.node)
+        if self._draw.random() < 0.7:
+            faults = drawn_faults(self._draw, 0.15)
+            # A list that hides what is there is beyond what stores promise, and what groups rest on.
+            rules = [rule for rule in faults.rules if rule.kind.name != "STALE_LIST"]
+            self.machine.faults.rules[:] = rules
+            self.machine.faults.reply_seconds = faults.reply_seconds
+        tasks = [self._loop.create_task(self.clients.work(group), name=group) for group in self.clients.told]
+        end_ns = self._loop.now_ns + round(SECONDS * 1e9)
+        while self._loop.now_ns < end_ns:
+            await asyncio.sleep(self._draw.uniform(1.0, 90.0))
+            await self._trouble()
+        self.clients.working = False
+        await asyncio.gather(*tasks)
+        self.machine.faults.rules.clear()
+        await self._again("kill")
+        assert self.node is not None
+        await self.node.stop()
+        self.counts["acked"] = self.clients.acked
+
+    async def _prepare(self, node: Node) -> None:
+        await node.submit(CreateTopic(TOPIC, 1, configs={"segment.bytes": str(1 << 20), "retention.ms": "-1"}))
+        replica = node.replica(TOPIC, 0)
+        await replica.append(batch([b""] * RECORDS))
+        replica.roll()
+        while replica.cold_end_offset < RECORDS:
+            await asyncio.sleep(0.1)
+        await node.coordinators.ensure_topic()
+
+    async def _trouble(self) -> None:
+        kind = self._draw.choice(("kill", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage", "peace"))
+        self.counts[kind] += 1
+        self.events.append(f"{self._now():9.3f} {kind}")
+        match kind:
+            case "full":
+                self.machine.disk.capacity = 1
+                await asyncio.sleep(self._draw.uniform(0.1, 20))
+                self.machine.disk.capacity = 1 << 40
+            case "outage":
+                self.machine.faults.outage = True
+                await asyncio.sleep(self._draw.uniform(1, 150))
+                self.machine.faults.outage = False
+            case "peace":
+                return
+            case _:
+                await self._again(kind)
+
+    async def _again(self, kind: str) -> None:
+        """The broker goes in this way and comes back; then all groups are asked."""
+        node, self.node = self.node, None
+        assert node is not None
+        if kind in ("stop", "stop_and_disk"):
+            await node.stop()
+        match kind:
+            case "kill":
+                self.machine.kill()
+            case "power":
+                self.machine.power_cut()
+            case "disk" | "stop_and_disk":
+                self.machine.lose_disk()
+        newest = self._newest()
+        sure = {name.pid.partition: self._written(name) for name in newest}
+        if kind not in ("stop", "stop_and_disk"):
+            await node.stop(clean=False)
+        fresh = await self._started()
+
+        def safe_until(group: str) -> float:
+            if kind in ("kill", "stop"):
+                return float("inf")
+            return sure.get(partition_of(group, PARTITIONS), -1.0)
+
+        await self.clients.check(fresh, safe_until)
+        for name in newest:
+            end = fresh.replica(OFFSETS_TOPIC, name.pid.partition).log.end_offset
+            assert end >= name.offset, f"offsets of the topic went back: {end} is below {name}"
+        self.node = fresh
+
+    async def _started(self) -> Node:
+        """As a supervisor does: again until it runs."""
+        for _ in range(100):
+            node = Node(self._settings, self.machine.process(), Metrics())
+            try:
+                await node.start()
+            except (Unavailable, Corrupt) as error:
+                self.events.append(f"{self._now():9.3f} start failed {error}")
+                await node.stop(clean=False)
+                await asyncio.sleep(1)
+                continue
+            return node
+        raise AssertionError("liveness: the broker did not start within 100 tries")
+
+    def _newest(self) -> list[ImageName]:
+        """The newest image of each partition."""
+        newest: dict[int, ImageName] = {}
+        for key in self.bucket.objects:
+            name = parse_key(key)
+            if name is not None:
+                newest[name.pid.partition] = max(name, newest.get(name.pid.partition, name))
+        self.counts["images"] = max(self.counts["images"], len(newest))
+        return list(newest.values())
+
+    def _written(self, name: ImageName) -> float:
+        """When (seconds of the run) an image had everything."""
+        (written_ms,) = _TIME.unpack_from(self.bucket.objects[name.key].data, _TIME_AT)
+        return float((written_ms - EPOCH_MS) / 1000 - 0.001)
+
+    def _now(self) -> float:
+        return self._loop.now_ns / 1e9
+
+
+def run(seed: int) -> GroupRun:
+    """Runs one seed to its end. What fails carries the last events."""
+    loop = SimLoop(seed, seconds_max=20_000)
+    made: list[GroupRun] = []
+
+    async def main() -> None:
+        made.append(GroupRun(seed, loop))
+        await made[0].main()
+
+    try:
+        loop.run(main())
+    except BaseException as error:
+        error.add_note(f"seed {seed}\n" + "\n".join(made[0].events if made else ()))
+        raise
+    return made[0]
