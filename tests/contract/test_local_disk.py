@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import Refused, Unavailable
-from tiered.hot.local_disk import OPEN_FILES_WANTED, LocalDisk, LockFile, allow_open_files
+from tiered.hot.local_disk import (
+    OPEN_FILES_WANTED,
+    RESERVE_BYTES,
+    LocalDisk,
+    LockFile,
+    allow_open_files,
+    reserve_blocks,
+)
 from tiered.hot.segment_files import OpenFiles
 
 LIMIT_BYTES = 1 << 20
@@ -182,3 +189,34 @@ def test_many_logs_share_few_open_files(disk: LocalDisk) -> None:
         assert files.get("f0").pread(0, 9) == b"x"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_blocks_are_reserved_behind_the_end_of_a_large_file_and_its_size_stays(disk: LocalDisk) -> None:
+    file = disk.open("f", create=True)
+    if not reserve_blocks(file.fileno(), 0, 4096):
+        return  # this file system cannot: then nothing is reserved, and nothing else changes
+    file.truncate(0)
+    data = b"x" * (1 << 20)
+    for count in range(1, 11):
+        assert file.append([data]) == count << 20
+        stat = os.stat(disk.root + "/f")
+        assert stat.st_size == count << 20
+        ahead = stat.st_blocks * 512 - stat.st_size
+        assert ahead <= RESERVE_BYTES and (ahead > 0 or count != 5), count
+    file.truncate(5)
+    assert os.stat(disk.root + "/f").st_blocks * 512 <= 4096 * 2
+    assert disk.open("f", write=False).pread(0, 10) == b"xxxxx"
+
+
+def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def refuses(*arguments: int) -> int:
+        asked.append(arguments)
+        return -1
+
+    monkeypatch.setattr("tiered.hot.local_disk._fallocate", lambda: refuses)
+    file = disk.open("f", create=True)
+    for count in range(1, 11):
+        assert file.append([b"x" * (1 << 20)]) == count << 20
+    assert len(asked) == 1 and file.pread(0, 5) == b"xxxxx"
