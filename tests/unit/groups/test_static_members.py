@@ -138,3 +138,15 @@ def test_an_administrator_removes_a_static_member_by_its_instance(rig: Rig) -> N
         Code.UNKNOWN_MEMBER_ID,
     )
     assert [member.instance_id for member in rig.describe().members] == ["a"]
+
+
+def test_a_restart_while_members_gather_waits_as_the_member_before_it(rig: Rig) -> None:
+    """It can come back by its instance: its session does not run out while it waits for the others."""
+    ids, generation = rig.stable()
+    rig.join(instance_id="a")
+    token = rig.join(instance_id="a")
+    for _ in range(4):
+        rig.pass_ms(9_000)
+        assert rig.beat(ids[0], generation) is Code.REBALANCE_IN_PROGRESS
+    rig.join(ids[0])
+    assert rig.reply(token, Joined).code is Code.NONE

@@ -19,7 +19,7 @@ from tiered.metadata.groups.requests import (
 )
 from tiered.metadata.groups.subscription import CONSUMER
 from tiered.metadata.groups.turn import Turn
-from tiered.metadata.groups.words import WORD_BYTES_MAX, fits, java_length
+from tiered.metadata.groups.words import fits, java_length
 
 LATEST_MS = (1 << 63) - 1
 """The latest time that a record can name."""
@@ -53,7 +53,7 @@ def commit(turn: Turn, request: CommitOffsets) -> Committed:
 
 
 def _keeps(metadata: str, most: int) -> bool:
-    return java_length(metadata) <= most and (len(metadata) <= WORD_BYTES_MAX // 4 or fits(metadata))
+    return java_length(metadata) <= most and fits(metadata)
 
 
 def _refusal(group: ClassicGroup | None, request: CommitOffsets) -> Code | None:
