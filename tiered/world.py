@@ -89,8 +89,9 @@ class SocketNet:
                 except BaseException:
                     sock.close()
                     raise
-        except OSError as error:  # TimeoutError is one
-            raise Unavailable(f"cannot connect to {host}:{port}: {error.strerror or 'timeout'}") from None
+        except OSError as error:  # TimeoutError is one; asyncio's own words name the address once more
+            why = os.strerror(error.errno) if error.errno else "timeout"
+            raise Unavailable(f"cannot connect to {host}:{port}: {why}") from None
         return SocketStream(sock)
 
 

@@ -84,8 +84,11 @@ class _Reader:
     async def _leave(self) -> None:
         """Also when interrupted: what was printed is committed, and the place given up."""
         try:
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            self._printed = {}  # nobody saw it
+        try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                sys.stdout.buffer.flush()
                 await self._commit()
                 await self._member.leave()
         except (TimeoutError, Unavailable, Refused, Corrupt):

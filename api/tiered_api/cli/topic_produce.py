@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.records.model import Codec, Header, Record
@@ -44,8 +45,8 @@ async def _produce(args: Namespace) -> Exit:
             create_topics=args.allow_auto_topic_creation,
         )
         try:
-            async with producer:
-                async for data in _input():
+            async with producer, contextlib.aclosing(_input(producer)) as pieces:
+                async for data in pieces:
                     await _add(client, producer, reader.feed(data, end=not data), args, headers)
         except Refused as no:
             if not producer.added:
@@ -59,13 +60,35 @@ async def _produce(args: Namespace) -> Exit:
     return Exit.OK
 
 
-async def _input() -> AsyncIterator[bytes]:
-    """Standard input as it comes, b"" at its end. A thread waits for it, so that what was read is sent meanwhile."""
-    loop = asyncio.get_running_loop()
+async def _input(producer: Producer) -> AsyncGenerator[bytes, None]:
+    """Standard input as it comes, b"" at its end; no longer than the producer lives."""
     data = b"."
     while data:
-        data = await loop.run_in_executor(None, os.read, STDIN, READ_BYTES)
+        await producer.unless_it_ends(_readable())
+        data = os.read(STDIN, READ_BYTES)
         yield data
+
+
+async def _readable() -> None:
+    """Returns when standard input can be read without waiting. The loop must not wait in a read: batches are sent
+    meanwhile. (No thread waits in it either: it could not be interrupted.)"""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def tell() -> None:
+        # Once: the loop would go on to say it until we read.
+        loop.remove_reader(STDIN)
+        if not ready.done():
+            ready.set_result(None)
+
+    try:
+        loop.add_reader(STDIN, tell)
+    except PermissionError:
+        return  # a file: there is always something to read
+    try:
+        await ready
+    finally:
+        loop.remove_reader(STDIN)
 
 
 async def _add(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records import native
 from tiered.records.batch import header, records
@@ -18,6 +18,7 @@ from tiered_api.kafka.routing import STALE_LEADER
 
 FETCH_BYTES = 16 << 20
 PARTITION_BYTES = 1 << 20
+LOST_SECONDS = 0.2
 ABORT = 0
 """Type of the transaction marker that says: what this producer wrote does not count."""
 
@@ -63,6 +64,7 @@ class Consumer:
         self._positions: dict[TopicPartition, _Position] = {}
         self._polls: dict[int, asyncio.Task[FetchResponse]] = {}
         self._shares: dict[int, dict[TopicPartition, int]] = {}
+        self._patient_until: int | None = None
         self.trimmed = 0
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -95,8 +97,22 @@ class Consumer:
         for node in [node for node, task in self._polls.items() if task in done]:
             task = self._polls.pop(node)
             asked = self._shares.pop(node)
-            out += self._read(task.result(), asked)
+            try:
+                out += self._read(task.result(), asked)
+            except Unavailable as fault:
+                await self._lost(fault, asked)
+            else:
+                self._patient_until = None
         return out
+
+    async def _lost(self, fault: Unavailable, asked: Mapping[TopicPartition, int]) -> None:
+        """A leader is gone: what it led is asked of another, as long as the client is patient."""
+        if self._patient_until is None:
+            self._patient_until = self._client.deadline()
+        if fault.final or self._client.is_over(self._patient_until):
+            raise fault
+        self._client.forget_leaders(asked)
+        await self._client.clock.sleep(LOST_SECONDS)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
@@ -146,6 +146,16 @@ class Producer:
             await self._changed.wait_for(lambda: not self._pending or self._is_over())
         self._raise_fault()
 
+    async def unless_it_ends(self, wait: Coroutine[object, object, object]) -> None:
+        """Waits for something; a fault of the sending is raised while it does."""
+        assert self._sender is not None
+        waiting = asyncio.ensure_future(wait)
+        try:
+            await asyncio.wait((waiting, self._sender), return_when=asyncio.FIRST_COMPLETED)
+            self._raise_fault()
+        finally:
+            waiting.cancel()
+
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     async def _count(self, topic: str) -> int:
@@ -244,11 +254,15 @@ class Producer:
 
     async def _round(self, batches: dict[TopicPartition, _Batch]) -> bool:
         """Sends a batch to each partition. True when one must be sent again."""
-        shares, leaderless = await self._client.by_leader(batches)
-        again = False
+        try:
+            shares, leaderless = await self._client.by_leader(batches)
+        except Unavailable as fault:
+            for where, batch in batches.items():
+                self._retry(where, batch, fault)
+            return True
         for where, no in leaderless.items():
             self._retry(where, batches[where], no)
-            again = True
+        again = bool(leaderless)
         sent = (self._to_leader(node, {where: batches[where] for where in share}) for node, share in shares.items())
         results = await asyncio.gather(*sent, return_exceptions=True)
         for result in results:

@@ -1,0 +1,124 @@
+"""`tiered group` and `tiered topic consume -g`: members, offsets and lag, against ours and Kafka."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cli_cluster import KINDS, Cluster, running
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(request.param, tmp_path_factory.mktemp("groups")) as made:
+        yield made
+
+
+def filled(cluster: Cluster, partitions: int, each: int) -> str:
+    """A topic with records in every partition."""
+    topic = cluster.topic(partitions)
+    for partition in range(partitions):
+        lines = "".join(f"{1_700_000_000_000 + 1000 * number} v{number}\n" for number in range(each))
+        cluster.produce(topic, lines, "-f", r"%d %v\n", "-p", str(partition), "-o", "")
+    return topic
+
+
+def described(cluster: Cluster, group: str) -> dict[str, Any]:
+    [shown] = cluster.rows("group", "describe", group)
+    return shown
+
+
+def offsets(cluster: Cluster, group: str) -> list[tuple[int, int | None, int]]:
+    """Partition, committed offset and lag."""
+    return [(row["partition"], row["current_offset"], row["lag"]) for row in described(cluster, group)["partitions"]]
+
+
+def test_what_is_printed_is_committed_and_the_next_member_goes_on(cluster: Cluster) -> None:
+    topic, group = filled(cluster, 1, 10), cluster.name("goes-on")
+    assert cluster.consume(topic, "-g", group, "-n", "4", form=r"%o\n") == ["0", "1", "2", "3"]
+    assert offsets(cluster, group) == [(0, 4, 6)]
+    assert cluster.consume(topic, "-g", group, "-n", "6", form=r"%o\n") == [str(n) for n in range(4, 10)]
+    shown = described(cluster, group)
+    assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
+
+
+def test_two_members_share_and_one_that_is_interrupted_leaves(cluster: Cluster) -> None:
+    topic, group = filled(cluster, 2, 1), cluster.name("shared")
+    readers = [cluster.start("topic", "consume", topic, "-g", group, "-f", r"%p\n") for _ in range(2)]
+    while True:
+        rows = cluster.rows("group", "list")
+        if any(row["group"] == group and row["state"] == "Stable" for row in rows):
+            shown = described(cluster, group)
+            owners = {row["member_id"] for row in shown["partitions"]}
+            if shown["members"] == 2 and len(owners) == 2 and None not in owners:
+                break
+    assert shown["balancer"] == "range"
+    assert {row["client_id"] for row in shown["partitions"]} == {"tiered"}
+    text = cluster.run("group", "describe", group).splitlines()
+    assert [line.split()[0] for line in text[:6]] == [
+        "GROUP", "COORDINATOR", "STATE", "BALANCER", "MEMBERS", "TOTAL-LAG",
+    ]  # fmt: skip
+    assert text[7].split() == [
+        "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-START-OFFSET", "LOG-END-OFFSET", "LAG", "MEMBER-ID", "CLIENT-ID",
+        "HOST",
+    ]  # fmt: skip
+    refused = cluster.rows("group", "seek", group, "--to", "start", "--topics", topic, "--allow-new-topics", code=1)
+    assert {"group " + group + " has members: stop them first (UNKNOWN_MEMBER_ID)"} == {row["error"] for row in refused}
+    assert cluster.rows("group", "delete", group, code=1)[0]["status"] == "NON_EMPTY_GROUP"
+    for reader in readers:
+        reader.send_signal(signal.SIGINT)
+        _, err = cluster.end(reader)
+        assert (reader.returncode, err) == (130, b"")
+    assert described(cluster, group)["state"] == "Empty"
+    assert offsets(cluster, group) == [(0, 1, 0), (1, 1, 0)]
+
+
+def test_seek_to_places_times_groups_and_files(cluster: Cluster, tmp_path: Path) -> None:
+    topic, group, other = filled(cluster, 2, 10), cluster.name("seek"), cluster.name("seek")
+    assert "allow-new-topics" in cluster.run("group", "seek", group, "--to", "end", "--topics", topic, code=2)
+    rows = cluster.rows("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
+    assert rows == [
+        {"topic": topic, "partition": number, "prior_offset": None, "current_offset": 10} for number in (0, 1)
+    ]
+    rows = cluster.rows("group", "seek", group, "--to", "start", "--dry-run")
+    assert [(row["prior_offset"], row["current_offset"]) for row in rows] == [(10, 0), (10, 0)]
+    assert offsets(cluster, group) == [(0, 10, 0), (1, 10, 0)]
+    for when in ("1700000003", "1700000003000", "1700000003000000000"):
+        cluster.run("group", "seek", group, "--to", "start")
+        cluster.run("group", "seek", group, "--to", when)
+        assert offsets(cluster, group) == [(0, 3, 7), (1, 3, 7)]
+    cluster.run("group", "seek", other, "--to-group", group)
+    assert offsets(cluster, other) == [(0, 3, 7), (1, 3, 7)]
+    file = tmp_path / "offsets"
+    file.write_text(f"{topic} 1 8\n\n")
+    cluster.run("group", "seek", other, "--to-file", str(file))
+    assert offsets(cluster, other) == [(0, 3, 7), (1, 8, 2)]
+    assert cluster.consume(topic, "-g", other, "-n", "9", form=r"%o\n").count("8") == 2
+    file.write_text(f"{topic} one 8\n")
+    assert f"{file}:1:" in cluster.run("group", "seek", other, "--to-file", str(file), code=2)
+    assert "--to yesterday" in cluster.run("group", "seek", group, "--to", "yesterday", code=2)
+
+
+def test_groups_and_offsets_are_deleted(cluster: Cluster) -> None:
+    topic, group = filled(cluster, 2, 1), cluster.name("gone")
+    cluster.run("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
+    assert cluster.rows("group", "offset-delete", group, "-t", f"{topic}:0") == [
+        {"topic": topic, "partition": 0, "status": "OK"}
+    ]
+    assert offsets(cluster, group) == [(1, 1, 0)]
+    rows = cluster.rows("group", "delete", group, "never-there", code=1)
+    assert rows == [{"group": group, "status": "OK"}, {"group": "never-there", "status": "GROUP_ID_NOT_FOUND"}]
+    assert f"no group {group}" in cluster.run("group", "describe", group, code=1)
+
+
+def test_lists_filter_by_state_and_names_by_expression(cluster: Cluster) -> None:
+    topic, group = filled(cluster, 1, 1), cluster.name("listed")
+    cluster.run("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
+    rows = cluster.rows("group", "list", "-s", "Empty,Stable")
+    assert [row["state"] for row in rows if row["group"] == group] == ["Empty"]
+    assert group not in {row["group"] for row in cluster.rows("group", "list", "-s", "Stable")}
+    assert [row["group"] for row in cluster.rows("group", "describe", "-r", f"{group[:-1]}.", "-s")] == [group]

@@ -1,0 +1,174 @@
+"""`tiered topic create|list|describe|alter|add-partitions|delete|trim|describe-storage`, against ours and Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cli_cluster import KINDS, Cluster, running
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(request.param, tmp_path_factory.mktemp("topics")) as made:
+        yield made
+
+
+def test_topics_are_created_listed_and_deleted_each_with_its_outcome(cluster: Cluster) -> None:
+    first, second = cluster.name("life"), cluster.name("life")
+    assert cluster.rows("topic", "create", first, second, "-p", "3", "-r", "1") == [
+        {"topic": first, "status": "OK"},
+        {"topic": second, "status": "OK"},
+    ]
+    again = cluster.rows("topic", "create", first, cluster.name("life"), code=1)
+    assert again[0]["status"].startswith("TOPIC_ALREADY_EXISTS: ") and again[1]["status"] == "OK"
+    assert cluster.rows("topic", "create", first, "--if-not-exists")[0]["status"] == "OK (exists)"
+    assert cluster.rows("topic", "list", first) == [{"name": first, "partitions": 3, "replicas": 1}]
+    detailed = cluster.rows("topic", "list", "-d", first)
+    assert [(row["partition"], row["leader"], row["isr"]) for row in detailed] == [(n, 1, [1]) for n in range(3)]
+    gone = cluster.rows("topic", "delete", first, second, "never-there", code=1)
+    assert sorted(row["status"].split(":")[0] for row in gone) == ["OK", "OK", "UNKNOWN_TOPIC_OR_PARTITION"]
+    assert "no topic " + first in cluster.run("topic", "list", first, code=1)
+
+
+def test_a_dry_run_checks_and_changes_nothing(cluster: Cluster) -> None:
+    good = cluster.name("dry")
+    rows = cluster.rows("topic", "create", good, "no good", "--dry-run", code=1)
+    assert {row["topic"]: row["status"].split(":")[0] for row in rows} == {
+        good: "OK (dry run)",
+        "no good": "INVALID_TOPIC_EXCEPTION",
+    }
+    cluster.run("topic", "list", good, code=1)
+
+
+def test_text_is_a_table_with_aligned_columns(cluster: Cluster) -> None:
+    topic = cluster.topic(2)
+    heading, row = cluster.run("topic", "list", topic).splitlines()
+    assert heading.split() == ["NAME", "PARTITIONS", "REPLICAS"] and row.split() == [topic, "2", "1"]
+    assert len(heading) == len(row)
+
+
+def test_expressions_match_whole_names_and_no_internal_topics(cluster: Cluster) -> None:
+    prefix = cluster.name("regex")
+    names = [f"{prefix}-{letter}" for letter in "abc"]
+    cluster.run("topic", "create", *names)
+    assert [row["name"] for row in cluster.rows("topic", "list", "-r", f"{prefix}-[ab]")] == names[:2]
+    assert cluster.rows("topic", "list", "-r", prefix) == []
+    assert {row["topic"] for row in cluster.rows("topic", "delete", "-r", f"{prefix}-.*")} == set(names)
+    assert "no topic matches" in cluster.run("topic", "delete", "-r", f"{prefix}-.*", code=2)
+    assert "is no regular expression" in cluster.run("topic", "delete", "-r", "(", code=2)
+
+
+def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: Cluster) -> None:
+    topic = cluster.topic(2, retention_ms="123456789")
+    cluster.produce(topic, "a\nb\nc\n", "-p", "1")
+    [shown] = cluster.rows("topic", "describe", topic, "-a")
+    assert shown["summary"]["name"] == topic and len(shown["summary"]["topic_id"]) == 22
+    configs = {row["key"]: (row["value"], row["source"]) for row in shown["configs"]}
+    assert configs["retention.ms"] == ("123456789", "DYNAMIC_TOPIC_CONFIG")
+    assert configs["cleanup.policy"] == ("delete", "DEFAULT_CONFIG")
+    offsets = [(row["log_start_offset"], row["high_watermark"], row["leader"]) for row in shown["partitions"]]
+    assert offsets == [(0, 0, 1), (0, 3, 1)]
+    [only] = cluster.rows("topic", "describe", topic, "-p")
+    assert only.keys() == {"partitions"}
+    text = cluster.run("topic", "describe", topic)
+    assert text.startswith("SUMMARY\n=======\nNAME ") and "\n\nCONFIGS\n=======\nKEY " in text
+    assert f"NAME        {topic}\n" in text and "PARTITIONS\n=" not in text
+
+
+def test_one_missing_topic_does_not_hide_the_others(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    for verb in ("describe", "describe-storage"):
+        process = cluster.start("topic", verb, "never-there", topic)
+        out, err = cluster.end(process)
+        assert process.returncode == 1 and topic.encode() in out
+        assert err == b"tiered: never-there: UNKNOWN_TOPIC_OR_PARTITION\n"
+
+
+def test_settings_are_altered_and_given_back(cluster: Cluster) -> None:
+    topic = cluster.topic(retention_ms="5000000", max_message_bytes="4000")
+
+    def settings() -> dict[str, str]:
+        return {row["key"]: row["value"] for row in cluster.rows("topic", "describe", topic, "-c")[0]["configs"]}
+
+    cluster.run("topic", "alter", topic, "-s", "retention.ms=7000000", "-d", "max.message.bytes")
+    assert (settings()["retention.ms"], settings()["max.message.bytes"]) == ("7000000", "1048588")
+    cluster.run("topic", "alter", topic, "-s", "retention.ms=9000000", "--dry-run")
+    assert settings()["retention.ms"] == "7000000"
+    refused = cluster.rows("topic", "alter", topic, "-s", "no.such.setting=1", code=1)
+    assert refused[0]["status"].startswith("INVALID_CONFIG: ")
+    assert "nothing to alter" in cluster.run("topic", "alter", topic, code=2)
+
+
+def test_partitions_are_added(cluster: Cluster) -> None:
+    topic = cluster.topic(2)
+    rows = cluster.rows("topic", "add-partitions", topic, "never-there", "-n", "3", code=1)
+    assert sorted((row["topic"], row["status"]) for row in rows) == [
+        ("never-there", "UNKNOWN_TOPIC_OR_PARTITION"),
+        (topic, "OK"),
+    ]
+    assert cluster.rows("topic", "list", topic)[0]["partitions"] == 5
+
+
+def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: Cluster) -> None:
+    topic = cluster.topic(2)
+    lines = "".join(f"{1_700_000_000_000 + 1000 * n} v{n}\n" for n in range(10))
+    for partition in ("0", "1"):
+        cluster.produce(topic, lines, "-f", "%d %v\\n", "-p", partition)
+    assert "-p" in cluster.run("topic", "trim", topic, "-o", "3", code=2), "all partitions must be said"
+    assert cluster.rows("topic", "trim", topic, "-o", "3", "-p", "1") == [
+        {"topic": topic, "partition": 1, "new_start_offset": 3, "error": None}
+    ]
+    assert cluster.consume(topic, "-p", "1")[0] == "v3" and cluster.consume(topic, "-p", "0")[0] == "v0"
+    rows = cluster.rows("topic", "trim", topic, "-o", "@1700000005000", "-p", "all")
+    assert [row["new_start_offset"] for row in rows] == [5, 5]
+    assert [row["new_start_offset"] for row in cluster.rows("topic", "trim", topic, "-o", "end", "-p", "0-1")] == [
+        10,
+        10,
+    ]
+    beyond = cluster.rows("topic", "trim", topic, "-o", "11", "-p", "0", code=1)
+    assert beyond[0]["error"] == "OFFSET_OUT_OF_RANGE" and beyond[0]["new_start_offset"] is None
+    assert "no partition" in cluster.run("topic", "trim", topic, "-o", "1", "-p", "7", code=2)
+
+
+def test_storage_says_where_records_are(cluster: Cluster) -> None:
+    topic = cluster.topic(2)
+    cluster.produce(topic, "a\nb\n", "-p", "0")
+    rows = cluster.rows("topic", "describe-storage", topic)
+    assert [(row["partition"], row["log_start_offset"], row["high_watermark"]) for row in rows] == [
+        (0, 0, 2),
+        (1, 0, 0),
+    ]
+    assert rows[0]["local_start_offset"] == 0 and rows[0]["local_bytes"] > 60 and rows[1]["local_bytes"] == 0
+
+
+def test_cluster_info_and_health(cluster: Cluster) -> None:
+    topic = cluster.topic(3)
+    [shown] = cluster.rows("cluster", "info", "-t")
+    host, port = cluster.address.split(":")
+    [broker] = shown["brokers"]
+    assert (broker["id"], broker["host"], broker["port"], broker["controller"]) == (1, host, int(port), True)
+    assert len(shown["cluster_id"]) == 22
+    assert {"name": topic, "partitions": 3, "replicas": 1} in shown["topics"]
+    assert cluster.run("cluster", "info").splitlines()[2] == shown["cluster_id"]
+    [health] = cluster.rows("cluster", "health")
+    assert health["healthy"] is True and health["leaderless_partitions"] == [] and health["nodes"] == [1]
+    assert "Healthy:" in cluster.run("cluster", "health", "--watch", "--exit-when-healthy")
+
+
+def test_settings_of_brokers(cluster: Cluster) -> None:
+    def get(name: str) -> str:
+        return cluster.run("cluster", "config", "get", name).strip()
+
+    before = get("message.max.bytes")
+    assert before == "1048588"
+    cluster.run("cluster", "config", "set", "message.max.bytes=2000000")
+    assert get("message.max.bytes") == "2000000"
+    [row] = cluster.rows("cluster", "config", "list", "--filter", "message.max.bytes")
+    assert row == {"key": "message.max.bytes", "value": "2000000", "source": "DYNAMIC_DEFAULT_BROKER_CONFIG"}
+    cluster.run("cluster", "config", "reset", "message.max.bytes")
+    assert get("message.max.bytes") == before
+    refused = cluster.rows("cluster", "config", "set", "message.max.bytes=x", code=1)
+    assert refused[0]["status"].startswith("INVALID_")
+    assert "no broker 7" in cluster.run("cluster", "config", "get", "node.id", "--node", "7", code=2)
