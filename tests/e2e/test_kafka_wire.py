@@ -211,7 +211,7 @@ def test_what_is_no_frame_ends_the_connection_at_once(tmp_path: Path, start: byt
         (0, 9, b"\0\0\xff", "malformed"),
         (0, 7, b"\xff\xff\0\0\0\0\0\0\x7f\xff\xff\xff", "malformed"),
         (1, 12, b"\0" * 9, "malformed"),
-        (1, 4, b"\0" * 40, "malformed"),
+        (1, 4, b"\0" * 14, "malformed"),
         (3, 9, b"\0\xff\xff\xff\xff\x0f", "malformed"),
         (18, 3, b"\0\x05a", "malformed"),
     ],

@@ -49,7 +49,7 @@ class Partition:
     @property
     def alone(self) -> bool:
         """Whether nobody else counts, so that what the leader has is committed."""
-        return len(self._isr | self._proposed) == 1
+        return self._alone
 
     def may_ack(self, min_isr: int) -> bool:
         """Whether enough copies are in sync; fewer replicas than `min_isr` ask for all of them."""

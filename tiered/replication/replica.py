@@ -102,10 +102,11 @@ class Replica:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read, hot or cold."""
-        if self.manifest is not None and self.manifest.nodes:
-            return self.manifest.log_start_offset
-        expired_to = self.manifest.log_start_offset if self.manifest is not None else 0
-        return max(expired_to, self.log.local_start_offset)
+        manifest = self._manifest
+        if manifest is None:
+            return self.log.local_start_offset
+        start = manifest.log_start_offset
+        return start if manifest.nodes else max(start, self.log.local_start_offset)
 
     @property
     def local_start_offset(self) -> int:

@@ -141,11 +141,20 @@ class Connection:
         except Unavailable:
             self.close()
             return
-        if got:
-            self.seen = self._server.now
-            self._parse(start + got)
-        elif got is not None:
+        if got is None:
+            return
+        if not got:
             self.close()
+            return
+        self.seen = self._server.now
+        size = got - 4
+        if start or self._queue or size < HEADER_BYTES or size != _SIZE.unpack_from(scratch)[0]:
+            self._parse(start + got)
+        elif size <= self._server.request_bytes:
+            self._request(scratch[4:got])  # exactly one frame, as mostly
+            self._settle()
+        else:
+            self.refuse("frame_size", f"a frame of {size} bytes")
 
     def _read_frame(self, frame: Frame) -> None:
         """Goes on with a large frame; of it alone, so that what follows stays where it is until its turn."""
@@ -277,6 +286,14 @@ class Connection:
 
     def _send_some(self, out: list[Part]) -> bool:
         """Whether everything is with the kernel."""
+        if len(out) == 1 and not isinstance(only := out[0], FileSlice):
+            sent = self._stream.sendmsg(out)  # type: ignore[arg-type]
+            if sent == len(only):
+                out.clear()
+                return True
+            if sent:
+                _drop(out, sent)
+            return False
         budget = SEND_BYTES_PER_EVENT
         while out:
             if budget <= 0:

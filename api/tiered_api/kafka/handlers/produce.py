@@ -126,15 +126,14 @@ class Produces:
         """The short way; None, and nothing done, when it is not that simple."""
         acks, replica, template = head
         records = produce_frames.only_records(frame, version, begin)
-        if records is None or replica.gone or not (acks == 1 or replica.alone):
+        if records is None or not (acks == 1 or replica.alone):
             return None
         try:
             _check_shape(records, version)
-            appended = replica.append_now(records, acks)
+            base_offset, _, append_time_ms, _ = replica.append_now(records, acks)
         except Refused:
             return None  # the long way says it in full
         self._site.produced_bytes += len(records)
-        base_offset, _, append_time_ms, _ = appended
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 
     def _learn(
