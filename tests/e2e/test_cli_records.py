@@ -191,6 +191,14 @@ def test_a_missing_topic_or_partition_is_an_error(cluster: Cluster) -> None:
     assert "it ends at 0" in cluster.run("topic", "consume", topic, "-o", "5", code=2)
 
 
+def test_offsets_that_were_deleted_are_passed_over_and_said(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    cluster.produce(topic, "a\nb\nc\n")
+    cluster.run("topic", "trim", topic, "-o", "2", "-p", "0")
+    process = cluster.start("topic", "consume", topic, "-o", "0", "-n", "1", "-f", "%v")
+    assert cluster.end(process) == (b"c", b"tiered: 2 offsets were deleted before they were read\n")
+
+
 def test_a_missing_topic_is_created_when_that_is_asked_for(cluster: Cluster) -> None:
     topic = cluster.name("auto")
     cluster.produce(topic, "x\n", "--allow-auto-topic-creation")

@@ -65,7 +65,7 @@ def parse(text: str, now_ms: int) -> Range:
         start, colon, end = found[1], ":", found[2]
     first = _offset(text, start or "start")
     if not end:
-        if text == ":":
+        if not start:
             raise _wrong(text, "it says neither where to begin nor where to end")
         return Range(first)
     last = _offset(text, end)

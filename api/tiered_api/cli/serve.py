@@ -22,7 +22,7 @@ from tiered.node import Node
 from tiered.world import real_world
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.sources import settings
-from tiered_api.http.server import serve_http
+from tiered_api.http.server import is_loopback, serve_http
 from tiered_api.kafka.server import serve_kafka
 
 log = logging.getLogger(__name__)
@@ -99,6 +99,9 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
         kafka = await serve_kafka(node)
         try:
             bound = tuple(kafka.addresses.values())
+            for each in bound:
+                if not is_loopback(each.host):
+                    log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
             told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
             await node.announce(http.url.removeprefix("http://") if not port else chosen.http, told)
             yield Running(node, http.url, tuple(each.address for each in bound))

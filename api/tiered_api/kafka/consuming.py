@@ -14,7 +14,7 @@ from tiered.records.batch import header, records
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, Record
 from tiered_api.kafka.client import Client, code_of, refused
 from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tiered_api.kafka.routing import STALE_LEADER
+from tiered_api.kafka.routing import EARLIEST, LATEST, STALE_LEADER, offsets_at
 
 FETCH_BYTES = 16 << 20
 PARTITION_BYTES = 1 << 20
@@ -65,6 +65,7 @@ class Consumer:
         self._polls: dict[int, asyncio.Task[FetchResponse]] = {}
         self._shares: dict[int, dict[TopicPartition, int]] = {}
         self._patient_until: int | None = None
+        self._strays: set[TopicPartition] = set()
         self.trimmed = 0
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -103,7 +104,25 @@ class Consumer:
                 await self._lost(fault, asked)
             else:
                 self._patient_until = None
+        if self._strays:
+            await self._find_strays()
         return out
+
+    async def _find_strays(self) -> None:
+        """Partitions that do not have the offset that was asked for: what was deleted is passed over, what is not there
+        yet is refused. (The answer to the fetch may not say where the log begins: Kafka's does not.)"""
+        strays = sorted(self._strays & self._positions.keys())
+        self._strays.clear()
+        starts = await offsets_at(self._client, strays, EARLIEST)
+        ends = await offsets_at(self._client, strays, LATEST)
+        for where in strays:
+            position = self._positions[where]
+            if position.offset < starts[where]:
+                self.trimmed += starts[where] - position.offset
+                position.offset = starts[where]
+            elif position.offset > ends[where]:
+                why = f"{where} has no offset {position.offset}: it ends at {ends[where]}"
+                raise Refused(Code.OFFSET_OUT_OF_RANGE, why)
 
     async def _lost(self, fault: Unavailable, asked: Mapping[TopicPartition, int]) -> None:
         """A leader is gone: what it led is asked of another, as long as the client is patient."""
@@ -178,11 +197,8 @@ class Consumer:
         code = code_of(got.error_code)
         if code in STALE_LEADER:
             self._client.forget_leaders([where])
-        elif code is Code.OFFSET_OUT_OF_RANGE and 0 <= position.offset < got.log_start_offset:
-            self.trimmed += got.log_start_offset - position.offset
-            position.offset = got.log_start_offset
         elif code is Code.OFFSET_OUT_OF_RANGE:
-            raise Refused(code, f"{where} has no offset {position.offset}: it ends at {got.high_watermark}")
+            self._strays.add(where)
         elif code is not Code.OFFSET_NOT_AVAILABLE:
             raise refused(got.error_code, str(where))
 

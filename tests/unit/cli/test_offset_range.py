@@ -1,0 +1,107 @@
+"""Where reading begins and ends, by its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.errors import Refused
+from tiered_api.cli.group_seek import point
+from tiered_api.cli.offset_range import At, Point, Range, parse
+from tiered_api.cli.reach import addresses, numbers, pairs
+
+NOW = 1_700_000_000_000
+DAY = 1_644_796_800_000  # 2022-02-14
+HOUR = 3_600_000
+
+
+def time(ms: int) -> Point:
+    return Point(At.TIME, ms)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("start", Range(Point(At.START))),
+        ("end", Range(Point(At.END))),
+        (":end", Range(Point(At.START), Point(At.END))),
+        ("+3", Range(Point(At.START, 3))),
+        ("-3", Range(Point(At.END, -3))),
+        ("-3:end", Range(Point(At.END, -3), Point(At.END))),
+        ("47", Range(Point(At.ZERO, 47))),
+        ("47:", Range(Point(At.ZERO, 47))),
+        (":47", Range(Point(At.START), Point(At.ZERO, 47))),
+        ("1:5", Range(Point(At.ZERO, 1), Point(At.ZERO, 5))),
+        ("1-5", Range(Point(At.ZERO, 1), Point(At.ZERO, 5))),
+        ("1-end", Range(Point(At.ZERO, 1), Point(At.END))),
+        ("@1700000000123", Range(time(1_700_000_000_123))),
+        ("@1700000000", Range(time(NOW))),
+        ("@1700000000:1700000001", Range(time(NOW), time(NOW + 1000))),
+        ("@2022-02-14", Range(time(DAY))),
+        ("@2022-02-14:1h", Range(time(DAY), time(DAY + HOUR))),
+        ("@2022-02-14T10:00:00Z", Range(time(DAY + 10 * HOUR))),
+        ("@2022-02-14T10:00:00.5Z:2022-02-14T11:00:00Z", Range(time(DAY + 10 * HOUR + 500), time(DAY + 11 * HOUR))),
+        ("@2022-02-14T10:00:00+01:00", Range(time(DAY + 9 * HOUR))),
+        ("@-48h:-24h", Range(time(NOW - 48 * HOUR), time(NOW - 24 * HOUR))),
+        ("@-1h30m", Range(time(NOW - HOUR - HOUR // 2))),
+        ("@-1m:end", Range(time(NOW - 60_000), Point(At.END))),
+        ("@:-1hr", Range(Point(At.START), time(NOW - HOUR))),
+        ("@-1m3ms:", Range(time(NOW - 60_003))),
+    ],
+)
+def test_offsets_mean_what_users_of_rpk_expect(text: str, meant: Range) -> None:
+    assert parse(text, NOW) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "x", "5:5", "5:4", "1:2:3", "--3", "@", "@:", "@end", "@yesterday", "@2022-13-01", "@-1h:-2h",
+     "@1700000000x", "9999999999999999999", "@2022-02-14T10:00:00"],
+)  # fmt: skip
+def test_what_is_no_range_is_refused_with_its_text(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse(text, NOW)
+    assert repr(text) in refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("start", Point(At.START)),
+        ("end", Point(At.END)),
+        ("1700000000", time(NOW)),
+        ("1700000000000", time(NOW)),
+        ("1700000000000000000", time(NOW)),
+    ],
+)
+def test_groups_seek_to_places_and_unix_times(text: str, meant: Point) -> None:
+    assert point(text) == meant
+
+
+@pytest.mark.parametrize("text", ["", "17", "-1700000000", "now"])
+def test_a_group_does_not_seek_to_what_is_no_place(text: str) -> None:
+    with pytest.raises(Refused):
+        point(text)
+
+
+def test_brokers_are_hosts_with_ports() -> None:
+    assert [tuple(each) for each in addresses("a, b:1,[::1]:2,[::1]")] == [
+        ("a", 9092),
+        ("b", 1),
+        ("::1", 2),
+        ("::1", 9092),
+    ]
+    for text in ("", ":1", "a:x", "a:0", "a:70000"):
+        with pytest.raises(Refused):
+            addresses(text)
+
+
+def test_numbers_and_pairs() -> None:
+    assert numbers("0,2-4,2", "-p") == [0, 2, 3, 4]
+    assert pairs(["a=b=c", "d="], "-c") == [("a", "b=c"), ("d", "")]
+    assert pairs(["a:b=c"], "-H", ":=") == [("a", "b=c")]
+    for text in ("", "a", "1,", "1-", "-1", "0-999999"):
+        with pytest.raises(Refused):
+            numbers(text, "-p")
+    for text in ("a", "=b", ""):
+        with pytest.raises(Refused):
+            pairs([text], "-c")
