@@ -38,6 +38,7 @@ class Served:
         self.line = self.process.stdout.readline()
         assert self.line, self.log.read_text()
         self.url = self.line.split()[3]
+        self.kafka = self.line.partition(" kafka=")[2].split()[0]
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
         """Status and JSON (or text) of one request."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,16 +19,24 @@ from tests.sources import ROOT
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_produce_and_read_a_record_as_the_readme_says(tmp_path: Path) -> None:
-    found = re.search(
+    blocks = re.findall(
         r"<!-- run: .*? -->\n```sh\n(.*?)```\n\n```json\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
     )
-    assert found is not None
+    assert len(blocks) == 2
     with Served(tmp_path / "data") as broker:
-        script = "set -e\n" + found[1].replace("http://127.0.0.1:8082", broker.url)
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout[done.stdout.rindex('{"topic":"hello","partition"') :])
-    shown = json.loads(found[2])
-    for record in (*answer["records"], *shown["records"]):
-        record["timestamp"] = 0
-    assert answer == shown
+        environment = {**os.environ, "TIERED_BROKERS": broker.kafka, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        command = tmp_path / "tiered"
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tiered_api.cli.main "$@"\n')
+        command.chmod(0o755)
+        for commands, shown in blocks:
+            script = "set -e\n" + commands.replace("http://127.0.0.1:8082", broker.url).replace("$PWD/.venv/bin:", "")
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, env=environment)
+            assert done.returncode == 0, done.stderr
+            assert _timeless(done.stdout[done.stdout.index("{") :]) == _timeless(shown)
+
+
+def _timeless(text: str) -> Any:
+    answer = json.loads(text)
+    for record in (answer, *answer.get("records", [])):
+        record.pop("timestamp", None)
+    return answer
