@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
@@ -120,7 +120,10 @@ def test_the_oldest_key_of_an_offset() -> None:
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
-@given(INT64, INT32, TEXT, INT64, st.sampled_from(["", TOPIC_ID]))
+@given(INT64, INT32, st.text(max_size=200), INT64, st.sampled_from(["", TOPIC_ID]))
+@example(0, 0, "x" * 126, 0, TOPIC_ID)
+@example(0, 0, "x" * 127, 0, TOPIC_ID)
+@example(0, 0, "x" * 20_000, 0, TOPIC_ID)
 def test_an_offset_that_is_written_is_read(offset: int, epoch: int, metadata: str, when: int, topic_id: str) -> None:
     value = Offset(offset, epoch, metadata, when, NO_TIME, topic_id)
     assert read_offset(offset_value(value)) == value
@@ -160,6 +163,21 @@ def test_whatever_is_in_the_log_what_is_ours_is_found(data: st.DataObject) -> No
     state.apply(ours)
     assert state.offset("g", "t", 0) == Offset(1, 2, "x", 3)
     assert read_group(state.groups["h"]).generation == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "0004 0000000000000005 00000003 02 6d 0000000000000102 01 00 02 ffff",
+        "0004 0000000000000005 00000003 ffffffffff 0000000000000102 00",
+        "0004 0000000000000005 00000003 ffffffffffff01 6d 0000000000000102 00",
+        "0003 0000000000000005 00000003 ffff 0000000000000102",
+        "0003 0000000000000005 00000003 0001 ff 0000000000000102",
+    ],
+)
+def test_offsets_that_cannot_be(raw: str) -> None:
+    with pytest.raises(Corrupt):
+        read_offset(bytes.fromhex(raw))
 
 
 def test_a_tombstone_takes_away_what_it_names_and_no_more() -> None:

@@ -61,8 +61,6 @@ def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:
 
 def join_is_due(turn: Turn, group: ClassicGroup) -> None:
     """Enough waited; unless it is the first rebalance and somebody came in the meantime."""
-    if group.state is not State.PREPARING:
-        return
     gathering = group.gathering
     if gathering is not None and gathering.joined and gathering.remaining_ms > 0:
         delay = min(turn.live.settings.initial_rebalance_delay_ms, gathering.remaining_ms)
@@ -171,8 +169,6 @@ def synced(group: ClassicGroup, member: Member) -> Synced:
 
 def sync_is_due(turn: Turn, group: ClassicGroup) -> None:
     """Members that never asked for their assignment are gone."""
-    if group.state not in (State.COMPLETING, State.STABLE) or not group.unsynced:
-        return
     gone = [member_id for member_id in group.members if member_id in group.unsynced]
     for member_id in gone:
         group.remove(member_id)

@@ -1,0 +1,97 @@
+"""The invariants see what is broken: each is broken once, on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.groups.rig import G, Rig
+from tiered.metadata.groups.classic import ClassicGroup, Gathering, State
+from tiered.metadata.groups.turn import JOIN, MEMBER, SYNC, Waiter
+
+Break = Callable[[Rig, ClassicGroup], object]
+
+
+def stable() -> Rig:
+    rig = Rig()
+    rig.stable(2)
+    return rig
+
+
+def completing() -> Rig:
+    rig = Rig()
+    rig.join(rig.new_id())
+    rig.pass_ms(500)
+    return rig
+
+
+def preparing() -> Rig:
+    rig = stable()
+    rig.join("c-id1")
+    return rig
+
+
+def _forget_group(rig: Rig, _: ClassicGroup) -> None:
+    del rig.shard.live.groups[G]
+
+
+def _answer_twice(rig: Rig, group: ClassicGroup) -> None:
+    group.members["c-id1"].join_token = group.members["c-id2"].join_token = 7
+    group.joined = 2
+
+
+def _wait_for_nothing(rig: Rig, group: ClassicGroup) -> None:
+    rig.shard.live.waiting[99] = Waiter(G, group.members["c-id1"])
+
+
+def _cancel(*name: str) -> Break:
+    def do(rig: Rig, _: ClassicGroup) -> None:
+        kind, group, member = name
+        rig.shard.live.deadlines.cancel((kind, group, member))
+
+    return do
+
+
+def _set(*name: str) -> Break:
+    def do(rig: Rig, _: ClassicGroup) -> None:
+        kind, group, member = name
+        rig.shard.live.deadlines.set((kind, group, member), 1)
+
+    return do
+
+
+BREAKS: list[tuple[Callable[[], Rig], Break, str]] = [
+    (stable, _forget_group, "not alive"),
+    (preparing, _answer_twice, "or twice"),
+    (stable, _wait_for_nothing, "wait for nothing"),
+    (stable, lambda _, group: setattr(group.members["c-id1"], "member_id", "x"), "another id"),
+    (stable, lambda _, group: group.static.update(i="c-id1"), "static members"),
+    (stable, lambda _, group: group.pending.add("c-id1"), "members to be"),
+    (stable, lambda _, group: group.unsynced.add("x"), "or to sync"),
+    (stable, lambda _, group: setattr(group, "joined", 1), "1 are counted"),
+    (stable, lambda _, group: setattr(group, "leader", None), "leader None"),
+    (stable, lambda _, group: setattr(group, "leader", "x"), "leader 'x'"),
+    (stable, lambda _, group: setattr(group, "state", State.EMPTY), "2 members"),
+    (stable, lambda _, group: setattr(group, "state", State.DEAD), "2 members"),
+    (stable, lambda _, group: setattr(group, "gathering", Gathering(1, 1)), "nobody prepares"),
+    (stable, lambda _, group: setattr(group.members["c-id1"], "sync_token", 5), "nobody makes"),
+    (completing, lambda _, group: group.unsynced.clear(), "nothing came of it"),
+    (stable, lambda _, group: setattr(group, "protocol", "x"), "not all support"),
+    (stable, lambda _, group: setattr(group.members["c-id1"], "assignment", b"x"), "were told"),
+    (stable, lambda rig, _: rig.shard.hard.groups.clear(), "were told"),
+    (preparing, _cancel(JOIN, G, ""), "without an end"),
+    (stable, _set(JOIN, G, ""), "without a rebalance"),
+    (completing, _cancel(SYNC, G, ""), "or not at all"),
+    (stable, _set(SYNC, G, ""), "or not at all"),
+    (stable, _cancel(MEMBER, G, "c-id1"), "would miss member c-id1"),
+    (stable, lambda _, group: group.pending.add("x"), "id x is given out for ever"),
+]
+
+
+@pytest.mark.parametrize(("world", "damage", "words"), BREAKS)
+def test_what_is_broken_is_named(world: Callable[[], Rig], damage: Break, words: str) -> None:
+    rig = world()
+    assert rig.shard.check() == ()
+    damage(rig, rig.shard.live.groups[G])
+    assert any(words in line for line in rig.shard.check()), rig.shard.check()
