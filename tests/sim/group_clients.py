@@ -32,7 +32,7 @@ class Told:
         return value >= least and value in self.asked
 
     def is_now(self, value: int, now: float) -> None:
-        """What is gone is gone: from now on this is the truth. (An image that was under way may still bring it back.)"""
+        """What is gone is gone: from now on this is the truth. (What was under way may still bring it back.)"""
         self.acked = [(now, value)]
 
 
