@@ -212,6 +212,8 @@ class ProducerStates:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset whose fate a read_committed reader cannot know yet."""
+        if not self._ended and not self._open:
+            return None
         candidates = [first for first, _ in self._ended]
         candidates += [next(iter(self._open))] if self._open else []
         return min(candidates, default=None)

@@ -311,7 +311,8 @@ class Replica:
             raise Refused(
                 Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {hot.end_offset}]"
             )
-        stable = self.last_stable_offset
+        unstable = hot.producers.first_unstable_offset
+        stable = committed if unstable is None else min(committed, unstable)
         bound = stable if read_committed else committed
         if offset >= bound:
             return Fetched(b"", committed, start, stable)

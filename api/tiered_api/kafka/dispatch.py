@@ -44,10 +44,9 @@ class Dispatch:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._produces = Produces(site, self)
-        self.fetches = Fetches(site)
+        self.fetches = Fetches(site, self.guard)
         self.handlers: dict[int, Handle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
 
     def take(
         self, connection: Connection, frame: memoryview, key: int, version: int, correlation_id: int, body: int
@@ -81,8 +80,20 @@ class Dispatch:
 
     def hurry(self) -> None:
         """The broker stops: what waits for more answers with what there is."""
-        self._closing = True
         self.fetches.hurry()
+
+    def tidy(self) -> None:
+        """Forgets partitions that are led here no more; called now and then."""
+        self._produces.tidy()
+        self.fetches.tidy()
+
+    def guard(self, connection: Connection, call: Callable[[], None], what: str) -> None:
+        """Goes on with a request in a turn of its own; the boundary of every such turn."""
+        try:
+            call()
+        except Exception:
+            log.exception("request failed api=%s peer=%s", what, connection.peer)
+            connection.refuse("fault", what)
 
     async def close(self) -> None:
         """Ends all tasks."""

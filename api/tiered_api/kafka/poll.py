@@ -7,9 +7,10 @@ partitions makes one answer of many.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
 from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 COLD_WAIT_MS = 500
 """A fetch that has to wait for the bucket waits at least so long (Kafka's `remote.fetch.max.wait.ms`)."""
 WAIT_MAX_MS = 300_000
+NAME = "Fetch"
 FENCED = Code.FENCED_LEADER_EPOCH.number
 UNKNOWN_EPOCH = Code.UNKNOWN_LEADER_EPOCH.number
 
@@ -37,6 +39,7 @@ class Poll:
         "_connection",
         "_correlation_id",
         "_dirty",
+        "_enough",
         "_failed",
         "_fetches",
         "_founds",
@@ -61,6 +64,7 @@ class Poll:
         self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
         self._founds: list[Found | None] = [None] * len(self._places)
         self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
+        self._enough = min(ask.min_bytes, self._left)
         self._total = 0
         self._failed = False
         self._short = False
@@ -85,7 +89,7 @@ class Poll:
 
     def is_done(self) -> bool:
         """Whether there is enough to answer, or an error, which is told at once."""
-        if self._failed or self._total >= self._ask.min_bytes or not self._places:
+        if self._failed or self._total >= self._enough or not self._places:
             return True
         return self._ask.max_wait_ms <= 0 and not self._cold
 
@@ -119,6 +123,8 @@ class Poll:
             self._fail(place, index, refused, replica)
         except Corrupt as error:
             self._fail(place, index, Refused(Code.CORRUPT_MESSAGE, str(error)), None)
+        except Unavailable as error:
+            self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
     def _read_from(self, place: int, replica: Replica, offset: int, max_bytes: int) -> Found:
         most = min(max_bytes, self._left)
@@ -173,7 +179,8 @@ class Poll:
         self._fetches.waiting[self] = None
         wait_ms = max(self._ask.max_wait_ms, COLD_WAIT_MS) if self._cold else self._ask.max_wait_ms
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(min(wait_ms, WAIT_MAX_MS) / 1000, self.finish)
+        guard = self._fetches.guard
+        self._timer = loop.call_later(min(wait_ms, WAIT_MAX_MS) / 1000, guard, self._connection, self.finish, NAME)
         for load in self._cold.values():
             load.calls.append(self._loaded)
         try:
@@ -218,9 +225,10 @@ class Poll:
     def _loaded(self) -> None:
         self._soon(self._look)
 
-    def _soon(self, call: object) -> None:
+    def _soon(self, call: Callable[[], None]) -> None:
         if self._again is None and self._slot is not None:
-            self._again = asyncio.get_running_loop().call_soon(call)  # type: ignore[arg-type]
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_soon(self._fetches.guard, self._connection, call, NAME)
 
     def _look(self) -> None:
         """Reads again what may have more now."""

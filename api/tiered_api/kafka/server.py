@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SCRATCH_BYTES = 64 << 10
 SWEEP_SECONDS = 1.0
 TRIM_SWEEPS = 10
-STOP_SECONDS = 3.0
+STOP_SECONDS = 2.0
 """How long answers under way may take when the broker stops."""
 
 
@@ -146,6 +146,7 @@ class KafkaServer:
         self._sweeps += 1
         if self._sweeps % TRIM_SWEEPS == 0:
             self.buffers.trim()
+            self.dispatch.tidy()
         more = self.connections or self.buffers.kept or self._tokens < rate
         self._sweeper = self._loop.call_later(passed, self._sweep) if more else None
 

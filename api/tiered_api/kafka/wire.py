@@ -58,8 +58,13 @@ def id_raw(text: str) -> bytes:
     return id_bytes(text)
 
 
+_SMALL = [bytes((value,)) for value in range(128)]
+
+
 def varint(value: int) -> bytes:
     """An unsigned varint: seven bits a byte, the lowest first."""
+    if 0 <= value < 128:
+        return _SMALL[value]
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -98,6 +103,8 @@ def tag_count(data: Buffer, at: int) -> tuple[int, int]:
 
 def skip_tags(data: Buffer, at: int, end: int) -> int:
     """Where the tagged fields that begin at `at` with their count end. None of them is known here."""
+    if not data[at]:
+        return at + 1
     count, at = tag_count(data, at)
     return skip_fields(data, at, end, count)
 

@@ -11,7 +11,7 @@ meanwhile, and if hot ones have enough for an answer, what was loaded lies ready
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Refused
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from tiered_api.kafka.connection import Connection, Part
 
 API_KEY = 1
+Guard = Callable[["Connection", Callable[[], None], str], None]
 KNOWN_MAX = 10_000
 
 
 class Fetches:
     """Fetch requests of one server, those that wait included."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, guard: Guard) -> None:
         self.site = site
+        self.guard = guard
         self.loads = ColdLoads(site)
         self.waiting: dict[Poll, None] = {}
         self._by_name: dict[tuple[bytes, int], Replica] = {}
@@ -73,6 +75,11 @@ class Fetches:
             known.clear()
         replica = known[topic.echo, index] = self.site.node.replica(name, index)
         return replica
+
+    def tidy(self) -> None:
+        """Forgets partitions that are led here no more."""
+        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.gone}
+        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.gone}
 
     def hurry(self) -> None:
         """The broker stops: all that wait are answered with what there is."""

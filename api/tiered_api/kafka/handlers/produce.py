@@ -120,6 +120,12 @@ class Produces:
             return None
         return (produce_frames.answer(version, correlation_id, topics),)
 
+    def tidy(self) -> None:
+        """Forgets partitions that are led here no more."""
+        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.gone}
+        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.gone}
+        self._heads = {begun: head for begun, head in self._heads.items() if not head.replica.gone}
+
     def _append_known(
         self, head: Head, frame: memoryview, version: int, correlation_id: int, begin: int
     ) -> Sequence[Part] | None:
