@@ -112,7 +112,14 @@ class Client:
     async def metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """What the cluster says of topics (None: of all), which the view then knows too."""
         names = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
-        got = await self.ask(MetadataRequest(topics=names, allow_auto_topic_creation=create), MetadataResponse)
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=create)
+        try:
+            got = await self.ask(request, MetadataResponse)
+        except Unavailable as fault:
+            # A connection that died unnoticed: it costs nothing to ask once more, over another one.
+            if fault.final or not self.brokers:
+                raise
+            got = await self.ask(request, MetadataResponse)
         for broker in got.brokers:
             self.met(broker.node_id, broker.host, broker.port)
         for topic in got.topics:

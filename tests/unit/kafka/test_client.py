@@ -1,0 +1,339 @@
+"""The client against brokers that misbehave, on sockets and on the simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.sim.clock import SimClock
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
+from tests.unit.kafka.scripted import HANG_UP, SILENCE, Scripted, answer_frame
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered.ports import Clock, Net
+from tiered.world import SocketNet, SystemClock
+from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from tiered_api.kafka.routing import LATEST, ask_coordinator, list_offsets
+
+HOST = "127.0.0.1"
+TOPIC = "t"
+
+
+class World(NamedTuple):
+    net: Net
+    clock: Clock
+    run: Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["sockets", "simulated"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "sockets":
+        return World(SocketNet(), SystemClock(), asyncio.run)
+    loop = SimLoop(1)
+    return World(SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop), loop.run)
+
+
+@asynccontextmanager
+async def cluster(world: World, brokers: int = 1, **options: float) -> AsyncIterator[tuple[Client, list[Scripted]]]:
+    """Brokers of which the first is known to a client and leads partition 0, the second partition 1, and so on."""
+    made = [Scripted(number + 1) for number in range(brokers)]
+    for each in made:
+        await each.start(world.net, HOST)
+    for each in made:
+        each.leads(TOPIC, *made)
+    client = Client(world.net, world.clock, [Address(HOST, made[0].port)], **options)  # type: ignore[arg-type]
+    try:
+        yield client, made
+    finally:
+        await client.close()
+        for each in made:
+            each.stop()
+
+
+def run(world: World, test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await test()
+
+    world.run(main())
+
+
+def test_the_highest_version_that_both_know_is_spoken(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            broker.offered[MetadataRequest.spec.key] = (0, 5)
+            assert (await client.metadata([])).cluster_id == "cluster"
+            assert [(type(each.message), each.version) for each in broker.asked] == [
+                (ApiVersionsRequest, 4),
+                (MetadataRequest, 5),
+            ]
+
+    run(world, test)
+
+
+def test_a_broker_that_does_not_know_our_apiversions_is_asked_as_it_can(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            broker.offered[ApiVersionsRequest.spec.key] = (0, 2)
+            usual = broker.script[ApiVersionsRequest]
+
+            def answer(request: ApiVersionsRequest, version: int) -> Any:
+                if version <= 2:
+                    return usual(request, version)
+                # As KIP-511 has it: under version 0, with the versions of ApiVersions alone.
+                no = ApiVersionsResponse(
+                    error_code=Code.UNSUPPORTED_VERSION.number,
+                    api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)],
+                )
+                return answer_frame(no, 0, 1)
+
+            broker.script[ApiVersionsRequest] = answer
+            await client.metadata([])
+            assert [each.version for each in broker.asked] == [4, 2, MetadataRequest.spec.versions.high]
+
+    run(world, test)
+
+
+def test_what_a_broker_does_not_offer_is_not_sent(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            del broker.offered[ListGroupsRequest.spec.key]
+            with pytest.raises(Refused, match="does not offer ListGroups") as refused:
+                await client.ask(ListGroupsRequest(), ListGroupsResponse)
+            assert refused.value.code is Code.UNSUPPORTED_VERSION and broker.count(ListGroupsRequest) == 0
+
+    run(world, test)
+
+
+def test_requests_are_pipelined_and_answers_told_apart(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            await client.metadata([])
+            waiting: list[int] = []
+
+            def answer(request: HeartbeatRequest, version: int) -> bytes:
+                # Nothing until all three are here, then the last one first.
+                waiting.append(request.generation_id)
+                if len(waiting) < 3:
+                    return SILENCE
+                first = len(broker.asked) - 2
+                frames = [answer_frame(HeartbeatResponse(error_code=waiting[n]), version, first + n) for n in (2, 0, 1)]
+                return b"".join(frames)
+
+            broker.script[HeartbeatRequest] = answer
+            asked = [client.ask(HeartbeatRequest(generation_id=n), HeartbeatResponse) for n in (7, 8, 9)]
+            assert [got.error_code for got in await asyncio.gather(*asked)] == [7, 8, 9]
+            assert len(broker.connections) == 1
+
+    run(world, test)
+
+
+def test_an_answer_that_does_not_come_ends_the_connection_not_the_client(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world, timeout=0.2) as (client, [broker]):
+            await client.metadata([])
+            usual = broker.script[MetadataRequest]
+            broker.script[MetadataRequest] = lambda request, version: SILENCE
+            with pytest.raises(Unavailable, match=r"did not answer Metadata within 0\.2 s"):
+                await client.metadata([])
+            broker.script[MetadataRequest] = usual
+            await client.metadata([])
+            # Asked twice in vain, each time over a connection that is then given up.
+            assert [each.connection for each in broker.asked] == [0, 0, 0, 1, 1, 2, 2]
+
+    run(world, test)
+
+
+def test_a_lost_connection_tells_all_that_wait(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            await client.metadata([])
+            half = answer_frame(MetadataResponse(), 0, 2)[:7]
+
+            def answer(request: MetadataRequest, version: int) -> bytes:
+                broker.connections[0].send(half)
+                return HANG_UP
+
+            broker.script[MetadataRequest] = answer
+            broker.script[ListGroupsRequest] = lambda request, version: SILENCE
+            results = await asyncio.gather(
+                client.ask(ListGroupsRequest(), ListGroupsResponse), client.metadata([]), return_exceptions=True
+            )
+            assert [type(result) for result in results] == [Unavailable, Unavailable], results
+
+    run(world, test)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak the Kafka protocol"),
+        (b"\x00\x00\x00\x02ab", "does not speak the Kafka protocol"),
+        (b"\x80\x00\x00\x00", "does not speak the Kafka protocol"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x63abcd", "a question that was not asked"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x01ab", "does not speak the Kafka protocol"),
+        (HANG_UP, "closed the connection at once"),
+    ],
+)
+def test_strangers_are_told_from_brokers(world: World, data: bytes, words: str) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            broker.script[ApiVersionsRequest] = lambda request, version: data
+            with pytest.raises(Unavailable, match=words):
+                await client.metadata([])
+
+    run(world, test)
+
+
+def test_a_length_alone_takes_no_memory(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world, timeout=0.2) as (client, [broker]):
+            await client.metadata([])
+            broker.script[MetadataRequest] = lambda request, version: (200 << 20).to_bytes(4, "big") + b"abcd"
+            tracemalloc.start()
+            with pytest.raises(Unavailable):
+                await client.metadata([])
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 10 << 20
+
+    run(world, test)
+
+
+def test_an_answer_that_does_not_parse_is_corrupt(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (client, [broker]):
+            await client.metadata([])
+            broker.script[MetadataRequest] = lambda request, version: b"\0\0\0\x09\0\0\0\x03\0\xff\xff\xff\xff"
+            with pytest.raises(Corrupt, match="Metadata does not parse"):
+                await client.metadata([])
+
+    run(world, test)
+
+
+def test_nobody_there_is_said_at_once_with_the_address_and_what_to_check(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (_, [broker]):
+            port = broker.port
+        client = Client(world.net, world.clock, [Address(HOST, port)], patience=1000)
+        with pytest.raises(Unavailable, match=f"no broker answers at {HOST}:{port}.*check --brokers"):
+            await client.metadata([])
+
+    run(world, test)
+
+
+def test_one_broker_of_those_named_is_enough(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world) as (_, [gone]):
+            port = gone.port
+        async with cluster(world) as (_, [broker]):
+            client = Client(world.net, world.clock, [Address(HOST, port), Address(HOST, broker.port)])
+            assert (await client.metadata([])).cluster_id == "cluster"
+            await client.close()
+
+    run(world, test)
+
+
+def test_a_broker_that_was_there_is_sought_until_it_is_back(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world, patience=20) as (client, [broker]):
+            await client.metadata([])
+            broker.stop()
+            asked = asyncio.ensure_future(client.metadata([]))
+            await world.clock.sleep(0.3)
+            assert not asked.done()
+            await broker.start(world.net, HOST, broker.port)
+            assert (await asked).cluster_id == "cluster"
+
+    run(world, test)
+
+
+def _offsets(code: Code, offset: int) -> Callable[[Any, int], ListOffsetsResponse]:
+    def answer(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        each = [
+            ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code.number, offset=offset)
+            for topic in request.topics
+            for one in topic.partitions
+        ]
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=TOPIC, partitions=each)])
+
+    return answer
+
+
+def test_each_leader_is_asked_for_its_partitions_and_the_new_one_when_it_moved(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world, 2) as (client, [first, second]):
+            first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
+
+            def moved(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+                # From now on the first broker leads both.
+                for broker in (first, second):
+                    broker.leads(TOPIC, first, first)
+                return _offsets(Code.NOT_LEADER_OR_FOLLOWER, -1)(request, version)
+
+            second.script[ListOffsetsRequest] = moved
+            both = {TopicPartition(TOPIC, number): LATEST for number in (0, 1)}
+            got = await list_offsets(client, both)
+            assert got == dict.fromkeys(both, (10, -1))
+            asked = [each.message for each in first.asked if isinstance(each.message, ListOffsetsRequest)]
+            assert [[one.partition_index for one in each.topics[0].partitions] for each in asked] == [[0], [1]]
+
+    run(world, test)
+
+
+def test_a_partition_without_a_leader_has_its_own_refusal(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world, patience=0.1) as (client, [broker]):
+            broker.script[ListOffsetsRequest] = _offsets(Code.NONE, 3)
+            missing = TopicPartition(TOPIC, 5)
+            got = await list_offsets(client, {TopicPartition(TOPIC, 0): LATEST, missing: LATEST})
+            assert got[TopicPartition(TOPIC, 0)] == (3, -1)
+            no = got[missing]
+            assert isinstance(no, Refused) and no.code is Code.LEADER_NOT_AVAILABLE
+
+    run(world, test)
+
+
+def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
+    async def test() -> None:
+        async with cluster(world, 2) as (client, brokers):
+            at = [1]
+
+            def find(request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
+                broker = brokers[at[0]]
+                found = Coordinator(key="g", node_id=broker.node_id, host=broker.host, port=broker.port)
+                return FindCoordinatorResponse(coordinators=[found])
+
+            def moved(request: HeartbeatRequest, version: int) -> HeartbeatResponse:
+                at[0] = 0
+                return HeartbeatResponse(error_code=Code.NOT_COORDINATOR.number)
+
+            for broker in brokers:
+                broker.script[FindCoordinatorRequest] = find
+            brokers[1].script[HeartbeatRequest] = moved
+            brokers[0].script[HeartbeatRequest] = lambda request, version: HeartbeatResponse(error_code=0)
+            got = await ask_coordinator(
+                client, "g", HeartbeatRequest(group_id="g"), HeartbeatResponse, lambda got: got.error_code
+            )
+            assert got.error_code == 0
+            assert [broker.count(HeartbeatRequest) for broker in brokers] == [1, 1]
+
+    run(world, test)
