@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.metadata.coordinator import Coordinator, Counts
-from tiered.metadata.group_image import beginning
+from tiered.metadata.group_image import ImageName, beginning
 from tiered.metadata.group_images import Footing, GroupImages
 from tiered.metadata.group_keeping import GroupKeeping, Place
 from tiered.metadata.group_loading import amend, load
@@ -198,8 +198,7 @@ class Coordinators:
                     log.error("changes of groups may be gone partition=%s below_offset=%d", replica.at, loaded.lost)
                 await self._node.partitions.settled()
                 amended = await amend(shard, self._end_of, self._clock)
-                if replica.log_start_offset > 0 and self._node.partitions.past is not Past.SETTLED:
-                    # Whoever led before may still be there, and delete the image that this log begins at.
+                if self._may_be_deleted(replica, loaded.base):
                     await self._keeping.write(place, replica.log.end_offset, shard.image())
             except (Unavailable, Corrupt, Refused) as error:
                 pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
@@ -251,6 +250,11 @@ class Coordinators:
         log.error("groups are loaded anew partition=%s why=%s", place.replica.at, why)
         if self._places.get(place.replica.partition) is place and not place.replica.gone:
             self._spawn(self._load(place, self._footing(place), RETRY_SECONDS[0]))
+
+    def _may_be_deleted(self, replica: Replica, base: ImageName | None) -> bool:
+        """Whether somebody who led before, and does not know that this is over, may delete what this log begins at."""
+        own = base is not None and base.epoch == replica.leader_epoch
+        return replica.log_start_offset > 0 and not own and self._node.partitions.past is not Past.SETTLED
 
     @staticmethod
     def _footing(place: Place) -> Footing:

@@ -31,7 +31,7 @@ from tiered.replication.partition import Restart
 
 log = logging.getLogger(__name__)
 
-READS = 3
+READS = 8
 """What is wrong on its way here is right the next time; what is wrong in the bucket is not."""
 KEPT = 2
 """Images of a partition that stay: the newest, and the one before it for the day on which the newest does not prove
