@@ -27,12 +27,16 @@ TOOL_SECONDS = 300
 STOP_SECONDS = 20
 
 TOOLS = {
+    "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "configs": "kafka.admin.ConfigCommand",
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "consumer-perf": "org.apache.kafka.tools.ConsumerPerformance",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "dump-log": "kafka.tools.DumpLogSegments",
     "format": "kafka.tools.StorageTool",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
     "topics": "org.apache.kafka.tools.TopicCommand",
@@ -43,9 +47,8 @@ BROKER = "kafka.Kafka"
 CLUSTER_ID = "dGllcmVkLXBlZXItMDAwMA"
 
 
-def jars() -> Path:
-    """The folder of Kafka's jars; Maven fetches it when it is not there. Two fetches at once both end well."""
-    pom = HERE / "pom.xml"
+def jars(pom: Path = HERE / "pom.xml") -> Path:
+    """The folder of a POM's jars; Maven fetches it when it is not there. Two fetches at once both end well."""
     root = Path(os.environ.get("TIERED_PEER") or Path.home() / ".cache" / "tiered" / "peer")
     folder = root / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     if folder.is_dir():

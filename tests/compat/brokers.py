@@ -1,0 +1,105 @@
+"""The two brokers that every assertion is made against: ours as its users start it, and Apache Kafka."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from tests.e2e.serving import Served
+from tests.peer.kafka import Peer
+
+QUICK = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+    "log.segment.bytes": "4194304",
+    "num.partitions": "4",
+}
+"""For both. A member that died is missed after a second or two."""
+
+OURS = {
+    "log.retention.check.interval.ms": "500",
+    "remote.log.manager.task.interval.ms": "500",
+    "tiered.object.delete.delay.ms": "5000",
+}
+"""Segments leave for the bucket, and local copies go, while a test looks."""
+
+
+class Broker(Protocol):
+    """What a test knows of a broker."""
+
+    name: str
+    address: str
+
+    def crash(self) -> None:
+        """kill -9, and a new start on the same directory and port."""
+
+
+class Ours:
+    """`tiered serve` on a directory with a directory as its bucket."""
+
+    name = "ours"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.served = self._start()
+
+    def _start(self) -> Served:
+        settings = [word for name, value in (QUICK | OURS).items() for word in ("-c", f"{name}={value}")]
+        store = f"file://{self.directory / 'bucket'}"
+        return Served(self.directory / "data", "--kafka", self.address, "--store", store, *settings)
+
+    def crash(self) -> None:
+        self.served.stop(signal.SIGKILL)
+        self.served = self._start()
+
+    def close(self) -> None:
+        self.served.stop()
+
+
+class Theirs:
+    """Kafka's newest release."""
+
+    name = "peer"
+
+    def __init__(self) -> None:
+        self.peer = Peer(QUICK)
+        self.peer.start()
+        self.address = self.peer.address
+
+    def crash(self) -> None:
+        self.peer.stop(signal.SIGKILL)
+        self.peer.start()
+
+    def close(self) -> None:
+        self.peer.close()
+
+
+@contextmanager
+def running(name: str) -> Iterator[Broker]:
+    """One of the two, fresh; nothing is left of it."""
+    if name == "peer":
+        theirs = Theirs()
+        try:
+            yield theirs
+        finally:
+            theirs.close()
+        return
+    directory = Path(tempfile.mkdtemp(prefix="tiered-compat-"))
+    try:
+        ours = Ours(directory)
+        try:
+            yield ours
+        finally:
+            ours.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,211 @@
+"""A client in a process of its own: orders go in, answers and what it consumes come out."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+SECONDS = 30.0
+CHANGED = threading.Condition()
+"""Any client said something: what is waited for may concern several."""
+Place = tuple[str, int]
+T = TypeVar("T")
+
+
+class ClientError(Exception):
+    """What the client raised: its kind and its text."""
+
+
+def pack(data: bytes | None) -> str | None:
+    """Bytes as JSON carries them."""
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def unpack(text: str | None) -> bytes | None:
+    """The bytes of what `pack` made."""
+    return None if text is None else base64.b64decode(text)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record to send, or one that was read (then `offset` is not -1)."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+    partition: int = 0
+    offset: int = field(default=-1, compare=False)
+    topic: str = field(default="", compare=False)
+
+    def line(self) -> dict[str, Any]:
+        """What a driver is told to send."""
+        headers = [[name, pack(data)] for name, data in self.headers]
+        packed = {"k": pack(self.key), "v": pack(self.value), "h": headers, "p": self.partition}
+        return packed if self.timestamp is None else packed | {"ts": self.timestamp}
+
+    @classmethod
+    def read(cls, line: dict[str, Any]) -> Record:
+        """What a driver says it received."""
+        headers = tuple((name, unpack(data)) for name, data in line["h"])
+        return cls(unpack(line["v"]), unpack(line["k"]), headers, line["ts"], line["p"], line["o"], line["t"])
+
+
+class Client:
+    """A driver process. `assigned` and `records` follow what it says; `ask` waits for an answer."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.assigned: set[Place] = set()
+        self.records: list[Record] = []
+        self.rebalances = 0
+        self.revoked = 0
+        self.troubles: list[str] = []
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._numbers = itertools.count(1)
+        self._gone = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with CHANGED:
+                self._take(json.loads(line))
+                CHANGED.notify_all()
+        with CHANGED:
+            self._gone = True
+            CHANGED.notify_all()
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if "id" in said:
+            self._answers[said["id"]] = said
+        elif "records" in said:
+            self.records += [Record.read(line) for line in said["records"]]
+        elif "assigned" in said:
+            self.assigned = {(topic, partition) for topic, partition in said["assigned"]}
+            self.rebalances += 1
+        elif "revoked" in said:
+            self.assigned -= {(topic, partition) for topic, partition in said["revoked"]}
+            self.revoked += 1
+        elif "trouble" in said:
+            self.troubles.append(said["trouble"])
+
+    def alive(self) -> None:
+        """AssertionError with its last words when it is not."""
+        assert not self._gone, f"the client ended: {self._said()}"
+
+    def until(self, true: Callable[[], bool], seconds: float = SECONDS) -> None:
+        """Waits for what the driver says, not for time to pass."""
+        until([self], true, seconds)
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """An order and its answer; ClientError when the client raised."""
+        number = self.begin(do, **arguments)
+        return self.finish(number)
+
+    def begin(self, do: str, **arguments: Any) -> int:
+        """An order whose answer is waited for later."""
+        assert self._process.stdin is not None
+        number = next(self._numbers)
+        line = json.dumps({"id": number, "do": do, **arguments}).encode() + b"\n"
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"the client ended: {self._said()}") from None
+        return number
+
+    def finish(self, number: int) -> Any:
+        """The answer to an order."""
+        self.until(lambda: number in self._answers)
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            raise ClientError(answer["error"])
+        return answer.get("value")
+
+    def send(self, topic: str, records: Iterable[Record], **how: Any) -> list[tuple[int, int] | None]:
+        """The places that the records got; None for what is not acknowledged (acks 0)."""
+        placed = self.ask("send", topic=topic, records=[each.line() for each in records], **how)
+        return [None if each is None or each[1] is None or each[1] < 0 else (each[0], each[1]) for each in placed]
+
+    def wait_for(self, count: int, seconds: float = SECONDS) -> list[Record]:
+        """What was consumed, once it is as many."""
+        self.until(lambda: len(self.records) >= count, seconds)
+        return list(self.records)
+
+    def kill(self) -> None:
+        """Dead at once: no goodbye to the broker."""
+        self._process.kill()
+        self._end()
+
+    def close(self) -> None:
+        """Ends the process; a consumer that is still open is left to the broker's timeouts."""
+        with suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):
+                stream.close()
+        if not self._errors.closed:
+            self._errors.close()
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-2000:].decode(errors="replace")
+
+    def __repr__(self) -> str:
+        state = f"{len(self.records)} records, assigned {sorted(self.assigned)}, {self.rebalances} rebalances"
+        return f"<{self._process.args!r}: {state}, {self.troubles[-3:]}>"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def seen(broker: str, look: Callable[[], T], true: Callable[[T], bool]) -> T:
+    """What is seen after a change: ours shows it at once, Kafka as soon as its own brokers have heard of it."""
+    found = look()
+    for _ in range(0 if broker == "ours" else 500):
+        if true(found):
+            break
+        found = look()
+    assert true(found), found
+    return found
+
+
+def until(clients: Sequence[Client], true: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Waits until it holds; looks again whenever a client says something."""
+    deadline = time.monotonic() + seconds
+    with CHANGED:
+        while not true():
+            left = deadline - time.monotonic()
+            assert left > 0, f"not so within {seconds} s: {clients}"
+            for each in clients:
+                each.alive()
+            CHANGED.wait(left)

@@ -1,0 +1,149 @@
+"""The clients under test: what each can do, how its driver starts, and what a machine lacks for it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat.client import Client
+from tests.peer.kafka import HERE as PEER_POM
+from tests.peer.kafka import jars
+
+DRIVERS = Path(__file__).parent / "drivers"
+FETCH_SECONDS = 600
+ALL = os.environ.get("COMPAT", "") != ""
+"""`make compat` sets COMPAT (ours, peer or all); without it only ours is tried, with clients that start quickly."""
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+EVERY_ASSIGNOR = ("range", "round-robin", "sticky", "cooperative-sticky")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A client library in a version."""
+
+    name: str
+    command: Callable[[], list[str]]
+    can: frozenset[str]
+    codecs: tuple[str, ...] = CODECS
+    assignors: tuple[str, ...] = EVERY_ASSIGNOR
+    java: bool = False
+    needs: tuple[str, ...] = ()
+
+    def start(self, address: str) -> Client:
+        """A process of this client that knows the broker."""
+        return Client([*self.command(), address])
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _cache(name: str, *sources: Path) -> Path:
+    """A folder outside of the repository for what is made from these files."""
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    root = Path(os.environ.get("TIERED_COMPAT") or Path.home() / ".cache" / "tiered" / "compat")
+    root.mkdir(parents=True, exist_ok=True)
+    return root / f"{name}-{digest}"
+
+
+def _made(folder: Path, make: Callable[[Path], None]) -> Path:
+    """`folder` as `make` fills it, once; two at the same time both end well."""
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            fresh = Path(scratch) / "made"
+            fresh.mkdir()
+            make(fresh)
+            try:
+                fresh.rename(folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise
+    return folder
+
+
+def _python(driver: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, "-m", f"tests.compat.drivers.{driver}"]
+
+
+@functools.cache
+def _kafkajs() -> list[str]:
+    source = DRIVERS / "kafkajs"
+    files = [source / "package.json", source / "package-lock.json"]
+
+    def install(folder: Path) -> None:
+        for file in files:
+            shutil.copy(file, folder)
+        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=folder, timeout=FETCH_SECONDS, capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.skip(f"npm cannot install KafkaJS: {done.stderr.strip()[-200:]}")
+
+    folder = _made(_cache("kafkajs", *files), install)
+    return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(source / "driver.js")]
+
+
+@functools.cache
+def _java(pom: Path) -> list[str]:
+    classpath = f"{jars(pom)}/*"
+    source = DRIVERS / "java" / "Driver.java"
+
+    def compile_(folder: Path) -> None:
+        command = ["javac", "-nowarn", "-cp", classpath, "-d", str(folder), str(source)]
+        subprocess.run(command, check=True, timeout=FETCH_SECONDS)
+
+    classes = _made(_cache("java", source, pom), compile_)
+    log = f"-Dlog4j2.configurationFile={PEER_POM / 'log4j2.properties'}"
+    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", log, "-cp", f"{classes}:{classpath}", "Driver"]
+
+
+def _without(assignor: str) -> tuple[str, ...]:
+    return tuple(each for each in EVERY_ASSIGNOR if each != assignor)
+
+
+CONSUMER = frozenset({"assign", "static", "times", "null headers", "double headers", "watch"})
+ADMIN = frozenset({"topics", "groups", "delete records"})
+CONFIGS = frozenset({"configs", "describe group", "group offsets"})
+
+KINDS = (
+    Kind("confluent", _python("confluent"), CONSUMER | ADMIN | CONFIGS, assignors=_without("sticky")),
+    Kind("aiokafka", _python("aio"), CONSUMER | ADMIN, assignors=_without("cooperative-sticky")),
+    Kind("kafka-python", _python("kafka_python"), (CONSUMER | ADMIN | CONFIGS) - {"null headers"}),
+    Kind(
+        "kafkajs",
+        _kafkajs,
+        ADMIN | {"times", "double headers", "describe group", "group offsets"},
+        codecs=("none", "gzip"),
+        assignors=("round-robin",),
+        needs=("node", "npm"),
+    ),
+    Kind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), CONSUMER, java=True),
+    Kind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), CONSUMER, java=True),
+)
+
+
+def kinds(*can: str, few: bool = False) -> list[Any]:
+    """Parameters: the clients that can all of it. Without `make compat` those in Python; with `few` Java's newest."""
+    found = []
+    for kind in KINDS:
+        quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
+        if set(can) <= kind.can and (ALL or quick):
+            found.append(pytest.param(kind, id=kind.name, marks=marks(kind)))
+    return found
+
+
+def marks(kind: Kind) -> list[pytest.MarkDecorator]:
+    """Why a client may be missing on a machine."""
+    missing = [name for name in kind.needs if shutil.which(name) is None]
+    why = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)} on the PATH")
+    return [why, *([pytest.mark.java] if kind.java else [])]

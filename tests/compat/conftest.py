@@ -1,0 +1,78 @@
+"""Brokers and clients that a whole run shares; topics have names of their own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.compat.brokers import Broker, running
+from tests.compat.client import Client
+from tests.compat.clients import KINDS, Kind
+
+WANTED = {"": ("ours",), "all": ("ours", "peer")}
+CHOICE = os.environ.get("COMPAT", "")
+BROKERS = [
+    pytest.param(name, id=name, marks=[pytest.mark.java] if name == "peer" else [])
+    for name in WANTED.get(CHOICE, (CHOICE,))
+]
+NUMBERS = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Java and two brokers take their time on a small machine."""
+    for item in items:
+        if "compat" in item.path.parts and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(240))
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Each of the brokers; it stays for all tests."""
+    with running(request.param) as one:
+        yield one
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def fragile(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """One that a test may kill."""
+    with running(request.param) as one:
+        yield one
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """For a topic or a group: nobody else has it."""
+    words = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return f"{words[:80]}-{next(NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def shared(broker: Broker) -> Iterator[Callable[[Kind], Client]]:
+    """Clients that produce and administrate for many tests: a JVM a test would be slow."""
+    started: dict[Kind, Client] = {}
+
+    def start(kind: Kind) -> Client:
+        if kind not in started:
+            started[kind] = kind.start(broker.address)
+        return started[kind]
+
+    yield start
+    for each in started.values():
+        each.close()
+
+
+@pytest.fixture(scope="session")
+def admin(shared: Callable[[Kind], Client]) -> Client:
+    """Who creates topics where that is not the question."""
+    return shared(KINDS[0])
+
+
+@pytest.fixture
+def start(broker: Broker) -> Iterator[Callable[[Kind], Client]]:
+    """Clients of one test, gone after it."""
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(kind.start(broker.address))

@@ -1,0 +1,294 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+
+/** The Java client under the orders of a test: the protocol of drivers/lines.py. Compiled and run with 2.8 and with 4.2. */
+public final class Driver {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String PACKAGE = "org.apache.kafka.clients.consumer.";
+    private static final Map<String, String> ASSIGNORS = Map.of(
+            "range", PACKAGE + "RangeAssignor",
+            "round-robin", PACKAGE + "RoundRobinAssignor",
+            "sticky", PACKAGE + "StickyAssignor",
+            "cooperative-sticky", PACKAGE + "CooperativeStickyAssignor");
+    private static final String BYTES = "org.apache.kafka.common.serialization.ByteArray";
+
+    private final String address;
+    private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
+    private KafkaConsumer<byte[], byte[]> consumer;
+
+    private Driver(String address) {
+        this.address = address;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        LinkedBlockingQueue<String> lines = new LinkedBlockingQueue<>(10_000);
+        Thread reader = new Thread(() -> {
+            try {
+                BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+                for (String line = in.readLine(); line != null; line = in.readLine()) lines.put(line);
+                lines.put("");
+            } catch (Exception error) {
+                System.exit(1);
+            }
+        });
+        reader.setDaemon(true);
+        reader.start();
+        new Driver(arguments[0]).serve(lines);
+        System.exit(0);
+    }
+
+    private void serve(LinkedBlockingQueue<String> lines) throws Exception {
+        boolean polled = false;
+        while (true) {
+            String line = lines.poll(polled ? 0 : 3_600_000, TimeUnit.MILLISECONDS);
+            if (line != null && line.isEmpty()) return;
+            if (line != null) answer((ObjectNode) JSON.readTree(line));
+            polled = poll();
+        }
+    }
+
+    private void answer(ObjectNode request) {
+        ObjectNode answer = JSON.createObjectNode().put("id", request.get("id").asInt());
+        try {
+            answer.set("value", act(request.get("do").asText(), request));
+        } catch (Throwable error) {
+            Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
+            answer.put("error", cause.getClass().getSimpleName() + ": " + cause.getMessage());
+        }
+        say(answer);
+    }
+
+    private JsonNode act(String name, ObjectNode request) throws Exception {
+        switch (name) {
+            case "send": return send(request);
+            case "open": open(request); break;
+            case "subscribe": subscribe(request.get("topics")); break;
+            case "assign": assign(request.get("partitions")); break;
+            case "seek":
+                TopicPartition at = new TopicPartition(request.get("topic").asText(), request.get("partition").asInt());
+                consumer.seek(at, request.get("offset").asLong());
+                break;
+            case "pause": consumer.pause(places(request.get("partitions"))); break;
+            case "resume": consumer.resume(places(request.get("partitions"))); break;
+            case "commit": commit(request.get("offsets")); break;
+            case "committed": return committed(request.get("partitions"));
+            case "times": return times(request.get("partitions"));
+            case "ends": return ends(request.get("partitions"));
+            case "leave": consumer.close(); consumer = null; break;
+            default: throw new UnsupportedOperationException(name);
+        }
+        return JSON.nullNode();
+    }
+
+    private static String text(ObjectNode request, String name, String otherwise) {
+        return request.hasNonNull(name) ? request.get(name).asText() : otherwise;
+    }
+
+    private static synchronized void say(JsonNode what) {
+        System.out.println(what);
+        System.out.flush();
+    }
+
+    private static byte[] unpack(JsonNode data) {
+        return data == null || data.isNull() ? null : Base64.getDecoder().decode(data.asText());
+    }
+
+    private static String pack(byte[] data) {
+        return data == null ? null : Base64.getEncoder().encodeToString(data);
+    }
+
+    private static List<TopicPartition> places(JsonNode partitions) {
+        List<TopicPartition> all = new ArrayList<>();
+        for (JsonNode each : partitions) all.add(new TopicPartition(each.get(0).asText(), each.get(1).asInt()));
+        return all;
+    }
+
+    private static ArrayNode place(TopicPartition each) {
+        return JSON.createArrayNode().add(each.topic()).add(each.partition());
+    }
+
+    private static ArrayNode listed(Collection<TopicPartition> partitions) {
+        ArrayNode all = JSON.createArrayNode();
+        List<TopicPartition> sorted = new ArrayList<>(partitions);
+        sorted.sort((a, b) -> a.topic().equals(b.topic()) ? a.partition() - b.partition() : a.topic().compareTo(b.topic()));
+        for (TopicPartition each : sorted) all.add(place(each));
+        return all;
+    }
+
+    private JsonNode send(ObjectNode request) throws Exception {
+        String acks = text(request, "acks", "all");
+        String codec = text(request, "codec", "none");
+        String idempotent = text(request, "idempotent", "false");
+        String linger = text(request, "linger_ms", "5");
+        KafkaProducer<byte[], byte[]> producer = producers.computeIfAbsent(
+                acks + codec + idempotent + linger, key -> producer(acks, codec, idempotent, linger));
+        String topic = request.get("topic").asText();
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (JsonNode each : request.get("records")) {
+            int partition = each.hasNonNull("p") ? each.get("p").asInt() : 0;
+            Long timestamp = each.hasNonNull("ts") ? each.get("ts").asLong() : null;
+            ProducerRecord<byte[], byte[]> record =
+                    new ProducerRecord<>(topic, partition, timestamp, unpack(each.get("k")), unpack(each.get("v")));
+            if (each.hasNonNull("h")) {
+                for (JsonNode header : each.get("h")) record.headers().add(header.get(0).asText(), unpack(header.get(1)));
+            }
+            sent.add(producer.send(record));
+        }
+        ArrayNode placed = JSON.createArrayNode();
+        for (Future<RecordMetadata> each : sent) {
+            RecordMetadata at = each.get(90, TimeUnit.SECONDS);
+            placed.add(JSON.createArrayNode().add(at.partition()).add(at.hasOffset() ? at.offset() : -1));
+        }
+        return placed;
+    }
+
+    private KafkaProducer<byte[], byte[]> producer(String acks, String codec, String idempotent, String linger) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", address);
+        settings.put("acks", acks);
+        settings.put("compression.type", codec);
+        settings.put("enable.idempotence", idempotent);
+        settings.put("linger.ms", linger);
+        settings.put("max.request.size", "2000000");
+        settings.put("delivery.timeout.ms", "60000");
+        settings.put("key.serializer", BYTES + "Serializer");
+        settings.put("value.serializer", BYTES + "Serializer");
+        return new KafkaProducer<>(settings);
+    }
+
+    private void open(ObjectNode request) {
+        int session = request.hasNonNull("session_ms") ? request.get("session_ms").asInt() : 6000;
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", address);
+        settings.put("group.id", request.get("group").asText());
+        settings.put("partition.assignment.strategy", ASSIGNORS.get(text(request, "assignor", "range")));
+        settings.put("session.timeout.ms", session);
+        settings.put("heartbeat.interval.ms", session / 4);
+        settings.put("auto.offset.reset", text(request, "reset", "earliest"));
+        settings.put("enable.auto.commit", "false");
+        settings.put("max.partition.fetch.bytes", "2000000");
+        settings.put("fetch.max.wait.ms", "100");
+        settings.put("metadata.max.age.ms", "1000");
+        settings.put("allow.auto.create.topics", "false");
+        settings.put("key.deserializer", BYTES + "Deserializer");
+        settings.put("value.deserializer", BYTES + "Deserializer");
+        if (request.hasNonNull("instance") && !request.get("instance").asText().isEmpty()) {
+            settings.put("group.instance.id", request.get("instance").asText());
+        }
+        consumer = new KafkaConsumer<>(settings);
+    }
+
+    private void subscribe(JsonNode topics) {
+        List<String> names = new ArrayList<>();
+        for (JsonNode each : topics) names.add(each.asText());
+        consumer.subscribe(names, new ConsumerRebalanceListener() {
+            @Override
+            public void onPartitionsRevoked(Collection<TopicPartition> revoked) {
+                say(JSON.createObjectNode().set("revoked", listed(revoked)));
+            }
+
+            @Override
+            public void onPartitionsAssigned(Collection<TopicPartition> added) {
+                say(JSON.createObjectNode().set("assigned", listed(consumer.assignment())));
+            }
+        });
+    }
+
+    private void assign(JsonNode partitions) {
+        consumer.assign(places(partitions));
+        for (JsonNode each : partitions) {
+            if (each.size() > 2) {
+                consumer.seek(new TopicPartition(each.get(0).asText(), each.get(1).asInt()), each.get(2).asLong());
+            }
+        }
+    }
+
+    private void commit(JsonNode offsets) {
+        if (offsets == null || offsets.isNull()) {
+            consumer.commitSync();
+            return;
+        }
+        Map<TopicPartition, OffsetAndMetadata> wanted = new HashMap<>();
+        for (JsonNode each : offsets) {
+            TopicPartition at = new TopicPartition(each.get(0).asText(), each.get(1).asInt());
+            wanted.put(at, new OffsetAndMetadata(each.get(2).asLong(), each.get(3).asText()));
+        }
+        consumer.commitSync(wanted);
+    }
+
+    private JsonNode committed(JsonNode partitions) {
+        List<TopicPartition> asked = places(partitions);
+        Map<TopicPartition, OffsetAndMetadata> found = consumer.committed(new java.util.HashSet<>(asked));
+        ArrayNode all = JSON.createArrayNode();
+        for (TopicPartition each : asked) {
+            OffsetAndMetadata one = found.get(each);
+            all.add(place(each).add(one == null ? -1 : one.offset()).add(one == null ? "" : one.metadata()));
+        }
+        return all;
+    }
+
+    private JsonNode times(JsonNode partitions) {
+        Map<TopicPartition, Long> asked = new HashMap<>();
+        for (JsonNode each : partitions) {
+            asked.put(new TopicPartition(each.get(0).asText(), each.get(1).asInt()), each.get(2).asLong());
+        }
+        Map<TopicPartition, OffsetAndTimestamp> found = consumer.offsetsForTimes(asked);
+        ArrayNode all = JSON.createArrayNode();
+        for (TopicPartition each : places(partitions)) {
+            all.add(place(each).add(found.get(each) == null ? -1 : found.get(each).offset()));
+        }
+        return all;
+    }
+
+    private JsonNode ends(JsonNode partitions) {
+        List<TopicPartition> asked = places(partitions);
+        Map<TopicPartition, Long> first = consumer.beginningOffsets(asked);
+        Map<TopicPartition, Long> last = consumer.endOffsets(asked);
+        ArrayNode all = JSON.createArrayNode();
+        for (TopicPartition each : asked) all.add(place(each).add(first.get(each)).add(last.get(each)));
+        return all;
+    }
+
+    private boolean poll() {
+        if (consumer == null || (consumer.subscription().isEmpty() && consumer.assignment().isEmpty())) return false;
+        ArrayNode records = JSON.createArrayNode();
+        for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(50))) {
+            ObjectNode record = records.addObject();
+            record.put("t", each.topic()).put("p", each.partition()).put("o", each.offset()).put("ts", each.timestamp());
+            record.put("k", pack(each.key())).put("v", pack(each.value()));
+            ArrayNode headers = record.putArray("h");
+            for (Header header : each.headers()) {
+                headers.add(JSON.createArrayNode().add(header.key()).add(pack(header.value())));
+            }
+        }
+        if (!records.isEmpty()) say(JSON.createObjectNode().set("records", records));
+        return true;
+    }
+}

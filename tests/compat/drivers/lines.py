@@ -1,0 +1,96 @@
+"""What the drivers in Python share: requests are lines of JSON on stdin, answers and events lines on stdout.
+
+    {"id": 1, "do": "send", ...}    ->    {"id": 1, "value": ...}  or  {"id": 1, "error": "TopicExists: ..."}
+    events come between answers:          {"records": [...]}, {"assigned": [[topic, partition], ...]}, {"revoked": ...}
+
+A record is `{t, p, o, ts, k, v, h}`: topic, partition, offset, timestamp; key, value and headers in base64 or null.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Headers = Iterable[tuple[str, bytes | None]]
+FAILED = (Exception,)
+"""A driver hands every error of its client on to the test, which judges it."""
+
+
+def pack(data: bytes | bytearray | None) -> str | None:
+    """Bytes as JSON carries them."""
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def unpack(text: str | None) -> bytes | None:
+    """The bytes of what `pack` made."""
+    return None if text is None else base64.b64decode(text)
+
+
+def record(
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None,
+) -> dict[str, Any]:
+    """A record that was read."""
+    return {
+        "t": topic,
+        "p": partition,
+        "o": offset,
+        "ts": timestamp,
+        "k": pack(key),
+        "v": pack(value),
+        "h": [[name, pack(data)] for name, data in headers or ()],
+    }
+
+
+def headers_of(sent: dict[str, Any]) -> list[tuple[str, bytes | None]]:
+    """The headers of a record to send."""
+    return [(name, unpack(data)) for name, data in sent.get("h") or ()]
+
+
+def say(**what: Any) -> None:
+    """One line to the test."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def requests() -> queue.Queue[dict[str, Any] | None]:
+    """The requests of the test as they come; None when it is gone."""
+    lines: queue.Queue[dict[str, Any] | None] = queue.Queue(10_000)
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(json.loads(line))
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def serve(driver: Any, poll: Callable[[], bool]) -> None:
+    """Answers requests with the methods `do_<name>` of a driver; between them `poll` consumes and says if it did."""
+    lines = requests()
+    polled = False
+    while True:
+        try:
+            request = lines.get(block=not polled)
+        except queue.Empty:
+            polled = poll()
+            continue
+        if request is None:
+            return
+        number, do = request.pop("id"), request.pop("do")
+        try:
+            say(id=number, value=getattr(driver, f"do_{do}")(**request))
+        except FAILED as error:
+            say(id=number, error=f"{type(error).__name__}: {error}")
+        polled = poll()

@@ -1,0 +1,93 @@
+"""kill -9 under load: nothing that was acknowledged is lost, nothing is there twice, and groups go on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.compat.brokers import Broker
+from tests.compat.client import Client, Record, until
+from tests.compat.clients import KINDS, Kind, kinds
+
+pytestmark = pytest.mark.timeout(300)
+PARTITIONS = 3
+ROUNDS = 12
+EACH = 300
+
+
+def write(client: Client, topic: str, done: list[int], wake: threading.Condition) -> None:
+    """Rounds of records, each acknowledged whole before the next; says after each how far it is."""
+    for start in range(0, ROUNDS * EACH, EACH):
+        numbers = range(start, start + EACH)
+        records = [Record(b"%d" % number, partition=number % PARTITIONS) for number in numbers]
+        client.send(topic, records, idempotent=True, acks="all", codec="lz4")
+        with wake:
+            done.append(start + EACH)
+            wake.notify_all()
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_an_idempotent_producer_and_a_group_outlive_the_broker(kind: Kind, fragile: Broker, name: str) -> None:
+    if kind.name == "kafkajs":
+        pytest.skip("KafkaJS has no lz4, and gives up on a broker that is away for seconds")
+    with KINDS[0].start(fragile.address) as admin, kind.start(fragile.address) as producer:
+        admin.ask("create", topic=name, partitions=PARTITIONS)
+        with kind.start(fragile.address) as member:
+            member.ask("open", group=name, assignor="range", session_ms=6000)
+            member.ask("subscribe", topics=[name])
+            done: list[int] = []
+            wake = threading.Condition()
+            writer = threading.Thread(target=write, args=(producer, name, done, wake))
+            writer.start()
+            for rounds in (3, 7):
+                with wake:
+                    assert wake.wait_for(lambda least=rounds: len(done) >= least, 90)  # type: ignore[misc]
+                fragile.crash()
+            writer.join(120)
+            assert done and done[-1] == ROUNDS * EACH
+            wanted = {b"%d" % number for number in range(ROUNDS * EACH)}
+            until([member], lambda: {each.value for each in member.records} >= wanted, 60)
+            member.ask("commit")
+            member.ask("leave")
+        assert read_all(admin, name) == [list(range(part, ROUNDS * EACH, PARTITIONS)) for part in range(PARTITIONS)]
+        assert {each[2] for each in admin.ask("group_offsets", group=name)} == {ROUNDS * EACH // PARTITIONS}
+
+
+def read_all(client: Client, topic: str) -> list[list[int]]:
+    """The values of each partition in the order of their offsets; offsets have no gaps."""
+    client.ask("open", group=topic + "-all")
+    places = [[topic, partition] for partition in range(PARTITIONS)]
+    ends = client.ask("ends", partitions=places)
+    client.records.clear()
+    client.ask("assign", partitions=[[*place, 0] for place in places])
+    found = client.wait_for(sum(end - first for _, _, first, end in ends))
+    client.ask("leave")
+    values = []
+    for partition in range(PARTITIONS):
+        mine = [each for each in found if each.partition == partition]
+        assert [each.offset for each in mine] == list(range(len(mine)))
+        values.append([int(each.value or b"") for each in mine])
+    return values
+
+
+def test_committed_offsets_outlive_the_broker(fragile: Broker, name: str) -> None:
+    with KINDS[0].start(fragile.address) as client:
+        client.ask("create", topic=name, partitions=2)
+        client.send(name, [Record(b"%d" % number, partition=number % 2) for number in range(40)])
+        client.ask("open", group=name)
+        client.ask("subscribe", topics=[name])
+        client.wait_for(40)
+        client.ask("commit", offsets=[[name, 0, 11, "eleven"], [name, 1, 20, ""]])
+        fragile.crash()
+        assert client.ask("committed", partitions=[[name, 0], [name, 1]]) == [
+            [name, 0, 11, "eleven"],
+            [name, 1, 20, ""],
+        ]
+        client.ask("commit", offsets=[[name, 0, 12, "twelve"]])
+        client.ask("leave")
+    with KINDS[1].start(fragile.address) as other:
+        other.ask("open", group=name)
+        other.ask("subscribe", topics=[name])
+        assert [each.offset for each in other.wait_for(8)] == list(range(12, 20))
+        other.ask("leave")

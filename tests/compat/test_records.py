@@ -1,0 +1,131 @@
+"""What is written is read: every client, every codec, every part of a record, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.compat.client import Client, ClientError, Record
+from tests.compat.clients import KINDS, Kind, kinds
+
+MIB = 1 << 20
+T0 = int(time.time()) * 1000 - 3_600_000
+READER = KINDS[0]
+OTHER_READER = KINDS[1]
+
+
+def assorted(kind: Kind) -> list[Record]:
+    """Records of every shape that the client can express."""
+    headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("b", b"\xff\x00")]
+    if "null headers" in kind.can:
+        headers.append(("none", None))
+    if "double headers" in kind.can:
+        headers.insert(1, ("a", b"2"))
+    return [
+        Record(b"x", timestamp=T0),
+        Record(b"value", b"key", tuple(headers), T0 + 1),
+        Record(None, b"tombstone", (), T0 + 2),
+        Record(b"", b"", (("empty", b""),), T0 + 3),
+        Record(bytes(range(256)) * 400, b"k" * 1000, (), T0 + 4),
+        Record("grüße 世界".encode(), b"key", (("kopf", "ü".encode()),), T0 + 5),
+        Record((b"0123456789abcdef" * 65536)[:MIB], b"largest", (), T0 + 6),
+    ]
+
+
+def read(client: Client, group: str, topic: str, count: int, partition: int = 0) -> list[Record]:
+    """What a consumer without a group finds from the start; a group for a client that knows nothing else."""
+    client.records.clear()
+    client.ask("open", group=group)
+    if "driver.js" in str(client):
+        client.ask("subscribe", topics=[topic])
+    else:
+        client.ask("assign", partitions=[[topic, partition, 0]])
+    found = client.wait_for(count)
+    client.ask("leave")
+    return sorted(found, key=lambda each: (each.partition, each.offset))
+
+
+@pytest.mark.parametrize("kind", kinds(few=True))
+def test_every_codec_carries_every_record(
+    kind: Kind, shared: Callable[[Kind], Client], admin: Client, name: str
+) -> None:
+    client, other = shared(kind), shared(OTHER_READER if kind is READER else READER)
+    for codec in kind.codecs:
+        topic = f"{name}-{codec}"
+        admin.ask("create", topic=topic, configs={"max.message.bytes": "2097152"})
+        sent = assorted(kind)
+        placed = client.send(topic, sent, codec=codec)
+        assert placed == [(0, number) for number in range(len(sent))], codec
+        assert read(client, topic, topic, len(sent)) == sent, codec
+        assert read(other, topic + "-other", topic, len(sent)) == sent, codec
+
+
+@pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("kind", kinds(few=True))
+def test_many_small_records_keep_their_order(
+    kind: Kind, idempotent: bool, shared: Callable[[Kind], Client], admin: Client, name: str
+) -> None:
+    client = shared(kind)
+    admin.ask("create", topic=name, partitions=3)
+    sent = [Record(b"%d" % number, timestamp=T0 + number, partition=number % 3) for number in range(3000)]
+    placed = client.send(name, sent, idempotent=idempotent, codec="gzip")
+    assert [each for each in placed if each is None] == []
+    assert sorted({each for each in placed if each}) == [(p, o) for p in range(3) for o in range(1000)]
+    for partition in range(3):
+        if kind.name != "kafkajs":
+            found = read(client, name, name, 1000, partition)
+            assert found == [each for each in sent if each.partition == partition]
+    if kind.name == "kafkajs":
+        assert read(client, name, name, 3000) == sorted(sent, key=lambda each: (each.partition, each.timestamp))
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize("kind", kinds(few=True))
+def test_acks(kind: Kind, acks: str, shared: Callable[[Kind], Client], admin: Client, name: str) -> None:
+    client = shared(kind)
+    admin.ask("create", topic=name)
+    sent = [Record(b"%d" % number, timestamp=T0) for number in range(50)]
+    placed = client.send(name, sent, acks=acks)
+    if acks != "0":
+        assert placed == [(0, number) for number in range(50)]
+    assert read(client, name, name, 50) == sent
+    assert admin_ends(admin, name) == (0, 50)
+
+
+def admin_ends(admin: Client, topic: str, partition: int = 0) -> tuple[int, int]:
+    """First and next offset of a partition."""
+    admin.ask("open", group=topic + "-ends")
+    ((_, _, first, end),) = admin.ask("ends", partitions=[[topic, partition]])
+    admin.ask("leave")
+    return first, end
+
+
+@pytest.mark.parametrize("kind", kinds(few=True))
+def test_the_brokers_time(kind: Kind, shared: Callable[[Kind], Client], admin: Client, name: str) -> None:
+    client = shared(kind)
+    admin.ask("create", topic=name, configs={"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1000)
+    client.send(name, [Record(b"%d" % number, timestamp=T0) for number in range(10)], codec="gzip")
+    after = int(time.time() * 1000)
+    for each in read(client, name, name, 10):
+        assert each.timestamp is not None and before - 1000 <= each.timestamp <= after + 1000
+
+
+@pytest.mark.parametrize("kind", kinds(few=True))
+def test_a_record_that_is_too_large_is_refused_by_name(
+    kind: Kind, shared: Callable[[Kind], Client], admin: Client, name: str
+) -> None:
+    client = shared(kind)
+    admin.ask("create", topic=name, configs={"max.message.bytes": "2000"})
+    with pytest.raises(ClientError, match=r"(?i)too.?large|larger than|MSG_SIZE"):
+        client.send(name, [Record(b"x" * 5000)])
+    assert client.send(name, [Record(b"x" * 500)]) == [(0, 0)]
+
+
+@pytest.mark.parametrize("kind", kinds(few=True))
+def test_a_topic_appears_with_its_first_record(kind: Kind, shared: Callable[[Kind], Client], name: str) -> None:
+    client = shared(kind)
+    assert client.send(name, [Record(b"first", timestamp=T0)]) == [(0, 0)]
+    assert read(client, name, name, 1) == [Record(b"first", timestamp=T0)]
