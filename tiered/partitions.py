@@ -127,9 +127,9 @@ class Partitions:
         )
 
     def _config_of(self, topic: TopicImage) -> TopicConfig:
-        """What a topic goes by; worked out once for all its partitions, which come one after the other."""
+        """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
         known_topic, known_settings, config = self._last_config
-        if known_topic is not topic.configs or known_settings is not self.settings:
+        if known_settings is not self.settings or known_topic != topic.configs:
             config = topic_config(topic, self.settings.topic_defaults())
             self._last_config = (topic.configs, self.settings, config)
         return config

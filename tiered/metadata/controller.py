@@ -112,7 +112,8 @@ class Controller:
         check_collision(request.name, self.image.topics)
         check_collision(request.name, new)
         configs = {**request.configs, **own_configs(request.name, self._settings)}
-        TopicConfig.from_strings(configs, defaults=defaults)
+        if configs:
+            TopicConfig.from_strings(configs, defaults=defaults)
         topic_id = self._draw_id()
         assignments = self._assignments(request, len(self.image.topics) + len(new))
         created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms)
