@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -96,8 +95,5 @@ def running(kind: str, directory: Path) -> Iterator[Cluster]:
         with Peer() as peer, closing(Cluster(kind, peer.address)) as cluster:
             yield cluster
     else:
-        with Served(directory / "data") as broker:
-            found = re.search(r"kafka=([\d.]+:\d+)", broker.line)
-            assert found, broker.line
-            with closing(Cluster(kind, found[1])) as cluster:
-                yield cluster
+        with Served(directory / "data") as broker, closing(Cluster(kind, broker.kafka)) as cluster:
+            yield cluster
