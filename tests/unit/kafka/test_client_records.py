@@ -1,0 +1,312 @@
+"""The client's producer, consumer and group member, against brokers that misbehave; simulated, so that time is free."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.sim.clock import SimClock
+from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
+from tests.unit.kafka.scripted import HANG_UP, SILENCE, Scripted
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered.records.batch import encode, header
+from tiered.records.model import Codec
+from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.consuming import Consumer
+from tiered_api.kafka.membership import by_range
+from tiered_api.kafka.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from tiered_api.kafka.producing import PENDING_MAX, Delivered, Producer
+
+TOPIC = "t"
+HERE = TopicPartition(TOPIC, 0)
+Test = Callable[[Client, Scripted], Awaitable[None]]
+
+
+def simulate(test: Test, **options: float) -> None:
+    """Runs a test with one broker that leads one partition and a client of it."""
+
+    async def main() -> None:
+        net, clock = SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop)
+        broker = Scripted()
+        await broker.start(net, "127.0.0.1")
+        broker.leads(TOPIC, broker)
+        broker.script[InitProducerIdRequest] = lambda *_: InitProducerIdResponse(producer_id=77, producer_epoch=3)
+        client = Client(net, clock, [Address("127.0.0.1", broker.port)], **options)  # type: ignore[arg-type]
+        try:
+            async with asyncio.timeout(100_000):
+                await test(client, broker)
+        finally:
+            await client.close()
+            broker.stop()
+
+    loop = SimLoop(1)
+    loop.run(main())
+
+
+def produced(code: Code = Code.NONE, offset: int = 0) -> ProduceResponse:
+    each = PartitionProduceResponse(index=0, error_code=code.number, base_offset=offset)
+    return ProduceResponse(responses=[TopicProduceResponse(name=TOPIC, partition_responses=[each])])
+
+
+def batches(broker: Scripted) -> list[bytes]:
+    """The batches that were sent to a broker."""
+    asked = [each.message for each in broker.asked if isinstance(each.message, ProduceRequest)]
+    return [bytes(each.topic_data[0].partition_data[0].records) for each in asked]
+
+
+def record(value: bytes, key: bytes | None = None) -> Any:
+    return (1_700_000_000_000, key, value, [])
+
+
+class Delivery(list[Delivered]):
+    """Takes what is delivered."""
+
+    def producer(self, client: Client, **options: Any) -> Producer:
+        return Producer(client, self.append, random.Random(1), **options)
+
+
+def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        answers = iter([HANG_UP, produced(Code.NOT_LEADER_OR_FOLLOWER), produced(Code.DUPLICATE_SEQUENCE_NUMBER, 40)])
+        broker.script[ProduceRequest] = lambda *_: next(answers, produced(offset=50))
+        told = Delivery()
+        async with told.producer(client) as producer:
+            await producer.add(TOPIC, None, record(b"a"))
+            await producer.flush()
+            await producer.add(TOPIC, None, record(b"b"))
+        assert [each.base_offset for each in told] == [40, 50] and producer.written == 2
+        sent = batches(broker)
+        assert sent[0] == sent[1] == sent[2]
+        heads = [header(data) for data in sent]
+        assert [(head.producer_id, head.producer_epoch, head.base_sequence) for head in heads[2:]] == [
+            (77, 3, 0),
+            (77, 3, 1),
+        ]
+
+    simulate(test)
+
+
+def test_without_an_identity_a_lost_answer_is_said_and_nothing_sent_twice() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        broker.script[ProduceRequest] = lambda *_: HANG_UP
+        told = Delivery()
+        with pytest.raises(Unavailable, match="1 records for t-0 may be written or not"):
+            async with told.producer(client, acks=1) as producer:
+                await producer.add(TOPIC, None, record(b"a"))
+        assert len(batches(broker)) == 1 and not told and producer.written == 0
+
+    simulate(test)
+
+
+def test_a_batch_is_given_up_when_its_time_is_over() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        broker.script[ProduceRequest] = lambda *_: produced(Code.NOT_ENOUGH_REPLICAS)
+        began = client.clock.mono_ns()
+        with pytest.raises(Refused, match="2 records were not written: t-0: NOT_ENOUGH_REPLICAS"):
+            async with Delivery().producer(client, delivery_seconds=20.0) as producer:
+                await producer.add(TOPIC, None, record(b"a"))
+                await producer.add(TOPIC, None, record(b"b"))
+        assert 20 <= (client.clock.mono_ns() - began) / 1e9 < 25
+
+    simulate(test)
+
+
+def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        written: list[int] = []
+
+        def answer(request: ProduceRequest, version: int) -> ProduceResponse:
+            head = header(request.topic_data[0].partition_data[0].records)
+            if head.count > 3:
+                return produced(Code.MESSAGE_TOO_LARGE)
+            written.append(head.base_sequence)
+            return produced(offset=head.base_sequence)
+
+        broker.script[ProduceRequest] = answer
+        told = Delivery()
+        async with told.producer(client) as producer:
+            for number in range(10):
+                await producer.add(TOPIC, 0, record(b"%d" % number))
+        values = [value for each in told for _, _, value, _ in each.records]
+        assert values == [b"%d" % number for number in range(10)]
+        assert written == [0, 2, 5, 7] and [each.base_offset for each in told] == written
+
+    simulate(test)
+
+
+def test_a_record_that_is_refused_ends_the_producer() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        broker.script[ProduceRequest] = lambda *_: produced(Code.INVALID_TIMESTAMP)
+        with pytest.raises(Refused, match="a record was not written: t-0: INVALID_TIMESTAMP"):
+            async with Delivery().producer(client) as producer:
+                await producer.add(TOPIC, 0, record(b"a"))
+                # Whoever waits for more input is told at once.
+                await producer.unless_it_ends(asyncio.sleep(1e6))
+
+    simulate(test)
+
+
+def test_whoever_adds_faster_than_is_sent_waits() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        broker.script[ProduceRequest] = lambda *_: SILENCE
+        added = 0
+
+        async def add_for_ever(producer: Producer) -> None:
+            nonlocal added
+            while True:
+                await producer.add(TOPIC, 0, record(b"x" * 100_000))
+                added += 1
+
+        with pytest.raises(TimeoutError):
+            async with Delivery().producer(client) as producer:
+                async with asyncio.timeout(5):
+                    await add_for_ever(producer)
+        assert PENDING_MAX - 200_000 < added * 100_000 < PENDING_MAX + 2_000_000
+
+    simulate(test)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def fetched(data: bytes, code: Code = Code.NONE, aborted: list[AbortedTransaction] | None = None) -> FetchResponse:
+    each = PartitionData(
+        partition_index=0, error_code=code.number, high_watermark=100, records=data, aborted_transactions=aborted
+    )
+    return FetchResponse(responses=[FetchableTopicResponse(topic=TOPIC, partitions=[each])])
+
+
+def batch(base: int, *values: bytes, **options: Any) -> bytes:
+    return encode([record(value) for value in values], base_offset=base, **options)
+
+
+def marker(base: int, kind: int, producer_id: int) -> bytes:
+    """The end of a transaction: 0 aborts, 1 commits."""
+    key = b"\0\0" + kind.to_bytes(2, "big")
+    return encode(
+        [record(b"\0\0\0\0\0\0", key)],
+        base_offset=base,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+
+
+async def read(consumer: Consumer) -> list[tuple[int, bytes | None]]:
+    return [(each.offset, each.value) for one in await consumer.poll() for each in one.records]
+
+
+def test_reading_begins_inside_a_batch_and_fetches_again_what_was_cut_short() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        log = batch(0, b"a", b"b", b"c", codec=Codec.LZ4)
+        following = batch(3, b"d")
+        answers = iter([fetched(log + following[:-1]), fetched(following)])
+        broker.script[FetchRequest] = lambda *_: next(answers)
+        consumer = Consumer(client)
+        consumer.assign({HERE: 1})
+        assert await read(consumer) == [(1, b"b"), (2, b"c")]
+        assert await read(consumer) == [(3, b"d")]
+        asked = [each.message for each in broker.asked if isinstance(each.message, FetchRequest)]
+        assert [each.topics[0].partitions[0].fetch_offset for each in asked] == [1, 3]
+
+    simulate(test)
+
+
+def test_a_batch_that_does_not_prove_itself_is_corrupt() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        data = bytearray(batch(0, b"abc"))
+        data[-2] ^= 1
+        broker.script[FetchRequest] = lambda *_: fetched(bytes(data))
+        consumer = Consumer(client)
+        consumer.assign({HERE: 0})
+        with pytest.raises(Corrupt, match="batch of t-0 at or after offset 0"):
+            await consumer.poll()
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        one = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
+        log = [
+            batch(0, b"kept"),
+            batch(1, b"gone", **one),
+            batch(2, b"other", **{**one, "producer_id": 2}),
+            marker(3, 0, 1),
+            batch(4, b"again", **one),
+            marker(5, 1, 1),
+        ]
+        aborted = [AbortedTransaction(producer_id=1, first_offset=1)]
+        broker.script[FetchRequest] = lambda *_: fetched(b"".join(log), aborted=aborted)
+        consumer = Consumer(client, read_committed=True, control=control)
+        consumer.assign({HERE: 0})
+        got = await read(consumer)
+        values = [value for offset, value in got if offset not in (3, 5)]
+        assert values == [b"kept", b"other", b"again"]
+        assert [offset for offset, _ in got if offset in (3, 5)] == ([3, 5] if control else [])
+        assert consumer.positions() == {HERE: 6}
+
+    simulate(test)
+
+
+def test_reading_goes_on_when_the_broker_is_back() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        answers = iter([HANG_UP, HANG_UP, fetched(b"", Code.NOT_LEADER_OR_FOLLOWER), fetched(batch(0, b"a"))])
+        broker.script[FetchRequest] = lambda *_: next(answers)
+        consumer = Consumer(client)
+        consumer.assign({HERE: 0})
+        assert [await read(consumer) for _ in range(4)] == [[], [], [], [(0, b"a")]]
+
+    simulate(test)
+
+
+def test_reading_ends_when_patience_does() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        await client.metadata([TOPIC])
+        broker.stop()
+        consumer = Consumer(client)
+        consumer.assign({HERE: 0})
+        with pytest.raises(Unavailable):
+            while True:
+                await consumer.poll()
+        assert client.clock.mono_ns() >= 10e9
+
+    simulate(test, patience=10)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_range_assignor_cuts_each_topic_among_those_who_want_it() -> None:
+    wishes = {"c": ["x", "y"], "a": ["x", "y"], "b": ["x"]}
+    assert by_range(wishes, {"x": 4, "y": 3, "z": 9}) == {
+        "a": [*_places("x", 0, 1), *_places("y", 0, 1)],
+        "b": _places("x", 2),
+        "c": [*_places("x", 3), *_places("y", 2)],
+    }
+    assert by_range({"a": ["x"], "b": ["x"]}, {"x": 1}) == {"a": _places("x", 0), "b": []}
+
+
+def _places(topic: str, *numbers: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in numbers]
