@@ -162,6 +162,15 @@ class Groups(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.rig.pass_ms(ms)
 
+    @rule(steps=st.sampled_from([2, 13]))
+    def all_live_on(self, steps: int) -> None:
+        """Members beat, and do nothing else."""
+        for _ in range(steps):
+            self.rig.pass_ms(5_000)
+            for name, group in list(self.rig.shard.live.groups.items()):
+                for member in list(group.members):
+                    self.rig.beat(member, group.generation, group=name)
+
     @rule(through_image=st.booleans())
     def move(self, through_image: bool) -> None:
         self.rig.reload(through_image=through_image)

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.unit.groups.rig import RANGE, G, Rig
+from tests.unit.groups.rig import RANGE, G, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups.records import Offset, group_record, offset_record, read_group
+from tiered.metadata.groups.records import GroupValue, MemberValue, Offset, group_record, offset_record, read_group
 from tiered.metadata.groups.requests import (
     Commit,
     CommitOffsets,
@@ -90,6 +90,15 @@ def test_a_coordinator_that_moved_knows_all_that_was_promised(rig: Rig, through_
     assert rig.describe() == before
     assert (rig.committed(), rig.committed(group="simple")) == (42, 7)
     assert [rig.beat(each, generation) for each in ids] == [Code.NONE] * 3
+
+
+def test_a_leader_that_is_no_member_does_not_lead(rig: Rig) -> None:
+    member = MemberValue("m", None, "c", "h", 60_000, 10_000, subscription("t"), b"")
+    value = GroupValue("consumer", 1, "range", "gone", rig.now.wall_ms, (member,))
+    shard = GroupShard(GroupSettings(), str)
+    shard.load([group_record(G, value)])
+    shard.loaded(rig.now)
+    assert shard.live.groups[G].leader == "m"
 
 
 def test_members_get_a_fresh_session_from_a_new_coordinator(rig: Rig) -> None:

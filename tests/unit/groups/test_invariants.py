@@ -63,6 +63,8 @@ def _set(*name: str) -> Break:
 
 BREAKS: list[tuple[Callable[[], Rig], Break, str]] = [
     (stable, _forget_group, "not alive"),
+    (stable, _forget_group, "no group"),
+    (stable, _set(MEMBER, G, "x"), "life is expected of x"),
     (preparing, _answer_twice, "or twice"),
     (stable, _wait_for_nothing, "wait for nothing"),
     (stable, lambda _, group: setattr(group.members["c-id1"], "member_id", "x"), "another id"),

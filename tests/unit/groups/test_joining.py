@@ -165,6 +165,14 @@ def test_a_group_over_the_limit_shrinks_when_it_is_loaded() -> None:
     assert [joined(rig, token).code for token in tokens] == [Code.NONE, Code.NONE, Code.GROUP_MAX_SIZE_REACHED]
 
 
+def test_a_group_at_the_limit_is_left_alone_when_it_is_loaded() -> None:
+    rig = Rig()
+    ids, generation = rig.stable(3)
+    rig.settings = GroupSettings(size_max=3)
+    rig.reload()
+    assert rig.beat(ids[0], generation) is Code.NONE
+
+
 # -- coming again -----------------------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,20 @@ def test_a_restart_before_the_assignment_begins_a_rebalance(rig: Rig) -> None:
     assert rig.describe().state == "PreparingRebalance"
 
 
+def test_a_restart_before_its_sync_is_still_awaited(rig: Rig) -> None:
+    tokens = [rig.join(instance_id=each) for each in "ab"]
+    rig.pass_ms(1_000)
+    a = rig.reply(tokens[0], Joined).member_id
+    rig.assign(a, 1, {})
+    b = rig.reply(rig.join(instance_id="b"), Joined).member_id
+    for _ in range(12):
+        rig.pass_ms(5_000)
+        rig.beat(a, 1)
+        rig.beat(b, 1)
+    assert rig.beat(a, 1) is Code.REBALANCE_IN_PROGRESS
+    assert rig.beat(b, 1) is Code.UNKNOWN_MEMBER_ID
+
+
 def test_two_processes_with_one_instance_fence_each_other(rig: Rig) -> None:
     first = rig.join(instance_id="a")
     second = rig.join(instance_id="a")

@@ -24,6 +24,10 @@ def test_what_is_no_subscription_is_corrupt_and_nothing_else(raw: bytes) -> None
         assert all_topics("consumer", [subscription("t"), raw]) is None
 
 
+def test_the_first_version_is_read() -> None:
+    assert topics_of(bytes.fromhex("0000 00000001 0001 74 ffffffff")) == {"t"}
+
+
 @pytest.mark.parametrize(
     "raw",
     [

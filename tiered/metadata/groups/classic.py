@@ -125,7 +125,9 @@ class ClassicGroup:
         """A static member came back: the same place under a new id."""
         assert member.instance_id is not None
         del self.members[member.member_id]
-        self.unsynced.discard(member.member_id)
+        if member.member_id in self.unsynced:
+            self.unsynced.remove(member.member_id)
+            self.unsynced.add(member_id)
         if self.leader == member.member_id:
             self.leader = member_id
         member.member_id = member_id

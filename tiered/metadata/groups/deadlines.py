@@ -22,6 +22,9 @@ class Deadlines:
     def __contains__(self, name: Name) -> bool:
         return name in self._at
 
+    def __iter__(self) -> Iterator[Name]:
+        return iter(self._at)
+
     def set(self, name: Name, at_ms: int) -> None:
         """`name` is due at `at_ms`, whatever was said before."""
         self._at[name] = at_ms

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tiered.metadata.groups.classic import ClassicGroup, State
 from tiered.metadata.groups.records import read_group
-from tiered.metadata.groups.turn import JOIN, MEMBER, SYNC, Live
+from tiered.metadata.groups.turn import JOIN, MEMBER, SWEEP, SYNC, Live
 
 
 def broken(live: Live) -> Iterator[str]:
@@ -18,6 +18,12 @@ def broken(live: Live) -> Iterator[str]:
     for name, group in live.groups.items():
         for what in (*_members(group), *_state(group, live), *_deadlines(group, live)):
             yield f"group {name} in {group.state.value}: {what}"
+    for kind, name, member_id in live.deadlines:
+        found = live.groups.get(name)
+        if kind != SWEEP and found is None:
+            yield f"something of {name} is due, which is no group"
+        if kind == MEMBER and found is not None and member_id not in {*found.members, *found.pending}:
+            yield f"life is expected of {member_id}, who is no member of {name}"
     tokens = Counter(
         token
         for group in live.groups.values()

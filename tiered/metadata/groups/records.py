@@ -6,6 +6,7 @@ passed over. The first two bytes of a value are its version.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
 """Versions of an offset's value. One that names its own expiry has to be version 1: no later one has that field."""
 GROUP_PLAIN, GROUP_FLEXIBLE = 3, 4
 NO_TIME = -1
+_KEY_HEAD, _PLAIN_HEAD = struct.Struct(">hh"), struct.Struct(">hqih")
 _TOPIC_ID_TAG = 0
 _ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
 
@@ -143,6 +145,26 @@ def group_value(value: GroupValue) -> bytes:
 
 def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
     """None for a kind that is not ours; `Corrupt` for one of ours that cannot be."""
+    return _quick_key(raw) or _read_key(raw)
+
+
+def _quick_key(raw: bytes) -> OffsetKey | None:
+    """The key of an offset in one go, as nearly all are; None where the slow way has to judge."""
+    try:
+        kind, size = _KEY_HEAD.unpack_from(raw)
+        if kind not in (OFFSET_KEY, OFFSET_KEY_OLD) or size < 0:
+            return None
+        (topic_size,) = I16.unpack_from(raw, 4 + size)
+        if topic_size < 0:
+            return None
+        topic, end = 6 + size, 6 + size + topic_size
+        (partition,) = I32.unpack_from(raw, end)
+        return OffsetKey(str(raw[4 : 4 + size], "utf-8"), str(raw[topic:end], "utf-8"), partition)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _read_key(raw: bytes) -> OffsetKey | GroupKey | None:
     fields = Fields(raw)
     kind = fields.i16()
     if kind in (OFFSET_KEY_OLD, OFFSET_KEY):
@@ -152,6 +174,23 @@ def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
 
 def read_offset(raw: bytes) -> Offset:
     """Versions 0 to 4."""
+    return _quick_offset(raw) or _read_offset(raw)
+
+
+def _quick_offset(raw: bytes) -> Offset | None:
+    """An offset of the version that is written nearly always, in one go; None where the slow way has to judge."""
+    try:
+        version, offset, epoch, size = _PLAIN_HEAD.unpack_from(raw)
+        if version != OFFSET_PLAIN or size < 0:
+            return None
+        end = _PLAIN_HEAD.size + size
+        (when,) = I64.unpack_from(raw, end)
+        return Offset(offset, epoch, str(raw[_PLAIN_HEAD.size : end], "utf-8"), when)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _read_offset(raw: bytes) -> Offset:
     version = Fields(raw).i16()
     if not 0 <= version <= OFFSET_FLEXIBLE:
         raise Corrupt(f"version {version} of an offset is not known")
