@@ -69,8 +69,8 @@ def test_two_members_share_and_one_that_is_interrupted_leaves(cluster: Cluster) 
     refused = cluster.rows("group", "seek", group, "--to", "start", "--topics", topic, "--allow-new-topics", code=1)
     assert {"group " + group + " has members: stop them first (UNKNOWN_MEMBER_ID)"} == {row["error"] for row in refused}
     assert cluster.rows("group", "delete", group, code=1)[0]["status"] == "NON_EMPTY_GROUP"
-    for reader in readers:
-        reader.send_signal(signal.SIGINT)
+    for reader, how in zip(readers, (signal.SIGINT, signal.SIGTERM), strict=True):
+        reader.send_signal(how)
         _, err = cluster.end(reader)
         assert (reader.returncode, err) == (130, b"")
     assert described(cluster, group)["state"] == "Empty"

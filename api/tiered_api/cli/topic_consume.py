@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 from argparse import Namespace
@@ -32,11 +33,18 @@ Write = Callable[[Shown], bytes]
 
 def consume(args: Namespace) -> int:
     """Prints records."""
-    asyncio.run(_consume(args))
+    try:
+        asyncio.run(_consume(args))
+    except asyncio.CancelledError:
+        return Exit.INTERRUPTED
     return Exit.OK
 
 
 async def _consume(args: Namespace) -> None:
+    this = asyncio.current_task()
+    assert this is not None
+    # As Ctrl-C: a member of a group leaves it.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     write = _writer(args)
     where = parse(args.offset, time.time_ns() // 1_000_000)
     if args.group is not None:

@@ -68,7 +68,7 @@ def describe(args: Namespace) -> int:
 
 
 def describe_storage(args: Namespace) -> int:
-    """Prints for each partition what is here and what is in the bucket."""
+    """Prints for each partition from where on it is local, and up to where it is in the bucket."""
     found = asyncio.run(_storage(args))
     print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
     return _failed(found.values())
@@ -221,9 +221,7 @@ async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
         }
 
 
-async def _storage_rows(
-    client: Client, topic: MetadataResponseTopic, sizes: Mapping[tuple[TopicPartition, bool], int]
-) -> list[Row]:
+async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Mapping[TopicPartition, int]) -> list[Row]:
     wanted = partitions_of(topic)
     at = {}
     for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST):
@@ -239,24 +237,23 @@ async def _storage_rows(
             "local_start_offset": _offset(at[EARLIEST_LOCAL], where),
             "last_tiered_offset": _offset(at[LATEST_TIERED], where),
             "high_watermark": _offset(at[LATEST], where),
-            "local_bytes": sizes.get((where, False)),
-            "remote_bytes": sizes.get((where, True)),
+            "local_bytes": sizes.get(where),
         }
         for where in wanted
     ]
 
 
-async def _sizes(client: Client) -> dict[tuple[TopicPartition, bool], int]:
-    """Bytes by partition, and whether they lie remotely: in a directory that has a URL for a name."""
+async def _sizes(client: Client) -> dict[TopicPartition, int]:
+    """Bytes of each partition on the disk of a broker; the protocol has no place for those in the bucket."""
     await client.metadata([])
-    out: dict[tuple[TopicPartition, bool], int] = {}
+    out: dict[TopicPartition, int] = {}
     for node in list(client.brokers):
         got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
         for directory in got.results:
             for topic in directory.topics:
                 for each in topic.partitions:
-                    key = TopicPartition(topic.name, each.partition_index), "://" in directory.log_dir
-                    out[key] = max(out.get(key, 0), each.partition_size)
+                    where = TopicPartition(topic.name, each.partition_index)
+                    out[where] = max(out.get(where, 0), each.partition_size)
     return out
 
 

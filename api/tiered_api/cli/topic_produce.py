@@ -37,7 +37,7 @@ async def _produce(args: Namespace) -> Exit:
         producer = Producer(
             client,
             tell,
-            random.SystemRandom(),
+            random.Random(),
             acks=args.acks,
             codec=Codec[args.compression.upper()],
             batch_bytes=BATCH_BYTES if args.max_message_bytes is None else args.max_message_bytes,

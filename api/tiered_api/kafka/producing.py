@@ -127,12 +127,14 @@ class Producer:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has partitions 0 to {count - 1}, not {partition}")
         queue = self._queues.setdefault(TopicPartition(topic, partition), _Queue())
         size = RECORD_OVERHEAD + len(record[1] or b"") + len(record[2] or b"")
-        size += sum(RECORD_OVERHEAD + len(name) + len(value or b"") for name, value in record[3])
+        for name, value in record[3]:
+            size += RECORD_OVERHEAD + len(name) + len(value or b"")
         queue.records.append((record, size))
+        batches = queue.size // self._batch_bytes
         queue.size += size
         self._pending += size
         self.added += 1
-        if queue.size >= self._batch_bytes:
+        if queue.size // self._batch_bytes > batches:
             self._sticky.pop(topic, None)
         self._work.set()
         if self._pending >= PENDING_MAX:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
-from tests.unit.kafka.scripted import HANG_UP, SILENCE, Scripted
+from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode, header
@@ -86,7 +86,9 @@ class Delivery(list[Delivered]):
 
 def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
     async def test(client: Client, broker: Scripted) -> None:
-        answers = iter([HANG_UP, produced(Code.NOT_LEADER_OR_FOLLOWER), produced(Code.DUPLICATE_SEQUENCE_NUMBER, 40)])
+        answers: Iterator[Answer] = iter(
+            [HANG_UP, produced(Code.NOT_LEADER_OR_FOLLOWER), produced(Code.DUPLICATE_SEQUENCE_NUMBER, 40)]
+        )
         broker.script[ProduceRequest] = lambda *_: next(answers, produced(offset=50))
         told = Delivery()
         async with told.producer(client) as producer:
@@ -272,7 +274,9 @@ def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
 
 def test_reading_goes_on_when_the_broker_is_back() -> None:
     async def test(client: Client, broker: Scripted) -> None:
-        answers = iter([HANG_UP, HANG_UP, fetched(b"", Code.NOT_LEADER_OR_FOLLOWER), fetched(batch(0, b"a"))])
+        answers: Iterator[Answer] = iter(
+            [HANG_UP, HANG_UP, fetched(b"", Code.NOT_LEADER_OR_FOLLOWER), fetched(batch(0, b"a"))]
+        )
         broker.script[FetchRequest] = lambda *_: next(answers)
         consumer = Consumer(client)
         consumer.assign({HERE: 0})
