@@ -193,6 +193,41 @@ def test_topics_grow(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        client = await site.client()
+        for wishes in ([wish("a", 6_000), wish("b", 4_001)], [wish("a", 2), wish("b", 10_001)]):
+            answer = await create(client, 7, *wishes, only=True)
+            assert [topic.error_code for topic in answer.topics] == [0, Code.POLICY_VIOLATION.number]
+        many = [CreatePartitionsTopic("t", 10_002, None), CreatePartitionsTopic("no", 5, None)]
+        refused = await client.ask(CreatePartitionsRequest(many, 5_000, True), 3, CreatePartitionsResponse)
+        assert [each.error_code for each in refused.results] == [Code.POLICY_VIOLATION.number] * 2
+
+    run(tmp_path, story)
+
+
+def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        await replica.append(batch([b"v"]))
+        client, late = await site.client(), Code.REQUEST_TIMED_OUT.number
+        for none in (0, -1):
+            created = await client.ask(CreateTopicsRequest([wish("a")], none), 7, CreateTopicsResponse)
+            state = DeleteTopicState("t")
+            deleted = await client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=none), 6, DeleteTopicsResponse)
+            grown = [CreatePartitionsTopic("t", 3, None)]
+            more = await client.ask(CreatePartitionsRequest(grown, none), 3, CreatePartitionsResponse)
+            start = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])], none)
+            cut = await client.ask(start, 2, DeleteRecordsResponse)
+            codes = [created.topics[0].error_code, deleted.responses[0].error_code, more.results[0].error_code]
+            assert [*codes, cut.topics[0].partitions[0].error_code] == [late] * 4
+        assert {name: len(topic.partitions) for name, topic in site.node.image.topics.items()} == {"t": 1}
+        assert replica.log_start_offset == 0
+
+    run(tmp_path, story)
+
+
 def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         await site.create("t", 2)

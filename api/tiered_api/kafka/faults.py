@@ -17,6 +17,8 @@ CLUSTER_OPERATIONS = 0b1111110100000
 
 MANY = 500
 """Changes of one request that may wait for the metadata log together: fewer than may wait there in all."""
+PARTITIONS_AT_ONCE = 10_000
+"""Partitions that one request may create: each is a directory, and all are opened before the answer."""
 TIMEOUT_MAX_MS = 120_000
 ALTER_MS = 30_000
 """Time of a request that names none."""

@@ -21,8 +21,10 @@ async def in_time(
     at_once: int = AT_ONCE,
 ) -> list[T]:
     """What each of `works` gave, in their order; `late(number)` for one that is not done in time, which is cancelled.
-    A work that fails fails them all."""
+    A work that fails fails them all. Without any time nothing is begun, as in Kafka."""
     done: dict[int, T] = {}
+    if milliseconds <= 0:
+        return [late(number) for number in range(len(works))]
     waiting = iter(enumerate(works))
 
     async def take() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from tiered.errors import Code, Refused
 from tiered.metadata.requests import CreatePartitions
-from tiered_api.kafka.faults import MANY, timeout_ms, twice
+from tiered_api.kafka.faults import MANY, PARTITIONS_AT_ONCE, timeout_ms, twice
 from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -16,6 +16,7 @@ from tiered_api.kafka.messages.create_partitions import (
 )
 from tiered_api.kafka.site import Call, Site
 
+TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_AT_ONCE} partitions at most")
 LATE = Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
 
 
@@ -24,6 +25,8 @@ async def handle(site: Site, call: Call[CreatePartitionsRequest]) -> CreateParti
     request = call.request
     doubled = twice(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
+    if sum(_added(site, topic) for topic in wanted.values()) > PARTITIONS_AT_ONCE:
+        return CreatePartitionsResponse(results=[_result(name, TOO_MANY) for name in wanted])
     works = [
         partial(_grow, site, topic, name in doubled, request.validate_only, timeout_ms(request.timeout_ms))
         for name, topic in wanted.items()
@@ -33,6 +36,11 @@ async def handle(site: Site, call: Call[CreatePartitionsRequest]) -> CreateParti
         works, timeout_ms(request.timeout_ms), lambda number: _result(names[number], LATE), at_once=MANY
     )
     return CreatePartitionsResponse(results=results)
+
+
+def _added(site: Site, topic: CreatePartitionsTopic) -> int:
+    known = site.node.image.topics.get(topic.name)
+    return max(0, topic.count - len(known.partitions)) if known is not None else 0
 
 
 async def _grow(

@@ -17,7 +17,7 @@ from tiered.metadata.config_layers import of_topic
 from tiered.metadata.image import TopicImage
 from tiered.metadata.requests import CreateTopic, CreateTopics
 from tiered.setting import unknown
-from tiered_api.kafka.faults import timeout_ms, twice
+from tiered_api.kafka.faults import PARTITIONS_AT_ONCE, timeout_ms, twice
 from tiered_api.kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -39,6 +39,7 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
     """One result per name."""
     request = call.request
     doubled = twice(topic.name for topic in request.topics)
+    room = PARTITIONS_AT_ONCE
     results: dict[str, CreatableTopicResult] = {}
     wanted: list[CreateTopic] = []
     for topic in request.topics:
@@ -46,7 +47,13 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
         try:
             if topic.name in doubled:
                 raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
-            wanted.append(_wish(topic, request.validate_only))
+            if request.timeout_ms <= 0:
+                raise Refused(Code.REQUEST_TIMED_OUT, "the request has no time left")
+            wish = _wish(topic, request.validate_only)
+            room -= _partitions(wish, site.node.settings.num_partitions)
+            if room < 0:
+                raise Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_AT_ONCE} partitions at most")
+            wanted.append(wish)
         except Refused as refused:
             results[topic.name] = _refused(topic.name, refused)
     timeout = timeout_ms(request.timeout_ms) / 1000
@@ -100,7 +107,7 @@ def _shares(wanted: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
     share: list[CreateTopic] = []
     changes = 0
     for wish in wanted:
-        partitions = len(wish.assignments) if wish.assignments is not None else max(wish.partitions, 1)
+        partitions = _partitions(wish, 1)
         if share and changes + 1 + partitions > CHANGES_AT_ONCE:
             yield tuple(share)
             share, changes = [], 0
@@ -108,6 +115,13 @@ def _shares(wanted: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
         changes += 1 + partitions
     if share:
         yield tuple(share)
+
+
+def _partitions(wish: CreateTopic, default: int) -> int:
+    """How many there will be; wrong numbers are the controller's to refuse."""
+    if wish.assignments is not None:
+        return len(wish.assignments)
+    return default if wish.partitions == -1 else max(wish.partitions, 1)
 
 
 def _refused(name: str, refused: Refused) -> CreatableTopicResult:

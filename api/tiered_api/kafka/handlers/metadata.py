@@ -17,7 +17,7 @@ from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.requests import CreateTopic, CreateTopics
 from tiered.metadata.topic_names import INTERNAL, check_name
 from tiered_api.kafka.brokers import serving
-from tiered_api.kafka.faults import CLUSTER_OPERATIONS, has_id
+from tiered_api.kafka.faults import CLUSTER_OPERATIONS, PARTITIONS_AT_ONCE, has_id
 from tiered_api.kafka.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -100,7 +100,8 @@ async def _create(site: Site, request: MetadataRequest) -> None:
     """Creates what is asked for by a legal name and not there; what cannot be created stays unknown."""
     known = site.node.image.topics
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
-    missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)[:CREATED_AT_ONCE]
+    missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
+    missing = missing[: max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // site.node.settings.num_partitions))]
     if missing:
         with suppress(Refused):
             await site.node.submit(CreateTopics(tuple(map(CreateTopic, missing))))
