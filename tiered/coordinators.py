@@ -21,7 +21,7 @@ from tiered.metadata.group_image import ImageName, beginning
 from tiered.metadata.group_images import Footing, GroupImages
 from tiered.metadata.group_keeping import GroupKeeping, Place
 from tiered.metadata.group_loading import amend, load
-from tiered.metadata.groups.requests import Listed, ListedGroup, ListGroups, Request
+from tiered.metadata.groups.requests import JoinGroup, Listed, ListedGroup, ListGroups, Request, SyncGroup
 from tiered.metadata.groups.settings import GroupSettings
 from tiered.metadata.groups.shard import GroupShard
 from tiered.metadata.image import Image
@@ -42,6 +42,8 @@ IMAGE_SECONDS = 60.0
 """Between two images of one partition, and what is lost at most of the groups when every disk is."""
 RETRY_SECONDS = (0.5, 30.0)
 NEVER_MS = 1 << 62
+PARKED = frozenset({JoinGroup, SyncGroup})
+"""Requests whose answer waits for other members."""
 
 
 class Coordinators:
@@ -98,6 +100,8 @@ class Coordinators:
         if not isinstance(answer, asyncio.Future):
             return answer
         try:
+            if type(request) not in PARKED:  # the log takes it in time, or the coordinator ends
+                return await answer
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError:
