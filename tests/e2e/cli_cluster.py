@@ -37,7 +37,10 @@ class Cluster:
         """A command that runs beside the test, with pipes."""
         environment = {**os.environ, "TIERED_BROKERS": self.address, "PYTHONUNBUFFERED": "1"}
         pipe = subprocess.PIPE
-        process = subprocess.Popen([*COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+        # Without a buffer: what a test has not read by itself is left to `end`.
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
+        )
         self._started.append(process)
         return process
 

@@ -154,7 +154,7 @@ class Link:
                     return
                 self._out = _without(self._out, sent)
         except Unavailable as error:
-            self._lose(error)
+            self._lose(Unavailable(str(error)))  # final for this connection, not for the broker
             return
         self._stream.on_writable(None)
         self._written.set()
@@ -172,7 +172,7 @@ class Link:
                 if self._filled == len(self._into):
                     self._filled_up()
         except Unavailable as error:
-            self._lose(error)
+            self._lose(Unavailable(str(error)))  # final for this connection, not for the broker
 
     def _why_closed(self) -> str:
         first = next(iter(self._awaited.values()), None)
