@@ -3,9 +3,12 @@
 #
 #   make demo    the main job on real data: HTTP in, bucket, replay, Delta, SQL
 #   make test    all tests (those that need Java are skipped by name where there is none)
+#   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
+#                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42
 #   make bench   the figures of docs/PERFORMANCE.md
+#   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker on 127.0.0.1:8082, data in ./tiered-data
 #   make clean   remove .venv and caches
 
@@ -18,7 +21,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test check sim bench up clean
+.PHONY: demo test compat compat-ours compat-peer check sim bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -28,6 +31,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	@$(JARS)
 	$(BIN)/python -m pytest
+
+compat: compat-ours compat-peer
+
+compat-ours compat-peer: compat-%: $(VENV)/.dev
+	COMPAT=$* $(BIN)/python -m pytest tests/compat
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -41,6 +49,9 @@ sim: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(JARS)
 	$(BIN)/python -m bench
+
+bench-peer: $(VENV)/.dev
+	$(BIN)/python -m bench.peer $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT)) $(WORKLOADS)
 
 up: $(VENV)/.core
 	$(BIN)/tiered serve

@@ -49,11 +49,18 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return medians[cut], medians[-1 - cut]
 
 
+def _ratio(ours: float, kafka: float) -> float:
+    """Two costs too small for the clocks are equal."""
+    if kafka:
+        return ours / kafka
+    return float("inf") if ours else 1.0
+
+
 def row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> Row:
     """The row of one metric."""
     ours = [pair.ours[metric.key] for pair in pairs]
     kafka = [pair.kafka[metric.key] for pair in pairs]
-    ratios = [a / b if b else float("inf") for a, b in zip(ours, kafka, strict=True)]
+    ratios = [_ratio(a, b) for a, b in zip(ours, kafka, strict=True)]
     low, high = interval(ratios)
     return Row(
         workload.name, metric.key, metric.unit, statistics.median(ours), statistics.median(kafka),

@@ -1,0 +1,112 @@
+"""The arithmetic of the side-by-side benches, and their hand-written requests; the legs themselves are no test."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.figures import paired
+from bench.peer.machine import Window, cpu_of
+from bench.peer.report import Pair, interval, row, table
+from bench.peer.throughput import JSON_LINES, json_lines
+from bench.peer.wire import api_versions, produce, produce_error_at
+from bench.peer.workload import Metric, Workload, cpu, rate
+from tiered.records.native import walk
+from tiered_api.kafka.codec import decode, encode
+from tiered_api.kafka.headers import request_header, response_header
+from tiered_api.kafka.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+
+def test_legs_alternate_so_that_a_drift_hits_both() -> None:
+    order: list[str] = []
+
+    def leg(side: str) -> str:
+        order.append(side)
+        return side
+
+    assert list(paired(3, lambda: leg("A"), lambda: leg("B"))) == [("A", "B")] * 3
+    assert "".join(order) == "ABBAAB"
+
+
+def test_the_interval_of_equal_ratios_is_that_ratio_and_of_unequal_ones_holds_the_median() -> None:
+    assert interval([0.5] * 5) == (0.5, 0.5)
+    low, high = interval([0.4, 0.5, 0.6, 0.7, 2.0])
+    assert 0.4 <= low < 0.6 < high <= 2.0
+
+
+def test_a_goal_is_met_only_by_the_whole_interval() -> None:
+    assert (rate("records/s", 1.2).met(1.3, 1.5), rate("records/s", 1.2).met(1.1, 1.5)) == (True, False)
+    assert (cpu("s/GB", 0.4).met(0.2, 0.3), cpu("s/GB", 0.4).met(0.2, 0.5)) == (True, False)
+    assert Metric("peak_rss_mb", "MB").met(0.0, 1.0) is None
+
+
+def test_a_row_is_made_of_paired_ratios_not_of_medians() -> None:
+    workload = Workload("w", "what it is", (cpu("s/GB", 0.5),), lambda _: {})
+    pairs = [Pair({"cpu": 1.0}, {"cpu": 10.0}), Pair({"cpu": 2.0}, {"cpu": 4.0}), Pair({"cpu": 9.0}, {"cpu": 10.0})]
+    made = row(workload, workload.metrics[0], pairs)
+    assert (made.ours, made.kafka, made.ratio, made.met) == (2.0, 10.0, 0.5, False)
+    assert "| what it is | cpu (s/GB) | 2 | 10 | 0.50 |" in table({"w": workload.title}, [made])
+
+
+def test_a_side_that_used_nothing_measurable_has_a_ratio_all_the_same() -> None:
+    workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
+    assert row(workload, workload.metrics[0], [Pair({"cpu": 0.0}, {"cpu": 0.0})]).ratio == 1.0
+
+
+@pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
+def test_produce_requests_are_what_the_codec_reads(topic: str) -> None:
+    frame = memoryview(produce(topic, 3, b"v" * 100))
+    header = request_header(frame[4:])
+    request = decode(ProduceRequest, 9, frame[4:], header.position)
+    (data,) = request.topic_data
+    (partition,) = data.partition_data
+    assert (request.acks, data.name, partition.index) == (1, topic, 3)
+    assert partition.records is not None
+    assert walk(bytes(partition.records)).batches[0].last_offset == 0
+
+
+@pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
+def test_the_error_code_is_where_the_loader_looks_for_it(topic: str) -> None:
+    response = ProduceResponse([TopicProduceResponse(topic, partition_responses=[PartitionProduceResponse(3, 0x0607)])])
+    answer = response_header(0, 9, 1) + encode(response, 9)
+    at = produce_error_at(topic)
+    assert (len(answer).to_bytes(4, "big") + answer)[at : at + 2] == b"\x06\x07"
+
+
+def test_the_oldest_request_names_its_key_and_version() -> None:
+    header = request_header(memoryview(api_versions())[4:])
+    assert (header.key, header.version) == (18, 0)
+
+
+def test_json_lines_are_the_same_in_every_run(tmp_path: Path) -> None:
+    lines = json_lines(tmp_path).read_text().splitlines()
+    again = tmp_path / "again"
+    again.mkdir()
+    assert json_lines(again).read_text().splitlines() == lines
+    assert len(lines) == JSON_LINES
+    assert all(900 < len(line) <= 1100 and json.loads(line)["items"] for line in lines)
+
+
+def test_cpu_of_this_process_is_told_and_of_none_is_nothing() -> None:
+    before = cpu_of(os.getpid())
+    while cpu_of(os.getpid()) - before < 0.05:
+        pass
+    assert cpu_of(0) == 0.0
+
+
+def test_an_interval_without_strangers_has_no_negative_share() -> None:
+    window = Window(os.getpid())
+    before = cpu_of(os.getpid())
+    while cpu_of(os.getpid()) - before < 0.05:
+        pass
+    spent = window.close()
+    assert spent.broker_cpu >= 0.05
+    assert 0.0 <= spent.foreign <= 1.0
