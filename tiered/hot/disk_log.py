@@ -270,13 +270,6 @@ class DiskLog:
                 # The batch is written; what is late only costs the next start time, unless the directory is done for.
                 self._storage_error(error)
 
-    def assign_epoch(self, epoch: int, start: int) -> None:
-        """A leader's epoch begins at `start`, also when it never writes."""
-        try:
-            self._tail.assign_epoch(epoch, start)
-        except Unavailable as error:
-            raise self._storage_error(error) from None
-
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
             self._flushing.broken = str(error)

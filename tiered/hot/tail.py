@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tiered.config import TopicConfig
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused
 from tiered.hot import checkpoints
 from tiered.hot.epochs import Epochs
 from tiered.hot.index import IndexBuilder, position_for
@@ -65,6 +65,7 @@ class Tail:
         self.unsynced = unsynced
         self._clock = clock
         self._proofs = 0
+        self._epochs_due = False
         self.begin(opened.builder, opened.indexed, opened.snapshot_at)
 
     def begin(self, builder: IndexBuilder, indexed: tuple[int, int], snapshot_at: int) -> None:
@@ -138,17 +139,9 @@ class Tail:
         self.begin_empty(end, interval)
 
     def assign_epoch(self, epoch: int, start: int) -> None:
-        """The leader epoch `epoch` writes from `start` on; as before when the disk refuses."""
-        before = self.epochs.lineage
-        if self.epochs.assign(epoch, start):
-            try:
-                if before:
-                    self.save_epochs()
-                else:
-                    self._create(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
-            except Unavailable:
-                self.epochs = Epochs(before)
-                raise
+        """The leader epoch `epoch` writes from `start` on. Its file is written before any index entry of its batches:
+        whoever opens the log walks what no index speaks of, and finds it there."""
+        self._epochs_due |= self.epochs.assign(epoch, start)
 
     def _note_producer(self, batch: Walked, data: bytearray | memoryview | bytes, now_ms: int) -> None:
         if not batch.attributes & CONTROL:
@@ -162,7 +155,9 @@ class Tail:
     # -- beside the log -----------------------------------------------------------------------------------------------
 
     def write_indexes(self) -> None:
-        """Index entries up to the end."""
+        """Leader epochs and index entries up to the end."""
+        if self._epochs_due:
+            self.save_epochs()
         times, offsets = self.builder.times, self.builder.offsets
         if len(times) > self._times_written:
             self._times_written = self._index_file(".timeindex").append([bytes(times[self._times_written :])])
@@ -211,6 +206,7 @@ class Tail:
 
     def save_epochs(self) -> None:
         self.replace(checkpoints.EPOCHS_FILE, checkpoints.encode_lineage(self.epochs.lineage))
+        self._epochs_due = False
 
     def _create(self, name: str, data: bytes) -> None:
         """A small file that was not there; what a crash leaves of it is as good as none."""

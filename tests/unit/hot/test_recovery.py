@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.hot.fixtures import NOW
+import asyncio
+
+from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, disk, open_log
 from tiered.hot.index import IndexBuilder
 from tiered.hot.recovery import Listing, gaps, resume_proved, resume_whole, sort_names, usable_snapshots
 from tiered.hot.segments import Proof, Segment
@@ -87,3 +89,28 @@ def test_gaps_are_named() -> None:
 
 def test_snapshots_of_a_cut_history_are_not_used() -> None:
     assert usable_snapshots((3, 5, 9, 12), 4, 9) == [9, 5]
+
+
+def test_a_leader_epoch_that_no_file_knows_is_found_in_the_log() -> None:
+    """Its file is written with the index entries after its first batch: a death before costs a walk, no epoch."""
+
+    async def story() -> None:
+        where = disk()
+        log = await open_log(where)
+        for number in range(4):
+            append(log, batch(number), epoch=3)
+        await log.flush()
+        assert where.exists(f"{DIRECTORY}/leader-epoch-checkpoint")
+        held = where.open(f"{DIRECTORY}/leader-epoch-checkpoint").pread(0, 100)
+        for number in range(4, 30):
+            append(log, batch(number), epoch=5 if number < 9 else 8)
+        assert log.segment_count > 1
+        again = await open_log(where)
+        assert again.epochs.lineage == log.epochs.lineage == ((3, 0), (5, 4), (8, 9))
+        fresh = disk(1)
+        log = await open_log(fresh)
+        append(log, batch(0), epoch=7)
+        assert not fresh.exists(f"{DIRECTORY}/leader-epoch-checkpoint") and held.startswith(b"0\n1\n3 0\n")
+        assert (await open_log(fresh)).epochs.lineage == ((7, 0),)
+
+    asyncio.run(story())
