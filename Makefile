@@ -34,8 +34,11 @@ test: $(VENV)/.dev
 
 compat: compat-ours compat-peer
 
-compat-ours compat-peer: compat-%: $(VENV)/.dev
-	COMPAT=$* $(BIN)/python -m pytest tests/compat
+compat-ours: $(VENV)/.dev
+	COMPAT=ours $(BIN)/python -m pytest tests/compat
+
+compat-peer: $(VENV)/.dev
+	COMPAT=peer $(BIN)/python -m pytest tests/compat
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
