@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
 from tiered.metadata.coordinator import Coordinator, Counts
 from tiered.metadata.group_image import ImageName, beginning
 from tiered.metadata.group_images import Footing, GroupImages
@@ -120,7 +121,9 @@ class Coordinators:
             raise self._ended
         place = self._places.get(partition)
         if place is None:
-            raise Refused(Code.NOT_COORDINATOR, f"this broker does not lead {OFFSETS_TOPIC}-{partition}")
+            at = TopicPartition(OFFSETS_TOPIC, partition)
+            code = Code.COORDINATOR_NOT_AVAILABLE if at in self._node.partitions.unopened else Code.NOT_COORDINATOR
+            raise Refused(code, f"this broker does not serve {at}")
         if place.coordinator is None:
             raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.at} are being loaded")
         return place.coordinator

@@ -23,8 +23,7 @@ from tests.sim.groups import (
 )
 from tests.sim.world import SimMachine
 from tiered.coordinators import partition_of
-from tiered.errors import Code, Refused
-from tiered.metadata.requests import DeleteTopic
+from tiered.errors import Code
 
 G = "g"
 P = partition_of(G, 2)
@@ -279,114 +278,5 @@ def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
         assert await committed(site, G) == 11
         await site.stop()
         await frozen.stop(clean=False)
-
-    run(story)
-
-
-# -- bad days ---------------------------------------------------------------------------------------------------------
-
-
-def test_groups_go_on_while_the_bucket_is_away() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
-        await site.create("t")
-        await commit(site, G, 0)
-        site.machine.faults.outage = True
-        for offset in range(1, 300):
-            assert await commit(site, G, offset) is Code.NONE
-            await asyncio.sleep(1)
-        assert site.node.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 200
-        assert images(site, P) == []
-        site.machine.faults.outage = False
-        await site.until(lambda: images(site, P) != [], 200)
-        assert images(site, P)[-1].offset == log_of(site, P).log.end_offset
-        await site.stop()
-
-    run(story)
-
-
-def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
-        await site.create("t")
-        joined = await join(site, G)
-        await sync(site, G, joined)
-        await commit(site, G, 1, generation=1, member=joined.member_id)
-        site.machine.disk.capacity = 1
-        with pytest.raises(Refused) as refused:
-            await commit(site, G, 2, generation=1, member=joined.member_id)
-        assert refused.value.code.retriable
-        await loaded(site)
-        assert await committed(site, G) == 1
-        site.machine.disk.capacity = 1 << 40
-        assert await beat(site, G, joined) is Code.NONE
-        assert await commit(site, G, 3, generation=1, member=joined.member_id) is Code.NONE
-        assert await committed(site, G) == 3
-        await site.stop()
-
-    run(story)
-
-
-def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
-        joined = await join(site, G)
-        await sync(site, G, joined)
-        waiting = asyncio.ensure_future(join(site, G))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        await site.stop()
-        with pytest.raises(Refused) as refused:
-            await waiting
-        assert refused.value.code is Code.NOT_COORDINATOR
-
-    run(story)
-
-
-def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
-        await site.create("t")
-        await site.create("u")
-        await commit(site, G, 7)
-        await commit(site, G, 8, topic="u")
-        site.node.coordinators.follow = lambda old, new: None  # type: ignore[method-assign]  # dies before it hears of it
-        await site.node.submit(DeleteTopic("t"))
-        await site.crash(site.machine.kill)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert (await committed(site, G), await committed(site, G, "u")) == (-1, 8)
-        await site.stop()
-
-    run(story)
-
-
-def test_offsets_that_nobody_uses_expire() -> None:
-    async def story(site: Site) -> None:
-        await site.start(replace(GROUPS, offsets_retention_minutes=30))
-        await site.create("t")
-        await commit(site, G, 7)
-        await asyncio.sleep(29 * 60)
-        assert await committed(site, G) == 7
-        await asyncio.sleep(12 * 60)
-        assert await committed(site, G) == -1
-        assert (await described(site, G)).code is Code.GROUP_ID_NOT_FOUND
-        await site.stop()
-
-    run(story)
-
-
-@pytest.mark.parametrize("with_groups", [False, True])
-def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
-        await site.create("t")
-        if with_groups:
-            await commit(site, G, 7)
-        await asyncio.sleep(300)
-        before = site.node.store.requests()
-        await asyncio.sleep(3600)
-        assert site.node.store.requests() - before <= 60
-        await site.stop()
 
     run(story)
