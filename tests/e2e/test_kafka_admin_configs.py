@@ -109,6 +109,22 @@ def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> Non
     run(tmp_path, story, num_partitions=7)
 
 
+def test_a_resource_is_described_once(tmp_path: Path) -> None:
+    """Else a small request could ask for an answer of any size."""
+
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", retention_ms="5")
+        await site.create("u")
+        client = await site.client()
+        resources = [DescribeConfigsResource(TOPIC, name, None) for name in ("t", "u", "t")]
+        answer = await client.ask(DescribeConfigsRequest(resources), 4, DescribeConfigsResponse)
+        assert [each.error_code for each in answer.results] == [0, 0, Code.INVALID_REQUEST.number]
+        values = [{each.name: each.value for each in result.configs} for result in answer.results]
+        assert [each.get("retention.ms") for each in values] == ["5", "604800000", None]
+
+    run(tmp_path, story)
+
+
 def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         await site.create("t")

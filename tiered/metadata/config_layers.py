@@ -60,15 +60,34 @@ class Layer:
     of: Mapping[str, str]
 
 
+class OfTopics:
+    """The settings of any topic, as the broker that was `started_with` these goes by them. What topics do not say
+    themselves is the same for all, and worked out once."""
+
+    def __init__(self, image: Image, started_with: Settings) -> None:
+        names = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
+        layers = _layers(image, started_with, started_with.node_id)[:-1]
+        below = [Layer(each.source, each.values, names) for each in layers]
+        fallback = {name: names.get(name, name) for name in topic_rows()}
+        defaults = {fallback[name]: text_of(row.default) for name, row in topic_rows().items()}
+        default = Layer(Source.DEFAULT_CONFIG, defaults, fallback)
+        self._shown = _shown(topic_rows(), [*below, default], is_topic=True)
+
+    def of(self, topic: TopicImage) -> list[Shown]:
+        """All settings of a topic, by name; those that it does not set are the same objects for every topic."""
+        own = topic.configs
+        if not own:
+            return self._shown
+        return [_set(each, own[each.row.name]) if each.row.name in own else each for each in self._shown]
+
+
+def _set(shown: Shown, value: str) -> Shown:
+    return shown._replace(synonyms=(Synonym(shown.row.name, value, Source.DYNAMIC_TOPIC_CONFIG), *shown.synonyms))
+
+
 def of_topic(image: Image, started_with: Settings, topic: TopicImage) -> list[Shown]:
-    """All settings of a topic, by name, as the broker that was `started_with` these goes by them."""
-    names = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
-    own = Layer(Source.DYNAMIC_TOPIC_CONFIG, topic.configs, {name: name for name in topic_rows()})
-    below = [Layer(each.source, each.values, names) for each in _layers(image, started_with, started_with.node_id)]
-    defaults = {names.get(name, name): text_of(row.default) for name, row in topic_rows().items()}
-    fallback = {name: names.get(name, name) for name in topic_rows()}
-    layers = [own, *below[:-1], Layer(Source.DEFAULT_CONFIG, defaults, fallback)]
-    return _shown(topic_rows(), layers, is_topic=True)
+    """All settings of one topic, by name."""
+    return OfTopics(image, started_with).of(topic)
 
 
 def of_broker(image: Image, started_with: Settings, node_id: int) -> list[Shown]:

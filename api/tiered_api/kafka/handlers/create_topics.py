@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from tiered.config import topic_rows
 from tiered.errors import Code, Refused
-from tiered.metadata.config_layers import of_topic
+from tiered.metadata.config_layers import OfTopics
 from tiered.metadata.image import TopicImage
 from tiered.metadata.requests import CreateTopic, CreateTopics
 from tiered.setting import unknown
@@ -59,13 +59,14 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
     timeout = timeout_ms(request.timeout_ms) / 1000
     shares = list(_shares(wanted))
     made = await asyncio.gather(*(_create(site, share, timeout) for share in shares))
+    settings = OfTopics(site.node.image, site.node.started_with)
     shown: Shown = {}
     for share, outcomes in zip(shares, made, strict=True):
         for wish, outcome in zip(share, outcomes, strict=True):
             if isinstance(outcome, Refused):
                 results[wish.name] = _refused(wish.name, outcome)
             else:
-                results[wish.name] = _made(site, outcome, call.version, shown)
+                results[wish.name] = _made(settings, outcome, call.version, shown)
     return CreateTopicsResponse(topics=list(results.values()))
 
 
@@ -128,7 +129,7 @@ def _refused(name: str, refused: Refused) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=refused.code.number, error_message=refused.why, configs=[])
 
 
-def _made(site: Site, topic: TopicImage, version: int, shown: Shown) -> CreatableTopicResult:
+def _made(settings: OfTopics, topic: TopicImage, version: int, shown: Shown) -> CreatableTopicResult:
     result = CreatableTopicResult(topic.name, topic.topic_id, error_message=None)
     if version < DETAILED:
         return result
@@ -137,8 +138,7 @@ def _made(site: Site, topic: TopicImage, version: int, shown: Shown) -> Creatabl
     given = tuple(sorted(topic.configs.items()))
     if given not in shown:
         shown[given] = [
-            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source)
-            for each in of_topic(site.node.image, site.node.started_with, topic)
+            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source) for each in settings.of(topic)
         ]
     result.configs = shown[given]
     return result
