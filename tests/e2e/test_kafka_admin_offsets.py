@@ -244,7 +244,7 @@ def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
             records = [(1_000 + n, None, b"v", ()) for n in range(3)]
             await replica.append(bytearray(encode(records, producer_id=7, producer_epoch=1, base_sequence=sequence)))
         client = await site.client()
-        asked = DescribeProducersRequest([TopicRequest("t", [0, 1, 9]), TopicRequest("no", [0])])
+        asked = DescribeProducersRequest([TopicRequest("t", [0, 1, 0, 9]), TopicRequest("no", [0])])
         known, unknown = (await client.ask(asked, 0, DescribeProducersResponse)).topics
         assert [each.error_code for each in (*known.partitions, *unknown.partitions)] == [0, 0, 3, 3]
         (producer,) = known.partitions[0].active_producers

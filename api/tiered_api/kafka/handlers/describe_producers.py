@@ -17,11 +17,14 @@ from tiered_api.kafka.site import Call, Site
 
 
 async def handle(site: Site, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
-    """One result per partition."""
+    """One result per partition, however often it is asked for."""
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in call.request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(topic.name, [_partition(site, topic.name, number) for number in topic.partition_indexes])
-            for topic in call.request.topics
+            TopicResponse(name, [_partition(site, name, number) for number in numbers])
+            for name, numbers in wanted.items()
         ]
     )
 
