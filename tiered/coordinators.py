@@ -136,10 +136,8 @@ class Coordinators:
             if place.coordinator is None:
                 raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.at} are being loaded")
             _, answer = place.coordinator.ask(request)
-            if isinstance(answer, asyncio.Future):
-                async with asyncio.timeout(ASK_SECONDS):
-                    answer = await answer
-            found += cast(Listed, answer).groups
+            listed = await answer if isinstance(answer, asyncio.Future) else answer
+            found += cast(Listed, listed).groups
         return found
 
     async def ensure_topic(self) -> None:
@@ -186,10 +184,11 @@ class Coordinators:
     def follow(self, old: Image, new: Image) -> None:
         """Offsets of topics that are deleted go."""
         names = tuple(topic.name for topic_id, topic in new.deleted.items() if topic_id not in old.deleted)
-        if names:
-            for place in self._places.values():
-                if place.coordinator is not None:
-                    place.coordinator.topics_deleted(names)
+        for place in self._places.values() if names else ():
+            if place.coordinator is not None:
+                place.coordinator.topics_deleted(names)
+            else:
+                place.deleted.update(dict.fromkeys(names))
 
     async def _load(self, place: Place, base: Footing, pause: float = 0.0) -> None:
         """Until it is served or led elsewhere; what fails is tried again after a growing pause."""
@@ -221,8 +220,10 @@ class Coordinators:
                 log.warning("committed offset is cut back key=%s offset=%d end=%d", key, offset, end)
             if amended.records:
                 coordinator.amend(amended.records)
-            if amended.unknown:
-                coordinator.topics_deleted(amended.unknown)
+            place.deleted.update(dict.fromkeys(amended.unknown))
+            if place.deleted:
+                coordinator.topics_deleted(tuple(place.deleted))
+                place.deleted.clear()
             self._load_seconds.observe((self._clock.mono_ns() - started) / 1e9)
             return
 

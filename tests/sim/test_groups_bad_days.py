@@ -54,6 +54,27 @@ def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
     run(story)
 
 
+def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await site.until(lambda: images(site, P) != [])
+        await site.crash(site.machine.kill)
+        broken = Fault(Kind.ERROR, ("put",), key="groups/")
+        site.machine.faults.rules.append(broken)
+        await site.start(GROUPS)
+        await asyncio.sleep(3)  # all is read, and waits for the image of this epoch
+        await site.node.submit(DeleteTopic("t"))
+        await site.create("t")
+        site.machine.faults.rules.remove(broken)
+        await loaded(site)
+        assert await committed(site, G) == -1
+        await site.stop()
+
+    run(story)
+
+
 def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
     async def story(site: Site) -> None:
         await site.start(GROUPS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.coordinator import Coordinator
@@ -27,12 +27,13 @@ IMAGES_AT_ONCE = 4
 @dataclass(eq=False, slots=True)
 class Place:
     """A partition that is led here. `coordinator` is None while it is loaded; `trouble` says why that takes long;
-    `names` are the images in the bucket, as far as this leader knows."""
+    `names` are the images in the bucket, as far as this leader knows; `deleted` are topics that went meanwhile."""
 
     replica: Replica
     coordinator: Coordinator | None = None
     names: tuple[ImageName, ...] = ()
     trouble: str = ""
+    deleted: dict[str, None] = field(default_factory=dict)
 
 
 class GroupKeeping:
