@@ -75,8 +75,9 @@ class Cluster:
         return [json.loads(line) for line in lines]
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
-        """A new topic."""
+        """A new topic. It keeps old records: those of tests are of 2023."""
         name = self.name()
+        configs.setdefault("retention_ms", "-1")
         given = [f"-c={key.replace('_', '.')}={value}" for key, value in configs.items()]
         self.run("topic", "create", name, "-p", str(partitions), *given)
         return name
