@@ -24,13 +24,12 @@ from bench.peer import groups, latency, lifecycle, throughput
 from bench.peer.brokers import Broker, Kafka, Tiered
 from bench.peer.clients import loader
 from bench.peer.machine import pin, touch_memory, wait_quiet
-from bench.peer.report import Pair, Row, row, table
+from bench.peer.report import FOREIGN_SHARE, Pair, Row, row, table
 from bench.peer.workload import FULL, QUICK, Figures, Leg, Scale, Workload
 
 WORKLOADS = (*throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS)
 SIDES: Mapping[str, type[Broker]] = {"ours": Tiered, "kafka": Kafka}
 PAIRS, QUICK_PAIRS = 5, 1
-FOREIGN_SHARE = 0.03
 REPEATS = 2
 QUIET_SECONDS, QUICK_QUIET_SECONDS = 120.0, 0.0
 
@@ -71,11 +70,8 @@ def compare(legs: Legs, workload: Workload, pairs: int) -> list[Row]:
         for ours, kafka in paired(pairs, lambda: legs.run(workload, "ours"), lambda: legs.run(workload, "kafka"))
     ]
     rows = [row(workload, metric, done) for metric in workload.metrics]
-    noisy = sum(max(pair.ours["foreign"], pair.kafka["foreign"]) > FOREIGN_SHARE for pair in done)
     for each in rows:
-        legs.note(kind="row", noisy_pairs=noisy, **asdict(each))
-    if noisy:
-        print(f"{workload.name}: foreign load in {noisy} of {pairs} pairs", file=sys.stderr, flush=True)
+        legs.note(kind="row", **asdict(each))
     return rows
 
 

@@ -48,17 +48,28 @@ def test_a_goal_is_met_only_by_the_whole_interval() -> None:
     assert Metric("peak_rss_mb", "MB").met(0.0, 1.0) is None
 
 
+def pair(ours: float, kafka: float, foreign: float = 0.0) -> Pair:
+    return Pair({"cpu": ours, "foreign": 0.0}, {"cpu": kafka, "foreign": foreign})
+
+
 def test_a_row_is_made_of_paired_ratios_not_of_medians() -> None:
     workload = Workload("w", "what it is", (cpu("s/GB", 0.5),), lambda _: {})
-    pairs = [Pair({"cpu": 1.0}, {"cpu": 10.0}), Pair({"cpu": 2.0}, {"cpu": 4.0}), Pair({"cpu": 9.0}, {"cpu": 10.0})]
+    pairs = [pair(1.0, 10.0), pair(2.0, 4.0), pair(9.0, 10.0)]
     made = row(workload, workload.metrics[0], pairs)
     assert (made.ours, made.kafka, made.ratio, made.met) == (2.0, 10.0, 0.5, False)
     assert "| what it is | cpu (s/GB) | 2 | 10 | 0.50 |" in table({"w": workload.title}, [made])
 
 
+def test_a_ratio_with_strangers_at_work_is_marked() -> None:
+    workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
+    made = row(workload, workload.metrics[0], [pair(1.0, 2.0), pair(1.0, 2.0, foreign=0.2)])
+    assert (made.pairs, made.noisy_pairs) == (2, 1)
+    assert "| ~0.50 |" in table({"w": workload.title}, [made])
+
+
 def test_a_side_that_used_nothing_measurable_has_a_ratio_all_the_same() -> None:
     workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
-    assert row(workload, workload.metrics[0], [Pair({"cpu": 0.0}, {"cpu": 0.0})]).ratio == 1.0
+    assert row(workload, workload.metrics[0], [pair(0.0, 0.0)]).ratio == 1.0
 
 
 @pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
