@@ -82,9 +82,9 @@ def table(titles: dict[str, str], rows: Sequence[Row]) -> str:
     for each in rows:
         title = "" if each.workload == last else titles[each.workload]
         last = each.workload
+        figure = f"{UNITS.sub('', each.metric).replace('_', ' ')} ({each.unit})"
+        ratio = f"{'~' if each.noisy_pairs else ''}{each.ratio:.2f}"
         goal = "" if each.goal is None else f"{'<=' if each.at_most else '>='} {each.goal:g}"
-        lines.append(
-            f"| {title} | {UNITS.sub('', each.metric).replace('_', ' ')} ({each.unit}) | {number(each.ours)} | {number(each.kafka)} "
-            f"| {'~' if each.noisy_pairs else ''}{each.ratio:.2f} | {each.low:.2f}-{each.high:.2f} | {goal} | {VERDICTS[each.met]} |"
-        )
+        cells = [title, figure, number(each.ours), number(each.kafka), ratio, f"{each.low:.2f}-{each.high:.2f}", goal]
+        lines.append(f"| {' | '.join(cells)} | {VERDICTS[each.met]} |")
     return "\n".join(lines)
