@@ -15,8 +15,9 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, FileSlice, Stream
+from tiered.ports import FileSlice, Stream
 from tiered_api.kafka.buffers import Frame
+from tiered_api.kafka.sending import Part, send_some
 
 if TYPE_CHECKING:
     from tiered_api.kafka.server import KafkaServer
@@ -28,12 +29,9 @@ SMALL = 32 << 10
 CORKED_BYTES = 16 << 10
 """A larger answer leaves at once: only if it does is the next request looked at."""
 REQUESTS_PER_EVENT = 64
-SEND_BYTES_PER_EVENT = 1 << 20
 READS_PER_EVENT = 8
 """After so much of one connection the others get their turn."""
 HEADER_BYTES = 10
-
-Part = Buffer | FileSlice
 
 _SIZE = Struct(">i")
 _HEADER = Struct(">hhih")
@@ -275,7 +273,7 @@ class Connection:
 
     def _send(self) -> None:
         try:
-            done = self._send_some(self._out)
+            done = send_some(self._stream, self._out)
         except Unavailable:
             self.close()
             return
@@ -283,39 +281,6 @@ class Connection:
             self._blocked = not done
             self._stream.on_writable(self._writable if not done else None)
             self.taken_since = -1.0 if done else self._server.now
-
-    def _send_some(self, out: list[Part]) -> bool:
-        """Whether everything is with the kernel."""
-        if len(out) == 1 and not isinstance(only := out[0], FileSlice):
-            sent = self._stream.sendmsg(out)  # type: ignore[arg-type]
-            if sent == len(only):
-                out.clear()
-                return True
-            if sent:
-                _drop(out, sent)
-            return False
-        budget = SEND_BYTES_PER_EVENT
-        while out:
-            if budget <= 0:
-                return False
-            first = out[0]
-            if isinstance(first, FileSlice):
-                sent = self._stream.send_file(first)
-                if sent is None:
-                    return False
-                left = first.length - sent
-                if left:
-                    out[0] = FileSlice(first.file, first.start + sent, left)
-                else:
-                    del out[0]
-            else:
-                run, more = _run(out)
-                sent = self._stream.sendmsg(run, more=more)
-                if sent is None:
-                    return False
-                _drop(out, sent)
-            budget -= sent
-        return True
 
     def _writable(self) -> None:
         self.taken_since = self._server.now
@@ -383,30 +348,3 @@ class Connection:
         for slot in queue:
             if slot.drop is not None:
                 slot.drop()
-
-
-def _run(out: Sequence[Part]) -> tuple[Sequence[Buffer], bool]:
-    """The parts up to the first slice of a file, and whether there is one."""
-    run: list[Buffer] = []
-    for part in out:
-        if isinstance(part, FileSlice):
-            return run, True
-        run.append(part)
-    return run, False
-
-
-def _drop(out: list[Part], sent: int) -> None:
-    """Takes what was sent off the front."""
-    done = 0
-    for part in out:
-        assert not isinstance(part, FileSlice)
-        size = len(part)
-        if sent < size:
-            if sent:
-                out[done] = memoryview(part)[sent:]
-            break
-        sent -= size
-        done += 1
-        if not sent:
-            break
-    del out[:done]

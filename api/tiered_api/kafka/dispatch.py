@@ -25,7 +25,8 @@ from tiered_api.kafka.schema import Message
 from tiered_api.kafka.site import Call, Site
 
 if TYPE_CHECKING:
-    from tiered_api.kafka.connection import Connection, Part, Slot
+    from tiered_api.kafka.connection import Connection, Slot
+    from tiered_api.kafka.sending import Part
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
 
 if TYPE_CHECKING:
-    from tiered_api.kafka.connection import Connection, Part
+    from tiered_api.kafka.connection import Connection
+    from tiered_api.kafka.sending import Part
 
 API_KEY = 1
 Guard = Callable[["Connection", Callable[[], None], str], None]

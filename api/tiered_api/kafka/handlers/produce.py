@@ -29,8 +29,9 @@ from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
 
 if TYPE_CHECKING:
-    from tiered_api.kafka.connection import Connection, Part
+    from tiered_api.kafka.connection import Connection
     from tiered_api.kafka.dispatch import Dispatch
+    from tiered_api.kafka.sending import Part
 
 API_KEY = 0
 ZSTD_FROM = 7
