@@ -177,6 +177,8 @@ class Partitions:
         if topic is None or topic.partitions[lead.at.partition].leader_epoch != lead.leader_epoch:
             return  # the image went on, and is about to be followed
         async with places:
+            if lead.fresh:
+                await asyncio.sleep(0)  # a thousand new logs wait for nothing: others have their turn between them
             try:
                 replica = await self._begin(topic, lead)
                 if replica.restarted:

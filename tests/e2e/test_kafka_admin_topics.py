@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from tests.e2e.kafka_site import Client, KafkaSite, run
 from tests.e2e.site import batch
 from tiered.errors import Code
+from tiered.partitions import OPENING_AT_ONCE
 from tiered.ports import FileSlice
 from tiered.records.batch import records
 from tiered_api.kafka.messages.create_partitions import (
@@ -123,6 +126,24 @@ def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Pat
         answer = await create(await site.client(), 7, *(wish(f"t.{number}_x") for number in range(300)))
         assert not any(topic.error_code for topic in answer.topics) and len(site.node.replicas()) == 300
         assert site.node.image.slot == before + 1
+
+    run(tmp_path, story)
+
+
+def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        opened = [0]
+
+        async def watch() -> None:
+            while True:
+                opened.append(len(site.node.replicas()))
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        answer = await create(await site.client(), 7, wish("t", 400), wish("u", 200))
+        watching.cancel()
+        assert [topic.error_code for topic in answer.topics] == [0, 0] and opened[-1] == 600
+        assert max(after - before for before, after in pairwise(opened)) <= OPENING_AT_ONCE
 
     run(tmp_path, story)
 
