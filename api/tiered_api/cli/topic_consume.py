@@ -27,6 +27,7 @@ from tiered_api.kafka.consuming import Consumer, Fetched
 
 TEXT = "%p\\t%o\\t%d\\t%k\\t%v\\n"
 """What `--format text` stands for."""
+MEMBER_WAIT_MS = 5000
 
 Write = Callable[[Shown], bytes]
 
@@ -64,12 +65,13 @@ async def _consume(args: Namespace) -> None:
 
 
 def new_consumer(client: Client, args: Namespace) -> Consumer:
-    """A consumer as the options say."""
+    """A consumer as the options say. Heartbeats of a member go over the same connection: no poll may hold them up."""
+    wait_ms = args.fetch_max_wait if args.group is None else min(args.fetch_max_wait, MEMBER_WAIT_MS)
     return Consumer(
         client,
         read_committed=args.read_committed,
         control=args.print_control_records,
-        max_wait_ms=args.fetch_max_wait,
+        max_wait_ms=wait_ms,
         max_bytes=args.fetch_max_bytes,
         rack=args.rack,
     )
