@@ -23,7 +23,9 @@ from tests.sim.groups import (
 from tiered.cold.faulty import Fault, Kind
 from tiered.coordinators import partition_of
 from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
 from tiered.metadata.requests import DeleteTopic
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 G = "g"
 P = partition_of(G, 2)
@@ -149,6 +151,24 @@ def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
         with pytest.raises(Refused) as refused:
             await waiting
         assert refused.value.code is Code.NOT_COORDINATOR
+
+    run(story)
+
+
+def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        joined = await join(site, G)
+        await sync(site, G, joined)
+        waiting = asyncio.ensure_future(join(site, G))
+        await asyncio.sleep(0.1)
+        at = TopicPartition(OFFSETS_TOPIC, P)
+        site.node.partitions.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
+        for asked in (waiting, beat(site, G, joined)):
+            with pytest.raises(Refused) as refused:
+                await asked
+            assert refused.value.code is Code.NOT_COORDINATOR
+        await site.stop()
 
     run(story)
 
