@@ -158,15 +158,14 @@ class Coordinator:
     def _append(self) -> None:
         changes, replies = self._changes, self._replies
         self._changes, self._replies = [], []
-        now = self.now()
-        data = bytearray().join(encode_batches(changes, now.wall_ms))
+        data = bytearray().join(encode_batches(changes, self._clock.wall_ms()))
         try:
             end = self.replica.append_now(data, ALL).last_offset + 1
         except Refused as refused:
             self.fail(refused)
             return
         if self.since_ms < 0:
-            self.since_ms = now.mono_ms
+            self.since_ms = self._clock.mono_ns() // 1_000_000
         if not self._uncommitted and self.replica.committed(end):
             self._give(replies)
             return
