@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.unit.groups.rig import BOTH, RANGE, Rig, subscription
 from tiered.errors import Code
@@ -30,10 +30,10 @@ from tiered.metadata.groups.requests import (
 from tiered.metadata.groups.settings import GroupSettings
 
 NEWS = (("range", subscription("u")),)
-GROUPS = st.sampled_from(["g", "h"])
+GROUPS = st.sampled_from(["g", "g", "g", "h"])
 PICK = st.integers(0, 5)
-PROTOCOLS = st.sampled_from([RANGE, BOTH, NEWS, tuple(reversed(BOTH)), (("roundrobin", b"?"),)])
-INSTANCES = st.sampled_from([None, None, None, "i", "j"])
+PROTOCOLS = st.sampled_from([RANGE, RANGE, RANGE, BOTH, NEWS, tuple(reversed(BOTH)), (("roundrobin", b"?"),)])
+INSTANCES = st.sampled_from([None, None, "i", "j"])
 SESSIONS = st.sampled_from([6, 30])
 TOPICS = st.sampled_from(["t", "u"])
 GENERATION = st.sampled_from([0, 0, 0, 0, -1, 1])
@@ -66,6 +66,16 @@ class Groups(RuleBasedStateMachine):
             reply = self.rig.replies[token]
             if isinstance(reply, Joined) and reply.member_id:
                 self.ids[group].append((reply.member_id, instance))
+
+    @initialize(instances=st.lists(INSTANCES, min_size=1, max_size=4, unique_by=lambda each: each or object()))
+    def begin(self, instances: list[str | None]) -> None:
+        """A stable group: what comes of those is what is looked for."""
+        for instance in instances:
+            token = self.rig.join(instance_id=instance, id_required=False, session_ms=30_000)
+            self.parked[token] = ("g", instance)
+        self.rig.pass_ms(2_000)
+        self.heard()
+        self.rebalance("g", len(instances))
 
     # -- members -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +128,26 @@ class Groups(RuleBasedStateMachine):
             given = {each: each.encode() for each in found.members} if found else {}
             self.parked[self.rig.assign(member, self.generation(group, 0), given, group=group)] = (group, None)
 
+    @rule(group=GROUPS, followers=PICK)
+    def rebalance(self, group: str, followers: int) -> None:
+        """All join again, and some of them get as far as to sync."""
+        self.join_all_again(group)
+        self.rig.pass_ms(1_000)
+        found = self.rig.shard.live.groups.get(group)
+        if found is not None and found.leader is not None:
+            for member in [found.leader, *list(found.members)[1 : 1 + followers]]:
+                self.parked[self.rig.assign(member, found.generation, {}, group=group)] = (group, None)
+
+    @rule(group=GROUPS, number=PICK)
+    def restart(self, group: str, number: int) -> None:
+        """A static member that is there is started anew."""
+        found = self.rig.shard.live.groups.get(group)
+        if found is not None and found.static:
+            instance = list(found.static)[number % len(found.static)]
+            member = found.members[found.static[instance]]
+            token = self.rig.join(group=group, instance_id=instance, protocols=member.protocols)
+            self.parked[token] = (group, instance)
+
     @rule(group=GROUPS, number=PICK, off=GENERATION)
     def beat(self, group: str, number: int, off: int) -> None:
         member, instance = self.pick(group, number)
@@ -158,7 +188,7 @@ class Groups(RuleBasedStateMachine):
 
     # -- the world -----------------------------------------------------------------------------------------------------
 
-    @rule(ms=st.sampled_from([1, 500, 3_000, 7_000, 61_000]))
+    @rule(ms=st.sampled_from([1, 500, 500, 3_000, 3_000, 7_000, 61_000]))
     def time_passes(self, ms: int) -> None:
         self.rig.pass_ms(ms)
 
