@@ -172,3 +172,12 @@ def test_settings_of_brokers(cluster: Cluster) -> None:
     refused = cluster.rows("cluster", "config", "set", "message.max.bytes=x", code=1)
     assert refused[0]["status"].startswith("INVALID_")
     assert "no broker 7" in cluster.run("cluster", "config", "get", "node.id", "--node", "7", code=2)
+
+
+def test_nobody_there_is_said_in_one_line_with_its_own_exit_code(cluster: Cluster) -> None:
+    words = cluster.run("cluster", "info", "--brokers", "127.0.0.1:1", code=4)
+    assert words.startswith("tiered: no broker answers at 127.0.0.1:1 (") and words.count("\n") == 1
+    assert "check --brokers" in words
+    assert cluster.rows("cluster", "info", "-X", f"brokers=127.0.0.1:1,{cluster.address}", "-X", "timeout=5")
+    for wrong in ("nonsense", "timeout=0", "timeout=x"):
+        assert wrong in cluster.run("topic", "list", "-X", wrong, code=2)

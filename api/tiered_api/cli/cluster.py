@@ -125,7 +125,7 @@ async def _metadata(args: Namespace) -> MetadataResponse:
 
 async def _health(args: Namespace) -> Exit:
     async with cluster(args) as client:
-        return _say_health(judged(await client.metadata(None)), args.format)
+        return say_health(judged(await client.metadata(None)), args.format)
 
 
 async def _watch(args: Namespace) -> Exit:
@@ -143,7 +143,7 @@ async def _watch(args: Namespace) -> Exit:
             if isinstance(found, Unavailable):
                 say([f"not reached: {found}"])
             else:
-                _say_health(found, args.format)
+                say_health(found, args.format)
         if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
             return Exit.OK
         await asyncio.sleep(WATCH_SECONDS)
@@ -183,7 +183,8 @@ def judged(got: MetadataResponse) -> dict[str, Any]:
     }
 
 
-def _say_health(found: dict[str, Any], form: str) -> Exit:
+def say_health(found: dict[str, Any], form: str) -> Exit:
+    """Prints the health; the exit code says it too."""
     if form == "json":
         print_json(found)
     else:
