@@ -48,7 +48,7 @@ def test_topics(run: Run, admin: Client, broker: Broker, name: str) -> None:
     assert "retention.ms=7200000" in described and "Leader: none" not in described
     run("topics", "--alter", *topic, "--partitions", "4")
     seen(broker.name, lambda: admin.ask("topics").get(name), lambda count: count == 4)
-    with pytest.raises(RuntimeError, match="already exists"):
+    with pytest.raises(RuntimeError, match="TopicExistsException"):
         run("topics", "--create", *topic)
     assert name in run("topics", "--list").split()
     run("topics", "--delete", *topic)
