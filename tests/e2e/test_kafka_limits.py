@@ -96,6 +96,34 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
     run(tmp_path, story, tiered_frame_timeout_ms=300)
 
 
+def test_answers_that_nobody_takes_have_a_bound_over_all_connections(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        for n in range(40):
+            await site.create(f"a-topic-with-a-name-that-is-rather-long-{n}", 100)
+        clients = [await site.client() for _ in range(30)]
+        for client in clients:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.writer.write(b"".join(client.frame(MetadataRequest(topics=None), 9) for _ in range(60)))
+        await until(lambda: site.refused("unsent") > 0)
+        assert site.server.unsent <= 100_000
+        for client in clients:
+            client.close()
+        await until(lambda: site.server.unsent == 0 == len(site.server.connections))
+
+    run(tmp_path, story, queued_max_request_bytes=100_000)
+
+
+def test_half_a_frame_behind_a_fetch_that_waits_is_not_waited_for(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        await client.send(client.frame(fetch((replica, 0), wait_ms=20_000), 12), client.frame(HELLO, 3)[:9])
+        assert await client.ended() == b""
+        assert site.refused("slow_frame") == 1 and site.server.dispatch.fetches.parked == 0
+
+    run(tmp_path, story, tiered_frame_timeout_ms=200)
+
+
 def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         replica = await site.create("t")

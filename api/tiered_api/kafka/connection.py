@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
 from tiered_api.kafka.buffers import Frame
-from tiered_api.kafka.sending import Part, send_some
+from tiered_api.kafka.sending import Part, in_memory, send_some
 
 if TYPE_CHECKING:
     from tiered_api.kafka.server import KafkaServer
@@ -66,6 +66,7 @@ class Connection:
         "_server",
         "_stream",
         "_take",
+        "_unsent",
         "closed",
         "frame_since",
         "host",
@@ -90,6 +91,7 @@ class Connection:
         self._reading = False
         self._blocked = False
         self._resuming = False
+        self._unsent = 0
         self._parked = False
         self._held = False
         self._finishing = False
@@ -281,6 +283,15 @@ class Connection:
             self._blocked = not done
             self._stream.on_writable(self._writable if not done else None)
             self.taken_since = -1.0 if done else self._server.now
+            self._hold(0 if done else in_memory(self._out))
+
+    def _hold(self, unsent: int) -> None:
+        """So much of what is to be sent stays in memory. All that nobody reads has a bound: who goes over it goes."""
+        server = self._server
+        server.unsent += unsent - self._unsent
+        self._unsent = unsent
+        if unsent and server.unsent > server.unsent_max:
+            self.refuse("unsent", f"{server.unsent} bytes of answers that nobody takes")
 
     def _writable(self) -> None:
         self.taken_since = self._server.now
@@ -343,6 +354,7 @@ class Connection:
             self._frame = None
         queue, self._queue = self._queue, deque()
         self._server.pending -= len(queue)
+        self._hold(0)
         self._out.clear()
         self._rest = b""
         for slot in queue:

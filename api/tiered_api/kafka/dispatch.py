@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import import_module
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ REQUEST_BYTES = 2 << 20
 """Largest request of any API but Produce: small pieces become Python objects of many times their size."""
 
 Handle = Callable[[Site, Call[Any]], Awaitable[Message | bytes]]
+Work = Callable[[], Awaitable["Sequence[Part] | None"]]
+"""What has to wait; begun by its task, because one that is cancelled before it ran begins nothing."""
 
 _SIZE = Struct(">i")
 
@@ -70,7 +73,7 @@ class Dispatch:
             connection.refuse("fault", _name(key))
         return None
 
-    def spawn(self, connection: Connection, work: Awaitable[Sequence[Part] | None], what: str) -> None:
+    def spawn(self, connection: Connection, work: Work, what: str) -> None:
         """Runs what has to wait, and puts what it returns into the place that is kept from now on; None ends the
         connection. When the connection ends, the work is cancelled."""
         slot = connection.reserve()
@@ -117,7 +120,7 @@ class Dispatch:
         call = Call(
             request, header.version, header.correlation_id, header.client_id or "", connection.host, connection.listener
         )
-        self.spawn(connection, self._handle(call, api.key), api.name)
+        self.spawn(connection, partial(self._handle, call, api.key), api.name)
 
     async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
         response = await self._handler(key)(self._site, call)
@@ -125,10 +128,10 @@ class Dispatch:
         body = response if isinstance(response, bytes) else encode(response, call.version)
         return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]
 
-    async def _run(self, connection: Connection, slot: Slot, work: Awaitable[Sequence[Part] | None], what: str) -> None:
+    async def _run(self, connection: Connection, slot: Slot, work: Work, what: str) -> None:
         """The boundary of every task."""
         try:
-            parts = await work
+            parts = await work()
         except Exception:
             log.exception("request failed api=%s peer=%s", what, connection.peer)
             connection.refuse("fault", what)

@@ -76,6 +76,11 @@ class Poll:
         self._timer: asyncio.TimerHandle | None = None
         self._slot: Slot | None = None
 
+    @property
+    def size(self) -> int:
+        """How many partitions it asks for."""
+        return len(self._places)
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
@@ -177,6 +182,7 @@ class Poll:
         """Keeps the answer's place, and answers when there is enough or the time is up."""
         self._slot = self._connection.reserve(self.leave)
         self._fetches.waiting[self] = None
+        self._fetches.parked += self.size
         wait_ms = max(self._ask.max_wait_ms, COLD_WAIT_MS) if self._cold else self._ask.max_wait_ms
         loop = asyncio.get_running_loop()
         guard = self._fetches.guard
@@ -191,7 +197,9 @@ class Poll:
 
     def leave(self) -> None:
         """Waits no more; nobody is there to be answered."""
-        self._fetches.waiting.pop(self, None)
+        if self in self._fetches.waiting:
+            del self._fetches.waiting[self]
+            self._fetches.parked -= self.size
         for replica, number in self._parked.values():
             replica.leave(number)
         self._parked.clear()

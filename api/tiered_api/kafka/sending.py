@@ -49,6 +49,11 @@ def send_some(stream: Stream, out: list[Part]) -> bool:
     return True
 
 
+def in_memory(out: Sequence[Part]) -> int:
+    """Bytes of answers that stand in memory; slices of files do not."""
+    return sum([len(part) for part in out if not isinstance(part, FileSlice)])
+
+
 def _run(out: Sequence[Part]) -> tuple[Sequence[Buffer], bool]:
     """The parts up to the first slice of a file, and whether there is one."""
     run: list[Buffer] = []

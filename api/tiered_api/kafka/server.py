@@ -44,6 +44,9 @@ class KafkaServer:
         """Requests without an answer, over all connections."""
         self.pending_max = settings.queued_max_requests
         """When there are so many, a connection has one at a time."""
+        self.unsent = 0
+        """Bytes of answers in memory that clients do not take, over all connections."""
+        self.unsent_max = settings.queued_max_request_bytes
         self.dispatch = Dispatch(self.site)
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time()
@@ -129,10 +132,10 @@ class KafkaServer:
             if connection.taken_since >= 0:
                 if now - connection.taken_since > self._frame_seconds:
                     connection.refuse("slow_reader", "takes nothing of its answers")
+            elif connection.reading and 0 <= connection.frame_since < now - self._frame_seconds:
+                connection.refuse("slow_frame", "a frame that does not end")
             elif not connection.reading or connection.pending:
                 connection.seen = now
-            elif connection.frame_since >= 0 and now - connection.frame_since > self._frame_seconds:
-                connection.refuse("slow_frame", "a frame that does not end")
             elif now - connection.seen > self._idle_seconds:
                 self.site.refusals.note("idle", connection.peer)
                 connection.close()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 API_KEY = 1
 Guard = Callable[["Connection", Callable[[], None], str], None]
 KNOWN_MAX = 10_000
+PARKED_MAX = 500_000
+"""Partitions for which fetches wait: one more is answered at once with what there is, as if its time were up."""
 
 
 class Fetches:
@@ -41,6 +43,8 @@ class Fetches:
         self.guard = guard
         self.loads = ColdLoads(site)
         self.waiting: dict[Poll, None] = {}
+        self.parked = 0
+        """Partitions of all fetches that wait."""
         self._by_name: dict[tuple[bytes, int], Replica] = {}
         self._by_id: dict[tuple[bytes, int], Replica] = {}
 
@@ -55,7 +59,7 @@ class Fetches:
             return fetch_frames.answer(version, correlation_id, (), 0, code=code)
         poll = Poll(self, connection, version, correlation_id, ask)
         poll.read()
-        if poll.is_done():
+        if poll.is_done() or self.parked + poll.size > PARKED_MAX:
             return poll.answer()
         poll.wait()
         return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,9 +116,8 @@ class Produces:
             return None
         if waiting:
             timeout_ms = max(0, min(ask.timeout_ms, WAIT_MAX_MS))
-            self._dispatch.spawn(
-                connection, self._wait(version, correlation_id, topics, waiting, timeout_ms), "Produce"
-            )
+            wait = partial(self._wait, version, correlation_id, topics, waiting, timeout_ms)
+            self._dispatch.spawn(connection, wait, "Produce")
             return None
         return (produce_frames.answer(version, correlation_id, topics),)
 
