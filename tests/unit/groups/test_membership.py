@@ -121,6 +121,7 @@ def test_leaving_what_is_not_there(rig: Rig) -> None:
 def test_an_id_that_was_not_used_can_be_given_back(rig: Rig) -> None:
     given = rig.new_id()
     assert rig.leave(given) == (Code.NONE,)
+    assert rig.describe().state == "Dead", "nothing is left of the group"
     assert rig.reply(rig.join(given), Joined).code is Code.UNKNOWN_MEMBER_ID
 
 
