@@ -7,6 +7,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from tiered.errors import Code, Refused
@@ -208,6 +209,8 @@ def _print_sections(topic: Mapping[str, Any]) -> None:
             print_rows(content, "text")
 
 
+Sizes = Mapping[TopicPartition, tuple[int, int | None]]
+
 # -- storage ----------------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +224,7 @@ async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
         }
 
 
-async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Mapping[TopicPartition, int]) -> list[Row]:
+async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
     wanted = partitions_of(topic)
     at = {}
     for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST):
@@ -237,23 +240,25 @@ async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Map
             "local_start_offset": _offset(at[EARLIEST_LOCAL], where),
             "last_tiered_offset": _offset(at[LATEST_TIERED], where),
             "high_watermark": _offset(at[LATEST], where),
-            "local_bytes": sizes.get(where),
+            "local_bytes": sizes.get(where, (None, None))[0],
+            "remote_bytes": sizes.get(where, (None, None))[1],
         }
         for where in wanted
     ]
 
 
-async def _sizes(client: Client) -> dict[TopicPartition, int]:
-    """Bytes of each partition on the disk of a broker; the protocol has no place for those in the bucket."""
+async def _sizes(client: Client) -> Sizes:
+    """Bytes of each partition on the disk of a broker and in the bucket; None where a broker does not tell (Kafka)."""
     await client.metadata([])
-    out: dict[TopicPartition, int] = {}
+    out: dict[TopicPartition, tuple[int, int | None]] = {}
     for node in list(client.brokers):
         got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
         for directory in got.results:
             for topic in directory.topics:
                 for each in topic.partitions:
                     where = TopicPartition(topic.name, each.partition_index)
-                    out[where] = max(out.get(where, 0), each.partition_size)
+                    remote = each.remote_size if each.remote_size >= 0 else None
+                    out[where] = max(out.get(where, (0, None)), (each.partition_size, remote), key=itemgetter(0))
     return out
 
 

@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 HIGHEST = 32767
+OUR_TAGS = 10_000
+"""Tagged fields from here on are not Kafka's but ours: clients pass over tags that they do not know (KIP-482)."""
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The text form of the UUID that stands for none."""
 

@@ -26,7 +26,7 @@ from kafka.protocol.data_container import DataContainer
 from kio.static.constants import EntityType
 
 from tiered.ids import text_id
-from tiered_api.kafka.schema import ZERO_ID, Message, Row, rows
+from tiered_api.kafka.schema import OUR_TAGS, ZERO_ID, Message, Row, rows
 
 Answer = tuple[Any, bytes]
 """The plain value that was read, and the bytes written for it."""
@@ -42,7 +42,8 @@ def plain(value: Any, version: int) -> Any:
 
 
 def _rows(table: type[Any], version: int) -> list[Row]:
-    return [row for row in rows(table) if version in row.versions or version in row.tagged]
+    known = (row for row in rows(table) if row.tag < OUR_TAGS)
+    return [row for row in known if version in row.versions or version in row.tagged]
 
 
 def ask_kio(table: type[Message], version: int, body: bytes) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiered_api.kafka import keys
 from tiered_api.kafka.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from tiered_api.kafka.schema import Kind, Message, Row, rows
+from tiered_api.kafka.schema import OUR_TAGS, Kind, Message, Row, rows
 from tiered_api.kafka.wire import id_text
 
 TABLES: dict[str, type[Message]] = {
@@ -50,7 +50,9 @@ class Drawn:
         """A message or struct; what the version lacks keeps its default."""
         held = {}
         for row in rows(table):
-            if version not in row.versions or (version in row.tagged and self.random.random() < 0.4):
+            if version not in row.versions or row.tag >= OUR_TAGS:
+                continue
+            if version in row.tagged and self.random.random() < 0.4:
                 continue
             held[row.name] = self.field(row, version)
         return table(**held)

@@ -1,7 +1,7 @@
 """DescribeLogDirs (API key 35): the data directory, and what each partition takes there.
 
 Null asks for all partitions; one that is not here is left out. v4+ has the size of the disk (KIP-827). Sizes are those
-of local files: the protocol has no place for what is in the bucket.
+of local files; what is in the bucket stands in a tagged field of our own (v2+), which Kafka's clients pass over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogD
         wanted = (each for each in node.replicas() if each.at in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
     for count, replica in enumerate(wanted, 1):
-        place = DescribeLogDirsPartition(replica.partition, replica.local_bytes)
+        place = DescribeLogDirsPartition(replica.partition, replica.local_bytes, remote_size=replica.cold_bytes)
         topics.setdefault(replica.topic, DescribeLogDirsTopic(replica.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
             await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.schema import Kind, Message, array, boolean, integer, message, string
+from tiered_api.kafka.schema import OUR_TAGS, Kind, Message, array, boolean, integer, message, string
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ class DescribeLogDirsPartition:
     partition_size: int = integer(Kind.INT64)
     offset_lag: int = integer(Kind.INT64)
     is_future_key: bool = boolean()
+    remote_size: int = integer(Kind.INT64, "2+", default=-1, tag=OUR_TAGS, tagged="2+")
 
 
 @dataclass(slots=True)
