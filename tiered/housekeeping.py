@@ -99,7 +99,9 @@ class Housekeeping:
             replica.roll()
 
     async def flush_tails(self) -> None:
-        """Once: what an earlier process of this boot left in the page cache only."""
+        """Once: what an earlier process of this boot left in the page cache only. Not before all is led: earlier
+        there is nothing to see."""
+        await self._node.served.wait()
         for replica in self._node.replicas():
             if replica.log.flushed_offset < replica.log.end_offset and not replica.gone:
                 try:

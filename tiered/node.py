@@ -83,6 +83,7 @@ class Node:
         self.image = Image()
         self.cluster_id = ""
         self.ended = asyncio.Event()
+        self.served = asyncio.Event()
         self.started_with = settings
         self._chance = world.rng.stream("node")
         self.incarnation = self._draw_id()
@@ -197,6 +198,7 @@ class Node:
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
         self._serving = True
+        self.served.set()
         log.info(
             "broker serves node_id=%d cluster_id=%s incarnation=%s epoch=%d partitions=%d",
             self.settings.node_id, self.cluster_id, self.incarnation, self.image.controller_epoch, len(self.replicas()),

@@ -54,7 +54,7 @@ from tiered_api.kafka.schema import ZERO_ID, Message
 pytestmark = pytest.mark.java
 
 NO_TOPIC = "A" * 21 + "Q"
-MASKED = {"port", "cluster_id", "producer_id", "total_bytes", "usable_bytes", "log_dir", "documentation"}
+MASKED = {"port", "cluster_id", "producer_id", "total_bytes", "usable_bytes", "log_dir", "documentation", "remote_size"}
 """Fields that no two clusters share."""
 READS = {2, 3, 23, 32, 35, 43, 60, 61, 74, 75}
 """API keys of questions that change nothing."""

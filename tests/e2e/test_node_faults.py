@@ -113,12 +113,16 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
     run(story)
 
 
-def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked() -> None:
+@pytest.mark.parametrize("bucket_seconds", [0.0, 0.2])
+def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_seconds: float) -> None:
+    """However long the bucket lets the registration wait."""
+
     async def story(site: Site) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 5)
         await site.crash(site.machine.kill)
+        site.machine.faults.first_byte_seconds = bucket_seconds
         again = (await site.start()).replica("t", 0)
         await site.until(lambda: again.log.flushed_offset == 5, 5)
         await site.crash(site.machine.power_cut)
