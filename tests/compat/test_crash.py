@@ -55,7 +55,7 @@ def test_an_idempotent_producer_and_a_group_outlive_the_broker(kind: Kind, fragi
 
 
 def commit_all(member: Client, admin: Client, topic: str) -> None:
-    """The member may have lost its place with the broker, and then reads again: it commits until the end is committed."""
+    """Until the end is committed: a member that lost its place with the broker reads again first."""
     end = {ROUNDS * EACH // PARTITIONS}
     for _ in range(300):
         with suppress(ClientError):
