@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # brokers end and their data goes
     cores = pin(args.cores)
     scale = QUICK if args.quick else FULL
     chosen = [each for each in WORKLOADS if each.name in (args.workloads or [each.name])]
