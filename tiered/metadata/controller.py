@@ -108,7 +108,7 @@ class Controller:
         """The changes that make one topic; `new` are those that come to be with it."""
         check_name(request.name)
         if request.name in self.image.topics or request.name in new:
-            raise Refused(Code.TOPIC_ALREADY_EXISTS, f"topic {request.name!r} exists already")
+            raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
         check_collision(request.name, self.image.topics)
         check_collision(request.name, new)
         configs = {**request.configs, **own_configs(request.name, self._settings)}
