@@ -29,6 +29,7 @@ class Options:
     outages: bool
     worst_fault: float
     disk_errors: bool
+    clean_stops: bool
     admin: bool
     manifest_fan: int
     snapshot_slots: int
@@ -52,6 +53,7 @@ class Options:
             outages=draw.random() < 0.3,
             worst_fault=draw.choice((0.0, 0.03, 0.1)),
             disk_errors=random.Random(f"{seed}/bad-disk").random() < 0.25,
+            clean_stops=random.Random(f"{seed}/clean-stops").random() < 0.5,
             admin=late.random() < 0.6,
             manifest_fan=late.choice((2, 4, FAN)),
             snapshot_slots=late.choice((3, 10, SNAPSHOT_SLOTS)),
@@ -59,7 +61,11 @@ class Options:
 
     def plain(self) -> Options:
         """No administration, the sizes of a real broker: what the oldest recorded seeds were drawn for."""
-        return replace(self, admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
+        return replace(self.unstopped(), admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
+
+    def unstopped(self) -> Options:
+        """No clean stops: what the seeds recorded before there were any were drawn for."""
+        return replace(self, clean_stops=False)
 
     @property
     def topic_configs(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from tests.sim.admin import Admin
 from tests.sim.bucket_rules import BucketRules
@@ -25,6 +25,7 @@ from tests.sim.options import SETTINGS, Options
 from tests.sim.store import SimBucket, drawn_faults
 from tests.sim.world import SimMachine
 from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.hot.checkpoints import CLEAN_MARK
 from tiered.ids import PartitionId
 from tiered.metadata.requests import CreateTopic
 from tiered.metrics import Metrics
@@ -53,6 +54,7 @@ class Run:
         self.admin = Admin(self.options, self.ledger, self.clients, lambda: self.node, self._event)
         self.crashes = 0
         self.ends = 0
+        self.clean_stops = 0
         self._loop = loop
         self._draw = random.Random(f"{seed}/run")
         self._durable: dict[PartitionId, int] = {}
@@ -60,7 +62,7 @@ class Run:
     @property
     def counts(self) -> dict[str, int]:
         """What the run did, so that a test can tell whether it proves anything."""
-        own = {"crashes": self.crashes, "disk_ends": self.ends}
+        own = {"crashes": self.crashes, "disk_ends": self.ends, "clean_stops": self.clean_stops}
         return {**self.clients.counts, **self.admin.counts, **self.rules.counts, **own}
 
     @property
@@ -105,7 +107,7 @@ class Run:
         options = self.options
         kinds = [
             name
-            for name in ("kills", "power_cuts", "lost_disks", "full_disk", "outages", "disk_errors")
+            for name in ("kills", "power_cuts", "lost_disks", "full_disk", "outages", "disk_errors", "clean_stops")
             if getattr(options, name)
         ]
         kind = self._draw.choice([*kinds, "peace"])
@@ -123,6 +125,8 @@ class Run:
                 self.machine.disk.capacity = 1 << 40
             case "disk_errors":
                 await self._disk_error()
+            case "clean_stops":
+                await self._clean_stop()
             case "outages":
                 self.machine.faults.outage = True
                 await asyncio.sleep(self._draw.uniform(1, 12))
@@ -160,10 +164,7 @@ class Run:
     async def _start(self) -> None:
         """As a supervisor does: again until it runs. What the bucket refuses for now, it refuses no longer later."""
         for attempt in range(60):
-            node = Node(
-                SETTINGS, self.machine.process(), Metrics(),
-                manifest_fan=self.options.manifest_fan, snapshot_slots=self.options.snapshot_slots,
-            )  # fmt: skip
+            node = self._fresh()
             try:
                 await node.start()
             except (Unavailable, Corrupt) as error:  # the bucket is away, or sent rotten bytes
@@ -177,6 +178,12 @@ class Run:
             self.admin.check(node.image)
             return
         raise AssertionError("liveness: the broker did not start within 60 tries")
+
+    def _fresh(self) -> Node:
+        return Node(
+            SETTINGS, self.machine.process(), Metrics(),
+            manifest_fan=self.options.manifest_fan, snapshot_slots=self.options.snapshot_slots,
+        )  # fmt: skip
 
     async def _stop(self) -> None:
         if self.node is not None:
@@ -207,6 +214,36 @@ class Run:
             await node.stop(clean=False)
         await asyncio.sleep(self._draw.uniform(0.01, 3.0))
         await self._start()
+
+    async def _clean_stop(self) -> None:
+        """Told to stop. It may end in the middle of that, and so may the starts that follow; a clean stop keeps all."""
+        node, self.node = self._running(), None
+        self._check_alive(node)
+        await self._cut_short(node, node.stop(), self._draw.choice((0.0, 0.05, 60.0, 60.0)))
+        while self._draw.random() < 0.4:
+            node = self._fresh()
+            await self._cut_short(node, node.start(), self._draw.uniform(0.0, 1.0))
+        await self._start()
+
+    async def _cut_short(self, node: Node, step: Coroutine[None, None, None], seconds: float) -> None:
+        """Starts or stops a broker for so long; then the process is gone, or the power."""
+        task = self._loop.create_task(step, name="cut short")
+        await asyncio.wait([task], timeout=seconds)
+        self._event(f"cut short done={task.done()}")
+        clean = self.machine.disk.exists(f"log/{CLEAN_MARK}")
+        self.clean_stops += clean and task.done()
+        for pid, replica in self._pids(node).items():
+            kept = replica.log.end_offset if clean else replica.log.flushed_offset
+            self._durable[pid] = kept
+            self.ledger.may_expire(pid, replica.log_start_offset)
+        if self.options.power_cuts and self._draw.random() < 0.5:
+            self.machine.power_cut()
+            self._forgive(everything_local=False)
+        else:
+            self.machine.kill()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await node.stop(clean=False)
 
     def _forgive(self, *, everything_local: bool) -> None:
         """What neither an fsync nor the bucket holds may be gone."""
@@ -343,14 +380,14 @@ class Run:
         self.events.append(f"{self._loop.now_ns / 1e9:9.3f} {what[:EVENT_CHARS]}")
 
 
-def run(seed: int, *, plain: bool = False) -> Run:
-    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it."""
+def run(seed: int, of: Callable[[Options], Options] = lambda drawn: drawn) -> Run:
+    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it. `of`
+    leaves something out of what the seed draws."""
     loop = SimLoop(seed, seconds_max=3600)
-    drawn = Options.drawn(seed)
     made: list[Run] = []
 
     async def main() -> None:
-        made.append(Run(drawn.plain() if plain else drawn, loop))
+        made.append(Run(of(Options.drawn(seed)), loop))
         await made[0].main()
 
     try:

@@ -10,13 +10,14 @@ import sys
 import pytest
 
 from tests.sim.__main__ import outcome
+from tests.sim.options import Options
 from tests.sim.single import run
 from tests.sources import ROOT
 
 SEEDS = 200
 REACHED = (
-    "acked", "cold_read", "crashes", "disk_ends", "duplicates", "made", "deleted", "grown", "altered", "cut",
-    "snapshots", "collected_slots", "spills",
+    "acked", "cold_read", "crashes", "clean_stops", "disk_ends", "duplicates", "made", "deleted", "grown", "altered",
+    "cut", "snapshots", "collected_slots", "spills",
 )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def test_no_seed_breaks_a_promise() -> None:
     ],
 )
 def test_seeds_that_once_failed(seed: int, what: str) -> None:
-    assert run(seed, plain=True).counts["acked"] > 0, what
+    assert run(seed, Options.plain).counts["acked"] > 0, what
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_seeds_that_once_failed(seed: int, what: str) -> None:
     ],
 )
 def test_seeds_that_once_failed_with_administration(seed: int, what: str) -> None:
-    assert run(seed).counts["acked"] > 0, what
+    assert run(seed, Options.unstopped).counts["acked"] > 0, what
 
 
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
