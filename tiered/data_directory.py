@@ -125,8 +125,9 @@ class DataDirectory:
         """Where the log of a partition lies."""
         return f"{ROOT}/{at}"
 
-    def tidy(self, known: Mapping[TopicPartition, str], found: Found) -> None:
+    def tidy(self, known: Mapping[TopicPartition, str], found: Found) -> Found:
         """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
+        What is noted of a log that is not there may be of an earlier topic of that name: it is left out of the answer.
 
         A topic id that a power cut tore off was never durable, so nothing of that log was: it may be of an earlier
         topic of that name, and goes too."""
@@ -134,10 +135,9 @@ class DataDirectory:
             if name.endswith(CONDEMNED):
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
-            topic, dash, number = name.rpartition("-")
-            if not dash or not number.isdecimal():
+            at = _partition(name)
+            if at is None:
                 continue
-            at = TopicPartition(topic, int(number))
             if at in found.left and found.left[at].topic_id == known.get(at):
                 continue
             owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
@@ -155,6 +155,11 @@ class DataDirectory:
             if known.get(at) != topic_id:
                 log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
                 self._disk.remove(f"{ROOT}/{name}")
+        there = known.keys() & map(_partition, self._disk.list(ROOT))
+        return found._replace(
+            recovery_points={at: offset for at, offset in found.recovery_points.items() if at in there},
+            log_starts={at: offset for at, offset in found.log_starts.items() if at in there},
+        )
 
     def condemn(self, at: TopicPartition, topic_id: str, due_ms: int) -> None:
         """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
@@ -196,6 +201,12 @@ class DataDirectory:
         except Corrupt as error:
             log.warning("checkpoint is not used name=%s why=%s", name, error)
             return {}
+
+
+def _partition(name: str) -> TopicPartition | None:
+    """The partition whose log a directory of this name holds."""
+    topic, dash, number = name.rpartition("-")
+    return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
 
 
 def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:

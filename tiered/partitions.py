@@ -74,6 +74,8 @@ class Partitions:
         self._logs: dict[TopicPartition, DiskLog] = {}
         self._replicas: dict[TopicPartition, Replica] = {}
         self._found: Found | None = None
+        self._noted_before: set[TopicPartition] = set()
+        """Partitions of deleted topics of which offsets may still be written down."""
         self._never_cold: set[TopicPartition] = set()
         """Partitions of which nothing was in the bucket when this broker, the last to lead them, stopped cleanly."""
         self._moving = asyncio.Lock()
@@ -94,9 +96,9 @@ class Partitions:
     async def recover(self, image: Image, found: Found) -> bool:
         """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told.
         Whether all could be opened."""
-        self._found = found
         known = dict(held(image, self.settings.node_id))
-        self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
+        self._noted_before = {*found.recovery_points, *found.log_starts} - known.keys()
+        self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
         for at, topic in known.items():
             try:
                 self._logs[at] = await self._open(at, topic, found)
@@ -215,6 +217,8 @@ class Partitions:
         if lead.at not in self._logs:
             if lead.fresh:  # whatever lies there is of an earlier topic of that name
                 self._put_aside(lead.at, f"before-{lead.topic_id}", 0)
+                if lead.at in self._noted_before:  # else the next start would take them for offsets of this log
+                    await self.save_offsets()
             # What is created now has no past to doubt, and no fsync to wait for.
             unknown = self._found._replace(
                 recovery_points={}, log_starts={}, left={}, same_boot=lead.fresh or self._found.same_boot
@@ -278,6 +282,7 @@ class Partitions:
         if replica is not None:
             self._cold.manifests.forget(replica.pid)
         hot = self._logs.pop(at, None)
+        self._noted_before.add(at)
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms
@@ -302,7 +307,9 @@ class Partitions:
 
     async def save_offsets(self) -> None:
         """Writes down how far each log is durable and where it starts."""
+        gone = self._noted_before - self._logs.keys()
         await self._directory.save_offsets(self._logs)
+        self._noted_before -= gone
 
     async def close_clean(self) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""

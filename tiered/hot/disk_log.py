@@ -115,8 +115,11 @@ class DiskLog:
             topic_id=topic_id,
             name=name,
         )
-        if left is None:
+        if resumed is None or fresh:
             self._tail.claim(topic_id, fresh)
+        if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
+            self.restart_at(start_offset, self.epochs.lineage, None)
+            await self.flush()
         if not whole:
             try:
                 await self.flush()
