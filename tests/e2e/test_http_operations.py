@@ -51,8 +51,8 @@ def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> No
         assert set(document["paths"]) == {route.path for route in table().routes}
         values = {"cluster": site.node.cluster_id, "topic": "t", "partition": "0", "broker": "1", "config": "flush"}
         for path, operations in document["paths"].items():
-            if "get" not in operations or ("broker" in path and "config}" in path):
-                continue
+            if "get" not in operations or ("broker" in path and "config}" in path) or "{group}" in path:
+                continue  # what needs a group is read in test_http_groups.py and test_http_consumers.py
             target = re.sub(r"{(\w+)}", lambda found: values[found[1]], path)
             answer = await site.get(target)
             assert answer.status == 200, (path, answer)

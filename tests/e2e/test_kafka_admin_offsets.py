@@ -186,7 +186,7 @@ def test_epochs_end_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
 
     async def lives() -> None:
         async with kafka_site(tmp_path) as site:  # epoch 0: [0, 3)
-            await (await site.create("t")).append(batch([b"a"] * 3))
+            await (await site.create("t", retention_ms="-1")).append(batch([b"a"] * 3))
             assert await ends(await site.client(), 0, 1, -1) == [(0, 0, 3), (0, -1, -1), (0, -1, -1)]
         async with kafka_site(tmp_path) as site:  # epoch 1 writes nothing
             assert await ends(await site.client(), 0, 1) == [(0, 0, 3), (0, 1, 3)]
@@ -195,7 +195,7 @@ def test_epochs_end_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
             await replica.append(batch([b"b"] * 2))
             replica.roll()
             await until(lambda: replica.cold_end_offset == 5)
-        rmtree(tmp_path / "partitions", ignore_errors=True)
+        rmtree(tmp_path / "log")
         async with kafka_site(tmp_path) as site:
             replica = site.node.replica("t", 0)
             await replica.append(batch([b"c"]))
