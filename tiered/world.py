@@ -24,7 +24,8 @@ EMBEDDED_BUCKET = "bucket"  # the store of a broker that is given none: a folder
 BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
 ACCEPT_PAUSE_SECONDS = 1.0
-SEND_FILE_BYTES = 40 * 1024  # a call of 40 KiB costs half of what larger and smaller ones do, per byte, on loopback
+SEND_FILE_BYTES = 40 * 1024  # a call of 40 KiB costs a third less than larger ones and half of smaller ones, per byte
+SEND_FILE_TURN_BYTES = 1 << 20
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
@@ -174,20 +175,25 @@ class SocketStream:
             raise self._lost(error) from None
 
     def send_file(self, slice: FileSlice) -> int | None:
-        """Up to 40 KiB of the slice from its start."""
-        length = min(slice.length, SEND_FILE_BYTES)
-        descriptor = slice.file.fileno()
+        """Up to 1 MiB of the slice from its start, in calls of 40 KiB until the socket is full."""
+        at, descriptor, sock = slice.start, slice.file.fileno(), self._sock.fileno()
         if descriptor < 0:
-            return self.sendmsg([slice.file.pread(slice.start, length)])
+            return self.sendmsg([slice.file.pread(at, min(slice.length, SEND_FILE_BYTES))])
+        end = at + min(slice.length, SEND_FILE_TURN_BYTES)
         try:
-            sent = os.sendfile(self._sock.fileno(), descriptor, slice.start, length)
+            while at < end:
+                asked = SEND_FILE_BYTES if end - at > SEND_FILE_BYTES else end - at
+                sent = os.sendfile(sock, descriptor, at, asked)
+                if not sent:
+                    raise Unavailable(f"file is shorter than its slice file={slice.file.name}")
+                at += sent
+                if sent < asked:
+                    break
         except (BlockingIOError, InterruptedError):
-            return None
+            return at - slice.start or None
         except OSError as error:
             raise self._lost(error) from None
-        if sent == 0 and length:
-            raise Unavailable(f"file is shorter than its slice file={slice.file.name}")
-        return sent
+        return at - slice.start
 
     def on_readable(self, call: Callable[[], None] | None) -> None:
         if call:

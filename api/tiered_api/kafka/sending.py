@@ -23,30 +23,33 @@ def send_some(stream: Stream, out: list[Part]) -> bool:
             out.clear()
             return True
         if sent:
-            _drop(out, sent)
+            _taken(out, 0, sent)  # less than there is: no part is whole
         return False
-    budget = SEND_BYTES_PER_EVENT
-    while out:
-        if budget <= 0:
-            return False
-        first = out[0]
-        if isinstance(first, FileSlice):
-            sent = stream.send_file(first)
-            if sent is None:
-                return False
-            left = first.length - sent
-            if left:
-                out[0] = FileSlice(first.file, first.start + sent, left)
+    budget, at, count = SEND_BYTES_PER_EVENT, 0, len(out)
+    try:
+        while at < count and budget > 0:
+            part = out[at]
+            if isinstance(part, FileSlice):
+                sent = stream.send_file(part)
+                if sent is None:
+                    return False
+                left = part.length - sent
+                if left:
+                    out[at] = FileSlice(part.file, part.start + sent, left)
+                else:
+                    at += 1
             else:
-                del out[0]
-        else:
-            run, more = _run(out)
-            sent = stream.sendmsg(run, more=more)
-            if sent is None:
-                return False
-            _drop(out, sent)
-        budget -= sent
-    return True
+                end = at + 1
+                while end < count and not isinstance(out[end], FileSlice):
+                    end += 1
+                sent = stream.sendmsg(out[at:end], more=end < count)  # type: ignore[arg-type]
+                if sent is None:
+                    return False
+                at = _taken(out, at, sent)
+            budget -= sent
+        return at == count
+    finally:
+        del out[:at]
 
 
 def in_memory(out: Sequence[Part]) -> int:
@@ -54,28 +57,17 @@ def in_memory(out: Sequence[Part]) -> int:
     return sum([len(part) for part in out if not isinstance(part, FileSlice)])
 
 
-def _run(out: Sequence[Part]) -> tuple[Sequence[Buffer], bool]:
-    """The parts up to the first slice of a file, and whether there is one."""
-    run: list[Buffer] = []
-    for part in out:
-        if isinstance(part, FileSlice):
-            return run, True
-        run.append(part)
-    return run, False
-
-
-def _drop(out: list[Part], sent: int) -> None:
-    """Takes what was sent off the front."""
-    done = 0
-    for part in out:
+def _taken(out: list[Part], at: int, sent: int) -> int:
+    """Where the rest begins when `sent` bytes of the parts from `at` on are gone; a part that is not whole is cut."""
+    while True:
+        part = out[at]
         assert not isinstance(part, FileSlice)
         size = len(part)
         if sent < size:
             if sent:
-                out[done] = memoryview(part)[sent:]
-            break
+                out[at] = memoryview(part)[sent:]
+            return at
         sent -= size
-        done += 1
+        at += 1
         if not sent:
-            break
-    del out[:done]
+            return at
