@@ -141,24 +141,24 @@ def test_a_writer_that_outruns_its_reader_has_to_wait(case: Case) -> None:
 
 
 def test_a_file_is_sent_in_bounded_slices(case: Case) -> None:
-    data = random.Random(3).randbytes(300_000)
+    data = random.Random(3).randbytes(3_000_000)
 
     async def body(near: Stream, far: Stream) -> None:
         file = case.disk.open("f", create=True)
         file.append([data])
 
         async def send_all() -> None:
-            at, end = 1000, 250_000
+            at, end = 1000, 2_500_000
             while at < end:
                 sent = near.send_file(FileSlice(file, at, end - at))
                 if sent is None:
                     await ready(near.on_writable)
                 else:
-                    assert 0 < sent <= 64 * 1024
+                    assert 0 < sent <= 1 << 20
                     at += sent
 
-        received, _ = await asyncio.gather(receive(far, 249_000), send_all())
-        assert received == data[1000:250_000]
+        received, _ = await asyncio.gather(receive(far, 2_499_000), send_all())
+        assert received == data[1000:2_500_000]
 
     with_pair(case, body)
 
