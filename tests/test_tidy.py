@@ -38,6 +38,7 @@ EMPTY_WORDS = {
 
 OUTERMOST = {
     "tiered/node.py",
+    "tiered/readiness.py",
     "api/tiered_api/http/server.py",
     "api/tiered_api/http/errors.py",
     "api/tiered_api/kafka/dispatch.py",

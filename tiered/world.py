@@ -17,6 +17,7 @@ from tiered.config import Settings
 from tiered.errors import Unavailable
 from tiered.hot.local_disk import LocalDisk, allow_open_files
 from tiered.ports import Buffer, FileSlice, Stream, World
+from tiered.readiness import Readiness, readiness
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,15 @@ class SystemRng:
 class SocketNet:
     """TCP, on raw non-blocking sockets."""
 
+    def __init__(self) -> None:
+        self._readiness: Readiness | None = None
+
+    def _ready(self) -> Readiness:
+        loop = asyncio.get_running_loop()
+        if self._readiness is None or self._readiness.loop is not loop:
+            self._readiness = readiness(loop)
+        return self._readiness
+
     async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SocketListener:
         family, address = await _resolve(host, port, socket.AI_PASSIVE)
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -77,7 +87,7 @@ class SocketNet:
         except OSError as error:
             sock.close()
             raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=True) from None
-        return SocketListener(sock, accepted)
+        return SocketListener(sock, accepted, self._ready())
 
     async def connect(self, host: str, port: int, timeout: float) -> SocketStream:
         try:
@@ -93,7 +103,7 @@ class SocketNet:
         except OSError as error:  # TimeoutError is one; asyncio's own words name the address once more
             why = os.strerror(error.errno) if error.errno else "timeout"
             raise Unavailable(f"cannot connect to {host}:{port}: {why}") from None
-        return SocketStream(sock)
+        return SocketStream(sock, self._ready())
 
 
 async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, int]]:
@@ -108,9 +118,10 @@ async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, in
 class SocketListener:
     """A listening socket; hands each connection to `accepted`."""
 
-    def __init__(self, sock: socket.socket, accepted: Callable[[Stream], None]) -> None:
+    def __init__(self, sock: socket.socket, accepted: Callable[[Stream], None], ready: Readiness) -> None:
         self._sock = sock
         self._accepted = accepted
+        self._ready = ready
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self.host, self.port = sock.getsockname()[:2]
@@ -140,15 +151,16 @@ class SocketListener:
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
                 return
             sock.setblocking(False)
-            self._accepted(SocketStream(sock))
+            self._accepted(SocketStream(sock, self._ready))
 
 
 class SocketStream:
     """One connection. A reset by the peer is `Unavailable`, an orderly end is 0 bytes read."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, ready: Readiness) -> None:
         self._sock = sock
-        self._loop = asyncio.get_running_loop()
+        self._ready = ready
+        ready.opened()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             host, port = sock.getpeername()[:2]
@@ -168,6 +180,8 @@ class SocketStream:
         if len(parts) > PARTS_MAX:
             parts = parts[:PARTS_MAX]
         try:
+            if len(parts) == 1 and not more:
+                return self._sock.send(parts[0])
             return self._sock.sendmsg(parts, (), MSG_MORE) if more else self._sock.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
             return None
@@ -196,21 +210,16 @@ class SocketStream:
         return at - slice.start
 
     def on_readable(self, call: Callable[[], None] | None) -> None:
-        if call:
-            self._loop.add_reader(self._sock.fileno(), call)
-        elif self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
+        if call or self._sock.fileno() >= 0:
+            self._ready.on_readable(self._sock.fileno(), call)
 
     def on_writable(self, call: Callable[[], None] | None) -> None:
-        if call:
-            self._loop.add_writer(self._sock.fileno(), call)
-        elif self._sock.fileno() >= 0:
-            self._loop.remove_writer(self._sock.fileno())
+        if call or self._sock.fileno() >= 0:
+            self._ready.on_writable(self._sock.fileno(), call)
 
     def close(self) -> None:
         if self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
-            self._loop.remove_writer(self._sock.fileno())
+            self._ready.closing(self._sock.fileno())
             self._sock.close()
 
     def _lost(self, error: OSError) -> Unavailable:

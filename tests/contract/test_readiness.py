@@ -1,0 +1,139 @@
+"""Contract of readiness, by the loop and by an epoll of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tiered.readiness import EpollReadiness, LoopReadiness, Readiness
+
+KINDS = [LoopReadiness, *([EpollReadiness] if hasattr(select, "epoll") else [])]
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> type[LoopReadiness | EpollReadiness]:
+    chosen: type[LoopReadiness | EpollReadiness] = request.param
+    return chosen
+
+
+def run(kind: type[LoopReadiness | EpollReadiness], story: Callable[[Readiness, Pair, Pair], Awaitable[None]]) -> None:
+    """Tells `story` with two connected pairs, of which the first of each is under watch."""
+
+    async def whole() -> None:
+        ready = kind(asyncio.get_running_loop())
+        one, two = socket.socketpair(), socket.socketpair()
+        try:
+            ready.opened()
+            ready.opened()
+            async with asyncio.timeout(10):
+                await story(ready, one, two)
+        finally:
+            for each in (one[0], two[0]):
+                if each.fileno() >= 0:
+                    ready.closing(each.fileno())
+            for each in (*one, *two):
+                each.close()
+
+    asyncio.run(whole())
+
+
+def test_a_call_comes_in_every_turn_until_it_is_taken_back(kind: type[LoopReadiness | EpollReadiness]) -> None:
+    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+        calls: list[str] = []
+        third = asyncio.Event()
+
+        def readable() -> None:
+            calls.append("readable")
+            if len(calls) == 3:
+                ready.on_readable(one[0].fileno(), None)
+                third.set()
+
+        ready.on_readable(one[0].fileno(), readable)
+        one[1].send(b"x")
+        await third.wait()
+        await turn(ready, two)
+        assert calls == ["readable"] * 3
+
+    run(kind, story)
+
+
+def test_a_peer_that_is_gone_is_heard_by_reader_and_writer(kind: type[LoopReadiness | EpollReadiness]) -> None:
+    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+        read, written = asyncio.Event(), asyncio.Event()
+        one[1].close()
+        ready.on_readable(one[0].fileno(), read.set)
+        ready.on_writable(one[0].fileno(), written.set)
+        await read.wait()
+        await written.wait()
+
+    run(kind, story)
+
+
+def test_a_call_that_fails_is_reported_and_stops_no_other(kind: type[LoopReadiness | EpollReadiness]) -> None:
+    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+        reported: list[Any] = []
+        ready.loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        other = asyncio.Event()
+
+        def fails() -> None:
+            ready.on_readable(one[0].fileno(), None)
+            raise KeyError("one")
+
+        ready.on_readable(one[0].fileno(), fails)
+        ready.on_readable(two[0].fileno(), other.set)
+        for each in (one, two):
+            each[1].send(b"x")
+        await other.wait()
+        assert [str(each) for each in reported] == ["'one'"]
+
+    run(kind, story)
+
+
+def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
+    kind: type[LoopReadiness | EpollReadiness],
+) -> None:
+    """Both are readable in one turn; whoever is called first puts a silent connection under the other's number."""
+
+    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+        done = asyncio.Event()
+        wrong: list[str] = []
+        near, far = socket.socketpair()
+
+        def first(other: socket.socket) -> None:
+            number = other.fileno()
+            ready.closing(number)
+            os.dup2(near.fileno(), number)
+            ready.opened()
+            ready.on_readable(number, lambda: wrong.append("called"))
+            for each in (one[0], two[0]):
+                if each is not other:
+                    ready.on_readable(each.fileno(), None)
+            done.set()
+
+        ready.on_readable(one[0].fileno(), lambda: first(two[0]))
+        ready.on_readable(two[0].fileno(), lambda: first(one[0]))
+        for each in (one, two):
+            each[1].send(b"x")
+        await done.wait()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        near.close()
+        far.close()
+        assert not wrong
+
+    run(kind, story)
+
+
+async def turn(ready: Readiness, pair: Pair) -> None:
+    """One whole turn in which a pair that is writable was called."""
+    called = asyncio.Event()
+    ready.on_writable(pair[0].fileno(), called.set)
+    await called.wait()
+    ready.on_writable(pair[0].fileno(), None)
