@@ -19,7 +19,7 @@ from tiered.node import Node
 from tiered.ports import World
 from tiered.world import real_world
 from tiered_api.http.limits import Limits
-from tiered_api.http.server import serve_http
+from tiered_api.http.server import HttpServer, serve_http
 
 JSON = "application/json"
 RAW = "application/octet-stream"
@@ -41,9 +41,10 @@ class Answer(NamedTuple):
 class Site:
     """A running broker as a client sees it."""
 
-    def __init__(self, node: Node, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, node: Node, http: HttpServer, session: aiohttp.ClientSession) -> None:
         self.node = node
-        self.url = url
+        self.http = http
+        self.url = http.url
         self.session = session
         self.cluster = f"/v3/clusters/{node.cluster_id}"
 
@@ -105,7 +106,7 @@ async def site(
         server = await serve_http(node, "127.0.0.1", 0, limits=limits)
         try:
             async with aiohttp.ClientSession(auto_decompress=False) as session:
-                yield Site(node, server.url, session)
+                yield Site(node, server, session)
         finally:
             await server.close()
     finally:

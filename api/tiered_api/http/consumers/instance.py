@@ -7,21 +7,24 @@ that were not committed are here only, so a record may be read twice, as with ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import orjson
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered.metadata.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets
+from tiered.metadata.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets, Request
 from tiered.replication.replica import Replica
+from tiered_api.http.consumers import patterns
+from tiered_api.http.consumers.asking import patiently
 from tiered_api.http.consumers.membership import Membership, Wish
-from tiered_api.http.errors import ILLEGAL_STATE, HttpError
+from tiered_api.http.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 from tiered_api.http.site import Site
 
 MARK = "tiered-rest"
-COMMIT_SECONDS = 30.0
 SESSION_MS = 300_000
 """The coordinator that could miss a member dies with it: this is the time that it has after a restart."""
 METADATA_BYTES = 4096
@@ -43,19 +46,30 @@ class Choices:
 
     @classmethod
     def found(cls, kept: bytes) -> tuple[Choices, Wish] | None:
-        """The reverse of `kept`; None when it is not ours."""
+        """The reverse of `kept`; None when it is not ours: whoever is in the group may say what he likes."""
         try:
             given = orjson.loads(kept)
-        except orjson.JSONDecodeError:
+            if not isinstance(given, dict) or given.pop("of", "") != MARK:
+                return None
+            wish, made = Wish(tuple(given.pop("topics")), given.pop("pattern")), cls(**given)
+            patterns.check(wish.pattern)
+        except (ValueError, KeyError, TypeError):
             return None
-        if not isinstance(given, dict) or given.pop("of", "") != MARK:
-            return None
-        wish = Wish(tuple(given.pop("topics")), given.pop("pattern"))
-        return cls(**given), wish
+        like = cls()
+        same = all(type(value) is type(getattr(like, name)) for name, value in asdict(made).items())
+        return (made, wish) if same and all(isinstance(topic, str) for topic in wish.topics) else None
+
+
+class Spot(NamedTuple):
+    """An offset, and of which topic: one that is deleted and made again has other records."""
+
+    topic_id: str
+    offset: int
 
 
 class Instance:
-    """A consumer and its place in a group. One request at a time may use it: hold `turn`."""
+    """A consumer and its place in a group. One request at a time may use it, within `use`. `place` counts the times
+    that what it reads changed: what was begun under an earlier one counts for nothing."""
 
     def __init__(self, site: Site, group: str, name: str, choices: Choices) -> None:
         self.group = group
@@ -66,42 +80,62 @@ class Instance:
         self.membership: Membership | None = None
         self.given: list[TopicPartition] = []
         """Partitions that the user chose by hand."""
+        self.place = 0
         self._site = site
-        self._positions: dict[TopicPartition, int] = {}
-        self._uncommitted: dict[TopicPartition, int] = {}
+        self._ended = False
+        self._last: TopicPartition | None = None
+        self._positions: dict[TopicPartition, Spot] = {}
+        self._uncommitted: dict[TopicPartition, Spot] = {}
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
+        """HttpError 404 when it ended while others had their turn."""
+        async with self.turn:
+            if self._ended:
+                raise HttpError(CONSUMER_NOT_FOUND, f"consumer {self.name!r} is deleted")
+            yield
 
     # -- what it reads ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, wish: Wish) -> None:
+    async def subscribe(self, wish: Wish) -> None:
         """Becomes a member, or changes what the member wishes for."""
         if self.given:
             raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a subscription excludes that")
-        if self.membership is not None:
-            raise HttpError(ILLEGAL_STATE, "this consumer has a subscription: delete that first")
+        before = self.membership
+        if before is not None:
+            if before.wish == wish and before.failure is None:
+                return
+            await before.stop()
+            await self._revoked()
+        self.join(wish, before.member_id if before is not None else "")
+
+    def join(self, wish: Wish, member_id: str = "") -> None:
+        """Becomes a member, or goes on as one."""
         self.membership = Membership(
             self._site.node.coordinators.ask, self._site.clock, self.group, self.name, wish, self.choices.kept(wish),
             session_ms=min(SESSION_MS, self._site.node.settings.group_max_session_timeout_ms),
-            counts=self._counts, revoked=self._revoked,
+            counts=self._site.instances.counts, revoked=self._revoked, member_id=member_id,
         )  # fmt: skip
 
     async def unsubscribe(self) -> None:
         """Leaves the group and forgets where it was."""
-        membership, self.membership = self.membership, None
-        self.given = []
+        membership = self.membership
         if membership is not None:
-            if self.choices.auto_commit:
-                await self.commit_read(membership)
+            await membership.stop()
+        await self._revoked()
+        self.membership, self.given = None, []
+        if membership is not None:
             await membership.leave()
-        self._positions.clear()
-        self._uncommitted.clear()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions, whatever others of the group read."""
         if self.membership is not None:
             raise HttpError(ILLEGAL_STATE, "there is a subscription: an assignment by hand excludes that")
-        self.given = list(dict.fromkeys(partitions))
-        for at in self.given:
+        given = list(dict.fromkeys(partitions))
+        for at in given:
             self.replica(at)
+        self.given = given
+        self.place += 1
         self._keep_only(self.given)
 
     async def partitions(self, seconds: float) -> list[TopicPartition]:
@@ -114,7 +148,7 @@ class Instance:
         except TimeoutError:
             return []
         if self.membership.failure is not None:
-            raise self.membership.failure
+            raise Refused(self.membership.failure.code, self.membership.failure.why)
         return self.membership.assigned or []
 
     def own(self, at: TopicPartition) -> None:
@@ -126,14 +160,12 @@ class Instance:
     def replica(self, at: TopicPartition) -> Replica:
         return self._site.node.replica(*at)
 
-    def _counts(self) -> Mapping[str, int]:
-        return {topic.name: len(topic.partitions) for topic in self._site.node.image.topics.values()}
-
     async def _revoked(self) -> None:
         """The place in the group is about to change: what was read counts for whoever has it next."""
-        if self.choices.auto_commit and self.membership is not None:
-            await self.commit_read(self.membership)
+        self.place += 1
         self._positions.clear()
+        if self.choices.auto_commit:
+            await self.commit_if_it_may()
         self._uncommitted.clear()
 
     def _keep_only(self, partitions: Iterable[TopicPartition]) -> None:
@@ -143,56 +175,75 @@ class Instance:
 
     # -- how far it is ------------------------------------------------------------------------------------------------
 
-    async def position(self, at: TopicPartition) -> int | None:
+    def in_turn(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """The same, beginning behind the one that gave last: one that always has more must not keep all to itself."""
+        cut = next((n + 1 for n, at in enumerate(partitions) if at == self._last), 0)
+        return [*partitions[cut:], *partitions[:cut]]
+
+    def pass_over(self, at: TopicPartition) -> None:
+        """The next read begins behind this one."""
+        self._last = at
+
+    async def position(self, at: TopicPartition, replica: Replica) -> int | None:
         """The next offset to read: where it is, else what the group committed, else as it chose. None: nowhere."""
-        if at not in self._positions:
+        spot = self._positions.get(at)
+        if spot is None or spot.topic_id != replica.topic_id:
+            place = self.place
             committed = (await self.committed([at]))[0]
-            start = committed.offset if committed.offset != NO_OFFSET else self._reset(self.replica(at))
-            if start is None:
+            start = committed.offset if committed.offset != NO_OFFSET else self._reset(replica)
+            if start is None or place != self.place:
                 return None
-            self._positions[at] = start
-        return self._positions[at]
+            spot = self._positions[at] = Spot(replica.topic_id, start)
+        return spot.offset
 
     def _reset(self, replica: Replica) -> int | None:
         if self.choices.reset == "none":
             return None
         return replica.log_start_offset if self.choices.reset == "earliest" else replica.high_watermark
 
-    def out_of_range(self, at: TopicPartition) -> None:
+    def out_of_range(self, at: TopicPartition, replica: Replica) -> None:
         """What it wanted to read is gone: goes on where it chose to."""
-        start = self._reset(self.replica(at))
+        start = self._reset(replica)
         if start is None:
             raise HttpError(ILLEGAL_STATE, f"the offset of {at} is gone and auto.offset.reset is none")
-        self._positions[at] = start
+        self._positions[at] = Spot(replica.topic_id, start)
 
     def seek(self, at: TopicPartition, offset: int) -> None:
-        self._positions[at] = offset
+        self._positions[at] = Spot(self.replica(at).topic_id, offset)
 
-    def has_read(self, at: TopicPartition, following: int) -> None:
-        """Records below `following` were given out."""
-        self._positions[at] = self._uncommitted[at] = following
+    def has_read(self, ahead: Mapping[TopicPartition, Spot], last: TopicPartition | None) -> None:
+        """Records below these offsets are given out, those of `last` last."""
+        self._positions.update(ahead)
+        self._uncommitted.update(ahead)
+        self._last = last or self._last
 
-    async def commit_read(self, membership: Membership | None = None) -> list[Commit]:
-        """Commits all that was given out and is not committed yet."""
-        offsets = [Commit(at.topic, at.partition, offset) for at, offset in sorted(self._uncommitted.items())]
+    async def commit_if_it_may(self) -> None:
+        """Commits what was given out, unless the group does not take it: whoever has its place reads it again."""
+        with contextlib.suppress(Refused, HttpError, Unavailable):
+            await self.commit_read()
+
+    async def commit_read(self) -> list[Commit]:
+        """Commits all that was given out and is not committed yet, of topics that are still there."""
+        topics, given_out = self._site.node.image.topics_by_id, dict(self._uncommitted)
+        offsets = [
+            Commit(at.topic, at.partition, spot.offset)
+            for at, spot in sorted(given_out.items())
+            if spot.topic_id in topics
+        ]
         if offsets:
-            try:
-                await self.commit(offsets, membership)
-            except (Refused, HttpError):
-                if membership is None:
-                    raise
-                return []  # its place is gone: whoever has it now reads these records again
-            for each in offsets:
-                self._uncommitted.pop(TopicPartition(each.topic, each.partition), None)
+            await self.commit(offsets)
+        for at, spot in given_out.items():
+            if self._uncommitted.get(at) == spot:
+                del self._uncommitted[at]
         return offsets
 
-    async def commit(self, offsets: list[Commit], membership: Membership | None = None) -> None:
-        """HttpError when the group does not take one of them."""
-        member = membership or self.membership
+    async def commit(self, offsets: list[Commit]) -> None:
+        """Refused when the group does not take one of them."""
+        member = self.membership
         named = CommitOffsets(self.group, tuple(offsets))
         if member is not None:
             named = CommitOffsets(self.group, tuple(offsets), member.generation, member.member_id, member.instance_id)
-        answer: Committed = await self._site.node.coordinators.ask(self.group, named, COMMIT_SECONDS)
+        answer: Committed = await self._ask(named)
         for row, code in zip(offsets, answer.codes, strict=True):
             if code is not Code.NONE:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
@@ -200,11 +251,15 @@ class Instance:
     async def committed(self, partitions: list[TopicPartition]) -> list[Commit]:
         """What the group committed, in the order of `partitions`."""
         request = FetchOffsets(self.group, tuple(partitions))
-        answer: Fetched = await self._site.node.coordinators.ask(self.group, request, COMMIT_SECONDS)
+        answer: Fetched = await self._ask(request)
         if answer.code is not Code.NONE:
             raise Refused(answer.code, f"the offsets of the group cannot be read: {answer.code.name}")
         return list(answer.offsets)
 
+    async def _ask(self, request: Request) -> Any:
+        return await patiently(self._site, lambda: self._site.node.coordinators.ask(self.group, request))
+
     async def end(self) -> None:
         """The instance is deleted, or nobody has used it for long."""
         await self.unsubscribe()
+        self._ended = True

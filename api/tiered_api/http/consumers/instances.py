@@ -4,10 +4,15 @@ nobody uses them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Mapping
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.metadata.groups.requests import Described, DescribeGroup
+from tiered.metadata.image import Image
+from tiered_api.http.consumers.asking import patiently
 from tiered_api.http.consumers.instance import Choices, Instance
 from tiered_api.http.consumers.membership import PREFIX, kept_in
 from tiered_api.http.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
@@ -31,7 +36,8 @@ class Instances:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._found: dict[Place, Instance] = {}
-        self._opening = asyncio.Lock()
+        self._opening: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+        self._counted: tuple[Image | None, Mapping[str, int]] = (None, {})
         self._sweeper: asyncio.Task[None] | None = None
         site.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").read(
             lambda: float(len(self._found))
@@ -39,7 +45,7 @@ class Instances:
 
     async def create(self, place: Place, choices: Choices) -> Instance:
         """A new consumer. HttpError 409 when there is one of that name in the group."""
-        async with self._opening:
+        async with self._alone(place):
             if place in self._found or await self._again(place) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {place.name!r} exists already in group {place.group!r}")
             return self._add(place, choices)
@@ -48,7 +54,7 @@ class Instances:
         """A consumer by its name; HttpError 404 when there is none."""
         instance = self._found.get(place)
         if instance is None:
-            async with self._opening:
+            async with self._alone(place):
                 instance = self._found.get(place) or await self._again(place)
         if instance is None:
             raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {place.name!r} in group {place.group!r}")
@@ -56,19 +62,31 @@ class Instances:
         return instance
 
     async def delete(self, place: Place) -> None:
-        instance = await self.find(place)
-        async with instance.turn:
-            self._found.pop(place, None)
-            await instance.end()
+        await self._end(place, await self.find(place))
 
     async def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        for instance in self._found.values():
+        for instance in list(self._found.values()):
             if instance.membership is not None:
                 await instance.membership.stop()
         self._found.clear()
+
+    def counts(self) -> Mapping[str, int]:
+        """The topics that there are with their partitions; the same object until that may have changed."""
+        image = self._site.node.image
+        if self._counted[0] is not image:
+            counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
+            self._counted = (image, self._counted[1] if counts == self._counted[1] else counts)
+        return self._counted[1]
+
+    def _alone(self, place: Place) -> asyncio.Lock:
+        """Who looks for an instance in its group asks the coordinator, which may take its time: others do not wait."""
+        lock = self._opening.get(place)
+        if lock is None:
+            lock = self._opening[place] = asyncio.Lock()
+        return lock
 
     def _add(self, place: Place, choices: Choices) -> Instance:
         if len(self._found) >= INSTANCES_MAX:
@@ -80,14 +98,20 @@ class Instances:
 
     async def _again(self, place: Place) -> Instance | None:
         """The consumer whose member the group knows still, from before a restart."""
-        group: Described = await self._site.node.coordinators.ask(place.group, DescribeGroup(place.group))
+        ask = self._site.node.coordinators.ask
+        group: Described = await patiently(self._site, lambda: ask(place.group, DescribeGroup(place.group)))
         for member in group.members if group.code is Code.NONE else ():
             found = Choices.found(kept_in(member.metadata)) if member.instance_id == PREFIX + place.name else None
             if found is not None:
                 instance = self._add(place, found[0])
-                instance.subscribe(found[1])
+                instance.join(found[1])
                 return instance
         return None
+
+    async def _end(self, place: Place, instance: Instance) -> None:
+        async with instance.use():
+            await instance.end()
+            self._found.pop(place, None)
 
     async def _sweep(self) -> None:
         """Ends what nobody used for long."""
@@ -96,8 +120,5 @@ class Instances:
             oldest = self._site.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
             for place, instance in list(self._found.items()):
                 if instance.used_ns < oldest and not instance.turn.locked():
-                    self._found.pop(place, None)
-                    try:
-                        await instance.end()
-                    except (Refused, HttpError):
-                        continue  # the group forgets the member by itself
+                    with contextlib.suppress(HttpError):  # somebody deleted it meanwhile
+                        await self._end(place, instance)

@@ -77,12 +77,13 @@ class Membership:
         session_ms: int,
         counts: Callable[[], Mapping[str, int]],
         revoked: Callable[[], Awaitable[None]],
+        member_id: str = "",
     ) -> None:
         self.wish = wish
         self.assigned: list[TopicPartition] | None = None
         self.failure: Refused | None = None
         self.settled = asyncio.Event()
-        self.member_id = ""
+        self.member_id = member_id
         self.generation = -1
         self.instance_id = PREFIX + name
         self._ask = ask
@@ -94,13 +95,16 @@ class Membership:
         self._counts = counts
         self._revoked = revoked
         self._seen: Mapping[str, int] = {}
-        self._is_leader = False
+        self._named: frozenset[str] = frozenset()
+        """What all members wish for, if this one shares it out."""
+        self._asked = bool(member_id)
         self._task = asyncio.create_task(self._run(), name=f"rest consumer {name}")
 
     async def leave(self) -> None:
         """Gives the place to the others."""
         await self.stop()
-        if self.member_id:
+        taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
+        if self._asked and not taken:  # one that joins has its id only with the answer, the coordinator has it already
             request = requests.LeaveGroup(self._group, (Leaver(self.member_id, self.instance_id, "instance deleted"),))
             with contextlib.suppress(Refused):
                 await self._ask(self._group, request, JOIN_SECONDS)
@@ -127,7 +131,8 @@ class Membership:
                 self.settled.set()
                 return
             self.settled.clear()
-            if self.assigned is not None:
+            held, self.assigned = self.assigned, None
+            if held is not None:
                 await self._revoked()
             if code not in (Code.REBALANCE_IN_PROGRESS, Code.MEMBER_ID_REQUIRED):
                 await self._clock.sleep(RETRY_SECONDS)
@@ -140,7 +145,7 @@ class Membership:
 
     async def _take_part(self) -> Code:
         """One generation: join, and be told what is whose."""
-        self._seen = dict(self._counts())
+        self._seen, self._asked = self._counts(), True
         metadata = subscription(self.wish.among(self._seen), self._kept)
         join = requests.JoinGroup(
             self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
@@ -151,10 +156,11 @@ class Membership:
         if joined.code is not Code.NONE:
             return joined.code
         self.generation = joined.generation
-        self._is_leader = joined.leader == joined.member_id
+        leads = joined.leader == joined.member_id
+        self._named = frozenset()
         sync = requests.SyncGroup(
             self._group, joined.generation, self.member_id, self.instance_id, joined.protocol_type, joined.protocol,
-            self._shares(joined) if self._is_leader and not joined.skip_assignment else (),
+            self._shares(joined) if leads and not joined.skip_assignment else (),
         )  # fmt: skip
         synced: Synced = await self._ask(self._group, sync, JOIN_SECONDS)
         if synced.code is Code.NONE:
@@ -163,14 +169,25 @@ class Membership:
 
     def _shares(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
         wishes = {member.member_id: read_topics(member.metadata) for member in joined.members}
-        named = {topic for topics in wishes.values() for topic in topics}
-        shares = by_range(wishes, {topic: count for topic, count in self._seen.items() if topic in named})
+        self._named = frozenset(topic for topics in wishes.values() for topic in topics)
+        shares = by_range(wishes, {topic: count for topic, count in self._seen.items() if topic in self._named})
         return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
 
     async def _beat(self) -> Code:
-        counts = self._counts()
-        if self.wish.among(counts) != self.wish.among(self._seen) or (self._is_leader and dict(counts) != self._seen):
+        if self._is_out_of_date():
             return Code.REBALANCE_IN_PROGRESS
         beat = requests.Heartbeat(self._group, self.generation, self.member_id, self.instance_id)
         answer: Beaten = await self._ask(self._group, beat, JOIN_SECONDS)
         return answer.code
+
+    def _is_out_of_date(self) -> bool:
+        """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
+        seen, now = self._seen, self._counts()
+        if now is seen:
+            return False
+        if self.wish.among(now) != self.wish.among(seen):
+            return True
+        if any(now.get(topic) != seen.get(topic) for topic in self._named):
+            return True
+        self._seen = now
+        return False

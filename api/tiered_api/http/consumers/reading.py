@@ -6,12 +6,17 @@ import asyncio
 import contextlib
 from typing import Any
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.http.consumers.instance import Instance
+from tiered.replication.replica import Replica
+from tiered_api.http.consumers.instance import Instance, Spot
+from tiered_api.http.errors import HttpError
 from tiered_api.http.reads import bytes_of, effort, memory
 from tiered_api.http.render import rows_v2
 from tiered_api.http.request import Request
+
+LOOK_SECONDS = 1.0
+"""A place in the group may change while nothing is written."""
 
 Row = dict[str, Any]
 
@@ -21,60 +26,113 @@ async def read(request: Request, instance: Instance, max_bytes: int, timeout_ms:
     clock = request.site.clock
     ends_ns = clock.mono_ns() + timeout_ms * 1_000_000
     if instance.choices.auto_commit:
-        await instance.commit_read(instance.membership)
-    rows: list[Row] = []
-    size = 0
+        await instance.commit_if_it_may()
     while True:
         partitions = await instance.partitions((ends_ns - clock.mono_ns()) / 1e9)
-        seen: dict[TopicPartition, int] = {}
-        for at in partitions:
-            if size < max_bytes:
-                seen[at] = instance.replica(at).high_watermark
-                some, count = await _read_one(request, instance, at, max_bytes - size)
-                rows += some
-                size += count
-        left = (ends_ns - clock.mono_ns()) / 1e9
-        if size >= max(instance.choices.min_bytes, 1) or left <= 0 or request.site.closing:
-            return rows
-        await _until_more(request, instance, seen, left)
+        reading = Reading(request, instance, max_bytes)
+        while await reading.turn_about(partitions):
+            left = (ends_ns - clock.mono_ns()) / 1e9
+            if reading.is_enough or left <= 0 or request.site.closing:
+                instance.has_read(reading.ahead, reading.last)
+                request.site.read.inc(len(reading.rows))
+                return reading.rows
+            await reading.until_more(left)
 
 
-async def _read_one(request: Request, instance: Instance, at: TopicPartition, room: int) -> tuple[list[Row], int]:
-    """What one partition has now, and how many bytes of it were taken."""
-    position = await instance.position(at)
-    if position is None:
-        return [], 0
-    try:
-        fetched = await instance.replica(at).read(position, room)
-    except Refused as refused:
-        if refused.code is not Code.OFFSET_OUT_OF_RANGE:
-            raise
-        instance.out_of_range(at)
-        return [], 0
-    if not fetched.size:
-        return [], 0
-    data = bytes_of(fetched)
-    await request.hold(memory(data))
-    form = instance.choices.format
-    rows, following = await request.site.work(effort(data), rows_v2, data, position, room, form, *at)
-    instance.has_read(at, following)
-    request.site.read.inc(len(rows))
-    return rows, len(data)
+class Reading:
+    """What one request has gathered. It counts as read, all of it at once, only when it is given out: a partition that
+    cannot be read, or a caller that goes away, loses nothing of the others."""
+
+    def __init__(self, request: Request, instance: Instance, max_bytes: int) -> None:
+        self.rows: list[Row] = []
+        self.ahead: dict[TopicPartition, Spot] = {}
+        self.last: TopicPartition | None = None
+        self._request = request
+        self._instance = instance
+        self._place = instance.place
+        self._room = max_bytes
+        self._size = 0
+        self._is_cut = False
+        self._moved = False
+        self._seen: list[tuple[Replica, int]] = []
+
+    @property
+    def is_enough(self) -> bool:
+        return self._is_cut or self._room <= 0 or self._size >= max(self._instance.choices.min_bytes, 1)
+
+    async def turn_about(self, partitions: list[TopicPartition]) -> bool:
+        """What each partition has now, beginning behind the one that gave last. False when another place in the group
+        came meanwhile: then nothing of it counts.
+
+        A partition that cannot be read is told of by the read in which it comes first; the next one goes on behind it.
+        """
+        self._moved = False
+        self._seen.clear()
+        for at in self._instance.in_turn(partitions):
+            if self._room <= 0:
+                break
+            try:
+                await self._read(at)
+            except (Refused, HttpError, Unavailable, Corrupt) as error:
+                if self._instance.place == self._place and not _will_pass(error):
+                    if not self.rows:
+                        self._instance.pass_over(at)
+                        raise
+                    self._is_cut = True
+                    break
+            if self._instance.place != self._place:
+                return False
+        return self._instance.place == self._place
+
+    async def _read(self, at: TopicPartition) -> None:
+        request, instance = self._request, self._instance
+        replica = instance.replica(at)
+        self._seen.append((replica, replica.high_watermark))
+        spot = self.ahead.get(at)
+        position = spot.offset if spot is not None else await instance.position(at, replica)
+        if position is None:
+            return
+        try:
+            fetched = await replica.read(position, self._room)
+        except Refused as refused:
+            if refused.code is not Code.OFFSET_OUT_OF_RANGE:
+                raise
+            if instance.place == self._place:
+                instance.out_of_range(at, replica)
+                self._moved = True
+            return
+        if not fetched.size:
+            return
+        data = bytes_of(fetched)
+        await request.hold(memory(data))
+        form = instance.choices.format
+        rows, following = await request.site.work(effort(data), rows_v2, data, position, self._room, form, *at)
+        self.rows += rows
+        self.ahead[at] = Spot(replica.topic_id, following)
+        self.last, self._moved = at, True
+        self._size += len(data)
+        self._room -= len(data)
+
+    # -- between turns ------------------------------------------------------------------------------------------------
+
+    async def until_more(self, seconds: float) -> None:
+        """Returns when a partition has more than was seen, it may be time for another place, or no time is left."""
+        if self._moved:
+            return
+        more = asyncio.Event()
+        parked: list[tuple[Replica, int]] = []
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with self._request.site.patience(min(seconds, LOOK_SECONDS)):
+                    for replica, high_watermark in self._seen:
+                        with contextlib.suppress(Refused):
+                            parked.append((replica, replica.park(more.set, high_watermark + 1)))
+                    await more.wait()
+        finally:
+            for replica, number in parked:
+                replica.leave(number)
 
 
-async def _until_more(request: Request, instance: Instance, seen: dict[TopicPartition, int], seconds: float) -> None:
-    """Returns when one of these partitions has more than was seen, another place in the group, or no time is left."""
-    more = asyncio.Event()
-    replicas = [(instance.replica(at), high_watermark) for at, high_watermark in seen.items()]
-    parked = [(replica, replica.park(more.set, high_watermark + 1)) for replica, high_watermark in replicas]
-    try:
-        with contextlib.suppress(TimeoutError):
-            async with request.site.patience(min(seconds, LOOK_SECONDS)):
-                await more.wait()
-    finally:
-        for replica, number in parked:
-            replica.leave(number)
-
-
-LOOK_SECONDS = 1.0
-"""A place in the group may change while nothing is written."""
+def _will_pass(error: Exception) -> bool:
+    """Of a topic that was deleted, or is led elsewhere: the place in the group, or what the user chose, will change."""
+    return isinstance(error, Refused) and (error.code is Code.UNKNOWN_TOPIC_OR_PARTITION or error.code.retriable)

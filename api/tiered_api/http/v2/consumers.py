@@ -21,6 +21,7 @@ from tiered.metadata.groups.requests import NO_OFFSET, Commit
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
+from tiered_api.http.consumers import patterns
 from tiered_api.http.consumers.instance import METADATA_BYTES, Choices, Instance
 from tiered_api.http.consumers.instances import Place
 from tiered_api.http.consumers.membership import Wish
@@ -34,7 +35,7 @@ BODY_TYPES = (media.V2, media.JSON, media.V2_JSON, media.V2_BINARY)
 NAME_CHARACTERS = 249
 OTHER_NAMES = {"id": "name", "responseMinBytes": "fetch.min.bytes", "requestWaitMs": "consumer.request.timeout.ms"}
 TIMEOUT_MS_MAX = 30_000
-LONG_MAX = (1 << 63) - 1
+OFFSET_MAX = (1 << 63) - 2
 
 
 # -- who is asked -----------------------------------------------------------------------------------------------------
@@ -126,8 +127,8 @@ async def subscribe(request: Request) -> web.StreamResponse:
     topics, pattern = body.get("topics"), body.get("topic_pattern")
     if (topics is None) == (pattern is None):
         raise HttpError(422, "either topics or topic_pattern has to be given")
-    async with instance.turn:
-        instance.subscribe(_wish(topics, pattern))
+    async with instance.use():
+        await instance.subscribe(_wish(topics, pattern))
     return _done()
 
 
@@ -136,10 +137,12 @@ def _wish(topics: Any, pattern: Any) -> Wish:
         if not isinstance(topics, list) or not topics or not all(isinstance(topic, str) for topic in topics):
             raise HttpError(422, "topics has to be a list of names")
         return Wish(tuple(dict.fromkeys(topics)))
+    if not isinstance(pattern, str) or not pattern:
+        raise HttpError(422, "topic_pattern has to be a regular expression")
     try:
-        re.compile(pattern)
-    except (re.error, TypeError):
-        raise HttpError(422, "topic_pattern has to be a regular expression") from None
+        patterns.check(pattern)
+    except ValueError as error:
+        raise HttpError(422, f"topic_pattern is not taken: {error}") from None
     return Wish(pattern=pattern)
 
 
@@ -154,7 +157,7 @@ async def get_subscription(request: Request) -> web.StreamResponse:
 async def unsubscribe(request: Request) -> web.StreamResponse:
     """Leaves the group; the consumer stays."""
     instance = await _instance(request)
-    async with instance.turn:
+    async with instance.use():
         await instance.unsubscribe()
     return _done()
 
@@ -163,7 +166,7 @@ async def assign(request: Request) -> web.StreamResponse:
     """Reads these partitions, whatever others of the group read."""
     instance, body = await _instance(request), await _body(request)
     partitions = [_known(request, at) for at, _ in _rows(body, "partitions")]
-    async with instance.turn:
+    async with instance.use():
         instance.assign(partitions)
     return _done()
 
@@ -183,7 +186,7 @@ async def read_consumer(request: Request) -> web.StreamResponse:
         raise HttpError(FORMAT_DIFFERS, f"this consumer gives {kind}: Accept has to take that")
     limits = request.site.limits
     timeout_ms = request.integer("timeout", instance.choices.timeout_ms, 0, instance.choices.timeout_ms)
-    async with instance.turn:
+    async with instance.use():
         max_bytes = request.integer("max_bytes", limits.json_bytes, 1, limits.json_bytes)
         rows = await read(request, instance, max_bytes, timeout_ms)
     answer = as_json(rows, kind=kind)
@@ -194,12 +197,13 @@ async def read_consumer(request: Request) -> web.StreamResponse:
 
 
 async def commit(request: Request) -> web.StreamResponse:
-    """Commits the offsets that are named, or all that was read."""
+    """Commits all that was read, or the offsets that are named: those of the last records that were dealt with."""
     instance, body = await _instance(request), await _body(request)
-    async with instance.turn:
+    async with instance.use():
         if "offsets" in body:
             offsets = [
-                Commit(*at, _offset(row, "offset"), metadata=_metadata(row)) for at, row in _rows(body, "offsets")
+                Commit(*_known(request, at), _offset(row, "offset") + 1, metadata=_metadata(row))
+                for at, row in _rows(body, "offsets")
             ]
             await instance.commit(offsets)
         else:
@@ -228,7 +232,7 @@ async def seek(request: Request) -> web.StreamResponse:
     instance, body = await _instance(request), await _body(request)
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
-    async with instance.turn:
+    async with instance.use():
         targets = [(at, _offset(row, "offset")) for at, row in _rows(body, "offsets")] if "offsets" in body else []
         for at, row in _rows(body, "timestamps") if "timestamps" in body else []:
             instance.own(at)
@@ -253,7 +257,7 @@ async def seek_to_end(request: Request) -> web.StreamResponse:
 
 async def _seek_to(request: Request, where: Callable[[Instance, TopicPartition], int]) -> web.StreamResponse:
     instance, body = await _instance(request), await _body(request)
-    async with instance.turn:
+    async with instance.use():
         partitions = [at for at, _ in _rows(body, "partitions")]
         for at in partitions:
             instance.own(at)
@@ -289,7 +293,7 @@ def _known(request: Request, at: TopicPartition) -> TopicPartition:
 
 def _offset(row: Mapping[str, Any], name: str) -> int:
     offset = row.get(name)
-    if type(offset) is not int or not 0 <= offset <= LONG_MAX:
+    if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
         raise HttpError(422, f"{name} has to be a non-negative integer")
     return offset
 

@@ -10,7 +10,9 @@ from aiohttp import web
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.groups.requests import Described, DescribedMember, DescribeGroup, Fetched, FetchOffsets
+from tiered.metadata.groups.requests import Request as Question
 from tiered_api.http.answers import as_json
+from tiered_api.http.consumers.asking import patiently
 from tiered_api.http.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.request import Request
 from tiered_api.http.v3.shapes import Shape, cluster, head, link, listing, related
@@ -33,11 +35,15 @@ class Lag(NamedTuple):
         return max(self.end - self.current, 0)
 
 
+async def _ask(request: Request, group: str, question: Question) -> Any:
+    return await patiently(request.site, lambda: request.site.node.coordinators.ask(group, question))
+
+
 async def _group(request: Request) -> Described:
     """The group that the path names; HttpError 404 when there is none."""
     cluster(request)
     name = request.args["group"]
-    found: Described = await request.site.node.coordinators.ask(name, DescribeGroup(name))
+    found: Described = await _ask(request, name, DescribeGroup(name))
     if found.code is not Code.NONE:
         raise HttpError(GROUP_NOT_FOUND, f"consumer group {name[:249]!r} not found")
     return found
@@ -54,7 +60,7 @@ async def _lags(request: Request, group: Described) -> list[Lag]:
     """One for each offset that the group committed, in order. A partition that is led elsewhere or gone is left out."""
     node = request.site.node
     owners = {at: member for member in group.members for at in read_assignment(member.assignment)}
-    fetched: Fetched = await node.coordinators.ask(group.group, FetchOffsets(group.group, None))
+    fetched: Fetched = await _ask(request, group.group, FetchOffsets(group.group, None))
     lags = []
     for row in fetched.offsets:
         at = TopicPartition(row.topic, row.partition)
@@ -141,8 +147,8 @@ async def list_consumer_groups(request: Request) -> web.StreamResponse:
     cluster(request)
     coordinators = request.site.node.coordinators
     shapes = []
-    for each in sorted(await coordinators.list()):
-        found: Described = await coordinators.ask(each.group, DescribeGroup(each.group))
+    for each in sorted(await patiently(request.site, coordinators.list)):
+        found: Described = await _ask(request, each.group, DescribeGroup(each.group))
         if found.code is Code.NONE:
             shapes.append(group_shape(request, found))
     return as_json(listing(request, "KafkaConsumerGroup", shapes))
