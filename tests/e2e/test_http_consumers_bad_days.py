@@ -164,6 +164,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
         await until(lambda: bool(where.node.replica("t", 0)._parked))  # it has read the record and wants more
         await instance._revoked()
+        assert (await one.ask("GET", "/offsets", parts(("t", 0)))).json == {"offsets": []}, "nobody has it yet"
         await where.produce("t", f'"{"x" * 100_000}"')
         rows = (await waiting).json
         assert [row["offset"] for row in rows] == [0, 1], "both of the place that it has now, none twice"
