@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 ASK_SECONDS = 30.0
+CREATE_SECONDS = 5.0
+"""How long a caller waits for `__consumer_offsets` to be made, those before it included; then it asks again."""
 IMAGE_SECONDS = 60.0
 """Between two images of one partition, and what is lost at most of the groups when every disk is."""
 RETRY_SECONDS = (0.5, 30.0)
@@ -144,17 +146,23 @@ class Coordinators:
         """`__consumer_offsets` is there, and led. `Refused(COORDINATOR_NOT_AVAILABLE)` when it cannot be made."""
         if OFFSETS_TOPIC in self._node.image.topics and not self._creating.locked():
             return
-        async with self._creating:
-            if OFFSETS_TOPIC in self._node.image.topics:
-                return
-            settings, image = self._node.settings, self._node.image
-            # A first broker alone makes what it can; Kafka would refuse until there are enough.
-            copies = min(settings.offsets_topic_replication_factor, sum(each.alive for each in image.brokers.values()))
-            try:
-                await self._node.submit(CreateTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, copies))
-            except Refused as refused:
-                # That it exists already means: who asked for it went away, and it is not committed yet.
-                raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {refused.why}") from None
+        try:
+            async with asyncio.timeout(CREATE_SECONDS), self._creating:
+                if OFFSETS_TOPIC not in self._node.image.topics:
+                    await self._create_topic()
+        except TimeoutError:
+            why = f"{OFFSETS_TOPIC} was not made within {CREATE_SECONDS:g} s"
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, why) from None
+
+    async def _create_topic(self) -> None:
+        settings, image = self._node.settings, self._node.image
+        # A first broker alone makes what it can; Kafka would refuse until there are enough.
+        copies = min(settings.offsets_topic_replication_factor, sum(each.alive for each in image.brokers.values()))
+        try:
+            await self._node.submit(CreateTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, copies))
+        except Refused as refused:
+            # That it exists already means: who asked for it went away, and it is not committed yet.
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {refused.why}") from None
 
     def troubles(self) -> dict[str, str]:
         """Partitions whose groups cannot be served, with the reason."""

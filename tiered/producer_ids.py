@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tiered.errors import Code, Refused
 from tiered.metadata.requests import AllocateProducerIds
+
+BLOCK_SECONDS = 5.0
+"""How long a producer waits for an id, those before it included; then it asks again."""
 
 
 class ProducerIds:
@@ -21,9 +25,12 @@ class ProducerIds:
 
     async def next(self) -> int:
         """An id that no producer has had. `Refused` when the controller gives no block."""
-        async with self._asking:
-            if self._next == self._end:
-                block = await self._submit(AllocateProducerIds(self._node_id))
-                self._next, self._end = block.first, block.first + block.count
-            self._next += 1
-            return self._next - 1
+        try:
+            async with asyncio.timeout(BLOCK_SECONDS), self._asking:
+                if self._next == self._end:
+                    block = await self._submit(AllocateProducerIds(self._node_id))
+                    self._next, self._end = block.first, block.first + block.count
+                self._next += 1
+                return self._next - 1
+        except TimeoutError:
+            raise Refused(Code.REQUEST_TIMED_OUT, f"no block of producer ids within {BLOCK_SECONDS:g} s") from None

@@ -8,6 +8,9 @@ ends the client's attempt instead of one that it repeats.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tiered.coordinators import partition_of
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -26,8 +29,13 @@ _NOBODY = (-1, "", -1)
 async def handle(site: Site, call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
     """One answer for each key."""
     request = call.request
-    keys = request.coordinator_keys if call.version >= MANY else [request.key]
-    found = [await _find(site, key, request.key_type, call.listener) for key in keys[:KEYS_MAX]]
+    keys = (request.coordinator_keys if call.version >= MANY else [request.key])[:KEYS_MAX]
+    failed = await _not_served(site, request.key_type)
+    if failed is None:
+        places = _places(site.node.image, call.listener)
+        found = [_find(key, places) for key in keys]
+    else:
+        found = [_failed(key, *failed) for key in keys]
     if call.version >= MANY:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
@@ -37,35 +45,33 @@ async def handle(site: Site, call: Call[FindCoordinatorRequest]) -> FindCoordina
     )
 
 
-async def _find(site: Site, key: str, key_type: int, listener: str) -> Coordinator:
-    if key_type != GROUP:
-        return _failed(key, *_not_served(key_type))
-    try:
-        partition = await site.node.coordinators.partition_for(key)
-    except Refused as refused:
-        return _failed(key, coordinator_code(refused), refused.why)
-    node_id, host, port = _leader(site.node.image, partition, listener)
-    if node_id < 0:
-        return _failed(key, Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} has no leader")
-    return Coordinator(key=key, node_id=node_id, host=host, port=port)
-
-
-def _not_served(key_type: int) -> tuple[Code, str]:
+async def _not_served(site: Site, key_type: int) -> tuple[Code, str] | None:
+    """Why no key of this type has a coordinator, if none has. Asked once for all keys: it may take its time."""
     if key_type == TRANSACTION:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served by this broker"
     if key_type == SHARE:
         return Code.INVALID_REQUEST, "share groups are not served by this broker"
-    return Code.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
+    if key_type != GROUP:
+        return Code.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
+    try:
+        await site.node.coordinators.ensure_topic()
+    except Refused as refused:
+        return coordinator_code(refused), refused.why
+    return None
 
 
-def _leader(image: Image, partition: int, listener: str) -> tuple[int, str, int]:
-    """Who leads it, and the address that clients of this listener are told."""
-    topic = image.topics.get(OFFSETS_TOPIC)
-    if topic is None:
-        return _NOBODY
-    leader = topic.partitions[partition].leader
-    places = {broker.node_id: (broker.node_id, host, port) for broker, host, port in serving(image, listener)}
-    return places.get(leader, _NOBODY)
+def _places(image: Image, listener: str) -> list[tuple[int, str, int]]:
+    """Who leads each partition of groups, and the address that clients of this listener are told."""
+    brokers = {broker.node_id: (broker.node_id, host, port) for broker, host, port in serving(image, listener)}
+    return [brokers.get(partition.leader, _NOBODY) for partition in image.topics[OFFSETS_TOPIC].partitions]
+
+
+def _find(key: str, places: Sequence[tuple[int, str, int]]) -> Coordinator:
+    partition = partition_of(key, len(places))
+    node_id, host, port = places[partition]
+    if node_id < 0:
+        return _failed(key, Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} has no leader")
+    return Coordinator(key=key, node_id=node_id, host=host, port=port)
 
 
 def _failed(key: str, code: Code, why: str) -> Coordinator:

@@ -3,7 +3,8 @@
 An empty list stands for all topics in v0; from v1 on null does, and an empty one asks for none. v4+ says whether a
 topic that is not there may be created, v7+ has leader epochs, v8+ what may be done (KIP-430), v10+ topic ids (KIP-516;
 asking by id from v12 on), v13 an error for the whole answer. A topic that is created here is answered with its leaders:
-Kafka answers that it is unknown, and creates it behind that answer.
+Kafka answers that it is unknown, and creates it behind that answer. So do we where that takes long: other requests wait
+behind this one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tiered_api.kafka.topic_fragments import fragment, joined
 BY_ID = 12
 CREATED_AT_ONCE = 1_000
 """Topics that one question may create; who asks for more asks again."""
+CREATE_SECONDS = 5.0
+"""How long a question waits for that. While the bucket is known to be away it does not."""
 BETWEEN_YIELDS = 500
 """Topics that are encoded before others get their turn."""
 
@@ -102,6 +105,6 @@ async def _create(site: Site, request: MetadataRequest) -> None:
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
     missing = missing[: max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // site.node.settings.num_partitions))]
-    if missing:
+    if missing and site.node.store.outage is None:
         with suppress(Refused):
-            await site.node.submit(CreateTopics(tuple(map(CreateTopic, missing))))
+            await site.node.submit(CreateTopics(tuple(map(CreateTopic, missing))), CREATE_SECONDS)

@@ -3,10 +3,12 @@
 v2+ asks for everything with null and has an error for the whole, v5+ tells the leader epoch (KIP-320), v7+ may ask not
 to be told what a transaction is about to change (KIP-447; there is none here), v8+ asks for many groups (KIP-709), v9+
 says as which member (KIP-848), v10+ names topics by their ids. What was never committed is offset -1, and no error.
+What is asked for again is answered once: an answer is thousands of times as long as its question.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from tiered.errors import Code
@@ -28,13 +30,15 @@ from tiered_api.kafka.messages.offset_fetch import (
 from tiered_api.kafka.site import Call, Site
 
 WHOLE_ERROR, MANY, BY_ID = 2, 8, 10
+BETWEEN_YIELDS = 1_000
+"""Offsets and groups that are looked up before others get their turn."""
 
 
 async def handle(site: Site, call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
     """What each group committed."""
     request = call.request
     if call.version >= MANY:
-        return OffsetFetchResponse(groups=[await _group(site, group, call.version) for group in request.groups])
+        return OffsetFetchResponse(groups=await _groups(site, request.groups, call.version))
     topics = None
     if request.topics is not None:
         topics = [
@@ -42,6 +46,21 @@ async def handle(site: Site, call: Call[OffsetFetchRequest]) -> OffsetFetchRespo
         ]
     only = await _group(site, OffsetFetchRequestGroup(request.group_id, topics=topics), call.version)
     return _alone(only, topics or [], call.version)
+
+
+async def _groups(site: Site, asked: Iterable[OffsetFetchRequestGroup], version: int) -> list[OffsetFetchResponseGroup]:
+    once: dict[tuple[str, bool], OffsetFetchRequestGroup] = {}
+    for group in asked:
+        once.setdefault((group.group_id, group.topics is None), group)
+    found: list[OffsetFetchResponseGroup] = []
+    looked_up = 0
+    for group in once.values():
+        found.append(await _group(site, group, version))
+        looked_up += 1 + sum(len(topic.partitions) for topic in found[-1].topics)
+        if looked_up >= BETWEEN_YIELDS:
+            looked_up = 0
+            await asyncio.sleep(0)
+    return found
 
 
 async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
@@ -52,7 +71,7 @@ async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> Of
         if isinstance(reply, Code) or reply.code is not Code.NONE:
             return _refused(asked, reply if isinstance(reply, Code) else reply.code)
         return OffsetFetchResponseGroup(asked.group_id, _everything(reply.offsets, image, version))
-    named = [(each, _name(image, each, version)) for each in asked.topics]
+    named = [(each, _name(image, each, version)) for each in _once(asked.topics)]
     wanted = tuple((name, p) for each, name in named if name is not None for p in each.partition_indexes)
     ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= BY_ID else ()
     fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids)
@@ -67,6 +86,13 @@ async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> Of
             partitions = [_row(next(rows)) for _ in each.partition_indexes]
         topics.append(OffsetFetchResponseTopics(each.name, each.topic_id, partitions))
     return OffsetFetchResponseGroup(asked.group_id, topics)
+
+
+def _once(asked: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+    wanted: dict[tuple[str, str], dict[int, None]] = {}
+    for topic in asked:
+        wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    return [OffsetFetchRequestTopics(*place, list(partitions)) for place, partitions in wanted.items()]
 
 
 def _name(image: Image, asked: OffsetFetchRequestTopics, version: int) -> str | None:

@@ -1,0 +1,101 @@
+"""A metadata log that is away: what needs it is answered soon, with an error that clients repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.group_calls import QUICK
+from tests.e2e.kafka_site import PATIENCE, KafkaSite, kafka_site, until
+from tiered import coordinators, producer_ids
+from tiered.cold.faulty import Faults, faulty
+from tiered.errors import Code
+from tiered.ports import World
+from tiered_api.kafka.handlers import metadata
+from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+CALLERS = 8
+SECONDS = 0.3
+
+Story = Callable[[KafkaSite, Faults], Awaitable[None]]
+
+
+def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
+    """Tells `story` to a broker whose patience is short."""
+    monkeypatch.setattr(coordinators, "CREATE_SECONDS", SECONDS)
+    monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", SECONDS)
+    monkeypatch.setattr(metadata, "CREATE_SECONDS", SECONDS)
+    faults = Faults(reply_seconds=SECONDS / 10)
+
+    def ports(world: World) -> World:
+        return replace(world, store=faulty(world.store, faults, world.clock))
+
+    async def whole() -> None:
+        async with asyncio.timeout(PATIENCE), kafka_site(directory, ports, **QUICK) as site:
+            try:
+                await story(site, faults)
+            finally:
+                faults.outage = False
+
+    asyncio.run(whole())
+
+
+def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: KafkaSite, faults: Faults) -> None:
+        faults.outage = True
+        clients = [await site.client() for _ in range(CALLERS)]
+        begun = time.monotonic()
+        answers = await asyncio.gather(
+            *(client.ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse) for client in clients)
+        )
+        assert {each.error_code for each in answers} == {Code.COORDINATOR_LOAD_IN_PROGRESS.number}
+        assert time.monotonic() - begun < CALLERS * SECONDS / 2
+        faults.outage = False
+        monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", PATIENCE)
+        answer = await clients[0].ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse)
+        assert answer.error_code == 0
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(site: KafkaSite, faults: Faults) -> None:
+        faults.outage = True
+        clients = [await site.client() for _ in range(CALLERS)]
+        request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(CALLERS)])
+        begun = time.monotonic()
+        answers = await asyncio.gather(*(client.ask(request, 4, FindCoordinatorResponse) for client in clients))
+        codes = [each.error_code for answer in answers for each in answer.coordinators]
+        assert codes == [Code.COORDINATOR_NOT_AVAILABLE.number] * CALLERS**2
+        assert time.monotonic() - begun < CALLERS * SECONDS / 2
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_a_topic_that_cannot_be_created_now_is_unknown_and_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(site: KafkaSite, faults: Faults) -> None:
+        faults.outage = True
+        client = await site.client()
+        for _ in range(2):
+            request = MetadataRequest([MetadataRequestTopic(name="new")], True)
+            answer = await client.ask(request, 12, MetadataResponse)
+            assert answer.topics[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION.number
+        assert site.node.store.outage is not None
+        monkeypatch.setattr(metadata, "CREATE_SECONDS", 10 * PATIENCE)
+        await client.ask(MetadataRequest([MetadataRequestTopic(name="newer")], True), 12, MetadataResponse)
+        faults.outage = False
+        await until(lambda: "new" in site.node.image.topics)
+        assert "newer" not in site.node.image.topics, "it was not even begun"
+
+    run(tmp_path, monkeypatch, story)

@@ -1,0 +1,51 @@
+"""Questions about groups whose answers would be thousands of times as long as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.group_calls import QUICK, commit, join, sync
+from tests.e2e.kafka_site import KafkaSite, run
+from tiered_api.kafka.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tiered_api.kafka.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+TIMES = 20_000
+
+
+def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        client = await site.client()
+        await client.ask(commit("g", 7), 8, OffsetCommitResponse)
+        everything = [OffsetFetchRequestGroup("g", topics=None)] * TIMES
+        many = await client.ask(OffsetFetchRequest(groups=everything), 9, OffsetFetchResponse)
+        assert [len(group.topics) for group in many.groups] == [1]
+
+        partitions = [OffsetFetchRequestTopics("t", partition_indexes=[0] * TIMES)]
+        one = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=partitions)])
+        (group,) = (await client.ask(one, 9, OffsetFetchResponse)).groups
+        assert [each.committed_offset for each in group.topics[0].partitions] == [7]
+
+        topics = [OffsetFetchRequestTopic("t", [0])] * TIMES
+        older = await client.ask(OffsetFetchRequest(group_id="g", topics=topics), 7, OffsetFetchResponse)
+        assert [len(topic.partitions) for topic in older.topics] == [1]
+
+    run(tmp_path, story, **QUICK)
+
+
+def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        await sync(client, "g", await join(client, "g"))
+        request = DescribeGroupsRequest(groups=["g"] * TIMES + ["h"])
+        answer = await client.ask(request, 5, DescribeGroupsResponse)
+        assert [(group.group_id, len(group.members)) for group in answer.groups] == [("g", 1), ("h", 0)]
+
+    run(tmp_path, story, **QUICK)
