@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
+import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.serving import Served, tiered
+from tests.e2e.serving import COMMAND, Served, tiered
 
 HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "tqdm", "uuid6", "flask")
 
@@ -82,6 +85,35 @@ def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
         second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", taken)
         assert second.returncode == 2
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {taken}: Address already in use"
+
+
+@pytest.mark.parametrize("listeners", ["A://{taken}", "A://127.0.0.1:0,B://{taken}"])
+def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, listeners: str) -> None:
+    with Served(tmp_path / "one") as broker:
+        chosen = f"listeners={listeners.format(taken=broker.kafka)}"
+        second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
+        assert second.returncode == 2
+        assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {broker.kafka}: Address already in use"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_start_that_takes_long_is_given_up_when_told_to_stop(tmp_path: Path, how: signal.Signals) -> None:
+    """Where the last life of the broker answered, somebody takes the question now and says nothing."""
+    with Served(tmp_path / "data") as broker:
+        broker.stop(signal.SIGKILL)
+    address = urlsplit(broker.url)
+    with socket.create_server((str(address.hostname), address.port or 0)) as silent:
+        command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", ""]
+        starting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        silent.settimeout(30)
+        asked, _ = silent.accept()
+        with asked:
+            starting.send_signal(how)
+            out, err = starting.communicate(timeout=30)
+    assert (starting.returncode, out) == (0, ""), err
+    assert err.splitlines()[-1].endswith("told to stop before it served")
+    with Served(tmp_path / "data") as broker:
+        assert broker.ask("GET", "/healthz")[0] == 200
 
 
 def test_a_host_that_cannot_be_found_is_said_in_the_words_of_the_resolver(tmp_path: Path) -> None:

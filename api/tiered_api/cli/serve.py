@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from tiered.config import Settings, address
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.local_disk import LocalDisk, LockFile
 from tiered.metrics import Metrics
 from tiered.node import Node
@@ -96,7 +96,10 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
             why = error.strerror or str(error)
         raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
     try:
-        kafka = await serve_kafka(node)
+        try:
+            kafka = await serve_kafka(node)
+        except Unavailable as error:  # as with HTTP: to try again would not help
+            raise Refused(Code.INVALID_CONFIG, str(error)) from None
         try:
             bound = tuple(kafka.addresses.values())
             for each in bound:
@@ -114,17 +117,31 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
 async def _until_stopped(chosen: Settings) -> Exit:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
+
+    def tell() -> None:
+        """A start may take minutes (long recoveries, a slow bucket): it is given up. A stop goes on to its end."""
+        if starting is not None and not told.is_set():
+            starting.cancel()
+        told.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    async with broker(chosen) as running, asyncio.TaskGroup() as group:
-        _keep_what_stays()
-        warn_of_store(running.node.world.store.url)
-        print(ready_line(running), flush=True)
-        ends = [group.create_task(event.wait()) for event in (told, running.node.ended)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for each in ends:
-            each.cancel()
-        log.info("stopping")
+        loop.add_signal_handler(number, tell)
+    try:
+        async with broker(chosen) as running, asyncio.TaskGroup() as group:
+            starting = None
+            _keep_what_stays()
+            warn_of_store(running.node.world.store.url)
+            print(ready_line(running), flush=True)
+            ends = [group.create_task(event.wait()) for event in (told, running.node.ended)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for each in ends:
+                each.cancel()
+            log.info("stopping")
+    except asyncio.CancelledError:
+        if starting is None:
+            raise
+        log.info("told to stop before it served")
     return Exit.OK if told.is_set() else Exit.FAILED
 
 
