@@ -21,7 +21,7 @@ from tiered.records.model import (
     Codec,
     Walked,
 )
-from tiered.records.native import walk
+from tiered.records.native import fit, walk
 
 _UNFIT = APPEND_TIME | CONTROL
 _NO_TIMESTAMP = -1
@@ -46,6 +46,8 @@ def admit(
     """
     if len(data) < HEADER_BYTES:
         raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
+    if not deep and (usual := _usual(data, next_offset, leader_epoch, config, now_ms)) is not None:
+        return (usual,)
     stamp(data, 0, next_offset, leader_epoch)
     walked = walk(data, records=True)
     if walked.why:
@@ -78,6 +80,18 @@ def restamp(data: bytearray | memoryview, next_offset: int, leader_epoch: int) -
         stamp(data, batch.at, offset, leader_epoch)
         offset += batch.last_offset - batch.base_offset + 1
     return walk(data, check_crc=False).batches
+
+
+def _usual(
+    data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int
+) -> Walked | None:
+    """The one batch of most requests, seen in a single look; None where there is more to say."""
+    if config.message_timestamp_type != "CreateTime":
+        return None
+    batch = fit(data, next_offset, leader_epoch, config.max_message_bytes)
+    if batch is not None:
+        _check_times(batch, config, now_ms)
+    return batch
 
 
 def _check_shape(batch: Walked, config: TopicConfig) -> None:

@@ -263,6 +263,8 @@ class DiskLog:
         if len(data) > config.segment_bytes:
             raise Refused(Code.RECORD_LIST_TOO_LARGE, f"{len(data)} bytes, segment.bytes is {config.segment_bytes}")
         try:
+            if len(batches) == 1 and tail.write_usual(data, batches[0], config):
+                return
             tail.write(data, batches, config, now_ms)
         except Unavailable as error:
             raise self._storage_error(error) from None

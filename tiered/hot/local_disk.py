@@ -43,7 +43,8 @@ class LocalDisk:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="tiered-sync")
-        self._failed = ""
+        self.failed = ""
+        """Why nothing is written any more; empty while it is."""
         try:
             os.makedirs(self.root, exist_ok=True)
         except OSError as error:
@@ -126,16 +127,16 @@ class LocalDisk:
         return f"{self.root}/{path}"
 
     def must_write(self) -> None:
-        if self._failed:
-            raise Unavailable(self._failed, final=True)
+        if self.failed:
+            raise Unavailable(self.failed, final=True)
 
     def failure(self, verb: str, path: str, error: OSError, *, read_only: bool = False) -> Unavailable:
         """What the caller shall see. A drive or file system that gave up ends the directory; a full disk, a missing
         file or too many open ones do not."""
         why = f"{verb} failed path={path} error={error.strerror}"
         if error.errno in GAVE_UP and not read_only:
-            self._failed = why
-        return Unavailable(why, final=bool(self._failed))
+            self.failed = why
+        return Unavailable(why, final=bool(self.failed))
 
     async def sync_descriptor(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
         """Syncs and closes a descriptor of its own: a file closed meanwhile cannot lend its number to another."""
@@ -144,7 +145,7 @@ class LocalDisk:
         try:
             await asyncio.wrap_future(future)
         except OSError:
-            raise Unavailable(self._failed, final=True) from None
+            raise Unavailable(self.failed, final=True) from None
 
     def _sync(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
         """In a thread. The failure is noted here: a caller that was cancelled would not hear of it, and the kernel
@@ -152,7 +153,7 @@ class LocalDisk:
         try:
             how(descriptor)
         except OSError as error:
-            self._failed = f"sync failed path={path} error={error.strerror}"
+            self.failed = f"sync failed path={path} error={error.strerror}"
             raise
 
 
@@ -185,13 +186,22 @@ class LocalFile:
         """Bytes for which the file system needs to find no more blocks, or the size at which some are reserved."""
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        self._disk.must_write()
-        before = self._size
-        wanted = sum([len(part) if isinstance(part, bytes | bytearray) else part.nbytes for part in parts])
+        disk, before = self._disk, self._size
+        if disk.failed:
+            disk.must_write()
+        alone = len(parts) == 1
+        if alone:
+            first = parts[0]
+            wanted = first.nbytes if isinstance(first, memoryview) else len(first)
+        else:
+            wanted = sum([part.nbytes if isinstance(part, memoryview) else len(part) for part in parts])
         if before + wanted > self._reserved:
             self._reserve(before + wanted)
         try:
-            written = os.pwritev(self._descriptor, parts, before) if len(parts) <= PARTS_MAX else 0
+            if alone:
+                written = os.pwrite(self._descriptor, first, before)
+            else:
+                written = os.pwritev(self._descriptor, parts, before) if len(parts) <= PARTS_MAX else 0
             if written != wanted:
                 self._write_rest(memoryview(b"".join(parts)), before, written)
         except OSError as error:

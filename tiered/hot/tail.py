@@ -12,7 +12,7 @@ from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot import checkpoints
 from tiered.hot.epochs import Epochs
-from tiered.hot.index import IndexBuilder, position_for
+from tiered.hot.index import RELATIVE_MAX, IndexBuilder, position_for
 from tiered.hot.opening import Opened, walk_epochs
 from tiered.hot.recovery import sort_names
 from tiered.hot.segment_files import SegmentFiles
@@ -66,6 +66,10 @@ class Tail:
         self._clock = clock
         self._proofs = 0
         self._epochs_due = False
+        self._quiet_below = 0
+        """Up to this size of the active segment a batch is written and noted, and nothing else is due..."""
+        self._quiet_for: TopicConfig | None = None
+        """... by these settings."""
         self.begin(opened.builder, opened.indexed, opened.snapshot_at)
 
     def begin(self, builder: IndexBuilder, indexed: tuple[int, int], snapshot_at: int) -> None:
@@ -74,6 +78,7 @@ class Tail:
         self.active = self.segments[-1]
         self.builder = builder
         self._proved: Segment | None = None
+        self._quiet_below = 0
         base = self.active.base_offset
         self.index.set_active(base, builder)
         self._offsets_written, self._times_written = indexed
@@ -117,6 +122,32 @@ class Tail:
                 self._note_producer(batch, data, now_ms)
         self.end_offset = self.producers.end_offset = active.next_offset = batches[-1].last_offset + 1
         active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+        self._look_ahead(config)
+
+    def write_usual(self, data: bytearray | memoryview | bytes, batch: Walked, config: TopicConfig) -> bool:
+        """The same for one batch of no producer that is remembered, while nothing else is due; whether it was so."""
+        active, builder, last_offset = self.active, self.builder, batch.last_offset
+        position = active.size
+        if (
+            position + batch.size >= self._quiet_below
+            or config is not self._quiet_for
+            or batch.producer_id >= 0
+            or batch.leader_epoch != self.epochs.latest
+            or last_offset - active.base_offset > RELATIVE_MAX
+        ):
+            return False
+        active.size = self.files.log(active.base_offset).append((data,))
+        builder.note(position, batch.size, last_offset, batch.max_timestamp)
+        self.end_offset = self.producers.end_offset = active.next_offset = last_offset + 1
+        active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+        if builder.unindexed == batch.size:  # an entry was written
+            self._look_ahead(config)
+        return True
+
+    def _look_ahead(self, config: TopicConfig) -> None:
+        self._quiet_for = config
+        full = self.builder.is_full(config.segment_index_bytes)
+        self._quiet_below = 0 if full else min(config.segment_bytes, self._index_due, self._snapshot_due)
 
     def is_behind(self) -> bool:
         """Whether indexes or producers on disk are further behind the log than a start should have to make up."""

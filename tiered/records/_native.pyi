@@ -2,10 +2,11 @@
 from collections.abc import Collection, Sequence
 
 from tiered.ports import Buffer
-from tiered.records.model import ArrowColumns, Batches, Produced, Record, Section
+from tiered.records.model import ArrowColumns, Batches, Produced, Record, Section, Walked
 
 def crc32c(data: Buffer, value: int = 0, /) -> int: ...
 def crc32c_ways(data: Buffer) -> list[int]: ...
+def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_bytes: int, /) -> Walked | None: ...
 def walk(
     buf: Buffer,
     start: int = 0,

@@ -6,6 +6,7 @@ a fault is `Corrupt` with the same words in both.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Collection, Sequence
 
@@ -15,6 +16,7 @@ from tiered.errors import Corrupt
 from tiered.ports import Buffer
 from tiered.records import varint
 from tiered.records.model import (
+    APPEND_TIME,
     BAD_RECORDS,
     CODEC_MASK,
     CONTROL,
@@ -25,8 +27,10 @@ from tiered.records.model import (
     MAGIC,
     MIN_LENGTH,
     MIN_RECORD_BYTES,
+    TRANSACTIONAL,
     ArrowColumns,
     Batches,
+    Codec,
     Header,
     Produced,
     Record,
@@ -41,6 +45,7 @@ __all__ = [
     "crc32c",
     "encode_records",
     "first_at_or_after",
+    "fit",
     "json_spans",
     "murmur2",
     "rows",
@@ -51,6 +56,7 @@ INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 INT32_MAX = (1 << 31) - 1
 INT32_MIN = -(1 << 31)
+_STAMPED = struct.Struct(">qii")
 COLUMNS = frozenset(("offset", "timestamp", "timestampType", "key", "value", "headers"))
 
 Span = tuple[int, int]
@@ -98,6 +104,33 @@ def walk(
         batches.append(batch)
         at += batch.size
     return Batches(batches, at, "")
+
+
+def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_bytes: int, /) -> Walked | None:
+    """The batch that all of `buf` is, stamped in place and walked with its records, when it is one that admission has
+    nothing to say of; None, and nothing changed, when admission has to look."""
+    whole = memoryview(buf)
+    if not HEADER_BYTES <= len(whole) <= max_bytes:
+        return None
+    _, length, _, magic, _, attributes, last_delta, *_, producer_id, epoch, sequence, count = HEADER.unpack_from(whole)
+    if (
+        length + LENGTH_FROM != len(whole)
+        or magic != MAGIC
+        or attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL)
+        or attributes & CODEC_MASK > Codec.ZSTD
+        or count < 1
+        or count != last_delta + 1
+        or not 0 <= base_offset <= INT64_MAX - last_delta
+        or (producer_id >= 0 and (epoch < 0 or sequence < 0))
+    ):
+        return None
+    front = bytes(whole[: _STAMPED.size])
+    _STAMPED.pack_into(whole, 0, base_offset, length, leader_epoch)
+    walked = walk(whole, records=True)
+    if walked.why:
+        whole[: len(front)] = front
+        return None
+    return walked.batches[0]
 
 
 def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[Walked | None, str]:

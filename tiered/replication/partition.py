@@ -53,12 +53,14 @@ class Partition:
 
     def may_ack(self, min_isr: int) -> bool:
         """Whether enough copies are in sync; fewer replicas than `min_isr` ask for all of them."""
-        return len(self._isr) >= min(min_isr, self.copies)
+        in_sync = len(self._isr)
+        return in_sync >= min_isr or in_sync >= self.copies
 
     def advance(self, end: int, min_isr: int) -> bool:
         """The leader's own position is `end`; one below the last is no news, as when a topic that counted appends
         begins to count fsyncs. Whether the high watermark moved."""
-        self.end = max(end, self.end)
+        if end > self.end:
+            self.end = end
         return self._move(min_isr)
 
     def fetched(self, broker: int, incarnation: str, offset: int, min_isr: int) -> bool:

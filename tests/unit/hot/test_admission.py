@@ -8,10 +8,11 @@ import pytest
 
 from tests.unit.hot.fixtures import NOW, batch, config
 from tiered.errors import Code, Refused
+from tiered.hot import admission
 from tiered.hot.admission import admit
 from tiered.records.batch import encode, header, records
 from tiered.records.model import Codec
-from tiered.records.native import crc32c
+from tiered.records.native import crc32c, fit
 
 ATTRIBUTES, LAST_DELTA, COUNT, BASE_TIME, MAX_TIME = 21, 23, 57, 27, 35
 
@@ -105,3 +106,31 @@ def test_uncompressed_records_are_looked_at_one_by_one() -> None:
     with pytest.raises(Refused, match="record 1 is out of order") as caught:
         admit(changed(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
     assert caught.value.code is Code.INVALID_RECORD
+
+
+def _said(data: bytearray, **settings: object) -> object:
+    """What `admit` says of `data`, and what it made of it."""
+    try:
+        return tuple(admit(data, 40, 6, config(**settings), NOW, False)), bytes(data)
+    except Refused as refused:
+        return refused.code, refused.why
+
+
+def test_the_short_look_says_what_the_long_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every value of every byte of the header under a right CRC, wrong ones, cuts, and two batches."""
+    usual = encode([(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7)
+    codecs = [encode([(NOW, b"k", b"v" * 50, ())], codec=codec) for codec in Codec]
+    cases = [bytes(usual), *map(bytes, codecs), usual * 2, usual[:-1], usual[:60], usual + b"x"]
+    for whole in (usual, codecs[Codec.LZ4]):
+        for at in (*range(8, 17), *range(21, 61)):
+            for value in {0, 1, 2, 5, 8, 0x10, 0x20, 0x7F, 0x80, 0xFF, whole[at] ^ 1}:
+                cases.append(bytes(changed(bytearray(whole), at, ">B", value)))
+    cases += [usual[:at] + bytes((usual[at] ^ 1,)) + usual[at + 1 :] for at in range(len(usual))]
+    short = [(_said(bytearray(case)), fit(bytearray(case), 40, 6, 1 << 20) is not None) for case in cases]
+    limits: dict[str, object] = {"max_message_bytes": len(usual) - 1}
+    limited = _said(bytearray(usual), **limits)
+    monkeypatch.setattr(admission, "fit", lambda *_: None)
+    assert [said for said, _ in short] == [_said(bytearray(case)) for case in cases]
+    assert limited == _said(bytearray(usual), **limits)
+    assert {fits for _, fits in short} == {True, False}
+    assert all(fits for _, fits in short[: 1 + len(codecs)])

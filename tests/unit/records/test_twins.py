@@ -258,6 +258,33 @@ def test_walk_with_any_header_field(at: int, content: bytes) -> None:
         both("walk", log, check_crc=check_crc)
 
 
+@given(mutated(logs()), st.integers(-1, 3) | st.just(2**63 - 1), st.booleans(), st.integers(0, 400))
+def test_fit(log: bytes, base_offset: int, sound: bool, max_bytes: int) -> None:
+    if sound and len(log) > 21:
+        log = log[:17] + native.crc32c(log[21:]).to_bytes(4, "big") + log[21:]
+    mine, other = bytearray(log), bytearray(log)
+    fast = native.fit(mine, base_offset, 5, max_bytes)
+    assert fast == pure.fit(memoryview(other), base_offset, 5, max_bytes)
+    assert mine == other
+    assert (mine[:8] == base_offset.to_bytes(8, "big", signed=True) and mine[12:16] == b"\0\0\0\5") or fast is None
+    assert fast is not None or mine == log
+
+
+def test_fit_with_every_value_of_every_header_byte_and_every_cut() -> None:
+    batch = encode([(0, b"k", b"v", ())])
+    cases = [batch[:cut] for cut in range(len(batch))] + [batch, batch * 2]
+    for at in range(61):
+        cases += [batch[:at] + bytes([value]) + batch[at + 1 :] for value in range(256)]
+    fits = 0
+    for case in cases:
+        for log in (case, case[:17] + native.crc32c(case[21:]).to_bytes(4, "big") + case[21:]):
+            fits += (fast := native.fit(bytearray(log), 7, 5, 1000)) is not None
+            assert fast == pure.fit(bytearray(log), 7, 5, 1000)
+    assert fits > 512
+    with pytest.raises((TypeError, BufferError)):
+        native.fit(memoryview(batch), 7, 5, 1000)
+
+
 @pytest.mark.parametrize(
     ("bad", "error"),
     [

@@ -13,6 +13,7 @@ PyObject *named_tuple(PyObject *type, Py_ssize_t size) {
 static PyMethodDef methods[] = {
     {"crc32c", (PyCFunction)(void (*)(void))native_crc32c, METH_FASTCALL, NULL},
     {"crc32c_ways", native_crc32c_ways, METH_O, NULL},
+    {"fit", (PyCFunction)(void (*)(void))native_fit, METH_FASTCALL, NULL},
     {"walk", KEYWORDS(native_walk), NULL},
     {"check_records", KEYWORDS(native_check_records), NULL},
     {"rows", KEYWORDS(native_rows), NULL},

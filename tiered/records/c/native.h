@@ -23,6 +23,7 @@ void crc32c_init(void);
 
 PyObject *native_crc32c(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_crc32c_ways(PyObject *, PyObject *);
+PyObject *native_fit(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_walk(PyObject *, PyObject *, PyObject *);
 PyObject *native_check_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_rows(PyObject *, PyObject *, PyObject *);

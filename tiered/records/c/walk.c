@@ -11,6 +11,9 @@
 #define MAGIC 2
 #define CRC_FROM 21
 #define CODEC_MASK 0x07
+#define CODEC_LAST 4
+#define APPEND_TIME 0x08
+#define TRANSACTIONAL 0x10
 #define CONTROL 0x20
 #define WHY_ROOM (FAULT_ROOM + 16)
 #define FIELDS 12
@@ -73,18 +76,12 @@ static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, in
     return size;
 }
 
-static int walk_add(Walk *walk, const uint8_t *p, Py_ssize_t at, int64_t size) {
-    if (walk->used == walk->room) {
-        size_t room = walk->room ? walk->room * 2 : 16;
-        Batch *grown = realloc(walk->batches, room * sizeof(Batch));
-        if (grown == NULL) {
-            walk->out_of_memory = 1;
-            return -1;
-        }
-        walk->batches = grown;
-        walk->room = room;
-    }
-    walk->batches[walk->used++] = (Batch){{
+static void big_put(uint8_t *p, int bytes, int64_t value) {
+    for (int i = bytes - 1; i >= 0; i--, value >>= 8) p[i] = (uint8_t)value;
+}
+
+static Batch batch_at(const uint8_t *p, Py_ssize_t at, int64_t size) {
+    return (Batch){{
         at,
         size,
         big(p, 8),
@@ -98,6 +95,20 @@ static int walk_add(Walk *walk, const uint8_t *p, Py_ssize_t at, int64_t size) {
         big(p + 53, 4),
         big(p + 57, 4),
     }};
+}
+
+static int walk_add(Walk *walk, const uint8_t *p, Py_ssize_t at, int64_t size) {
+    if (walk->used == walk->room) {
+        size_t room = walk->room ? walk->room * 2 : 16;
+        Batch *grown = realloc(walk->batches, room * sizeof(Batch));
+        if (grown == NULL) {
+            walk->out_of_memory = 1;
+            return -1;
+        }
+        walk->batches = grown;
+        walk->room = room;
+    }
+    walk->batches[walk->used++] = batch_at(p, at, size);
     return 0;
 }
 
@@ -185,6 +196,47 @@ PyObject *native_walk(PyObject *self, PyObject *args, PyObject *kwargs) {
     result = walk.out_of_memory ? PyErr_NoMemory() : walk_object(&walk);
     free(walk.batches);
 done:
+    PyBuffer_Release(&buf);
+    return result;
+}
+
+/* Whether p[0..size) is one batch that nobody has to look at more closely, at `base_offset`. */
+static int batch_fits(const uint8_t *p, Py_ssize_t size, int64_t base_offset, int64_t max_bytes) {
+    if (size < HEADER_BYTES || size > max_bytes || big(p + 8, 4) != size - LENGTH_FROM || p[16] != MAGIC) return 0;
+    int64_t attributes = big(p + 21, 2), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
+    char why[WHY_ROOM];
+    if (attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL) || (attributes & CODEC_MASK) > CODEC_LAST) return 0;
+    if (count < 1 || count != last_delta + 1 || base_offset < 0) return 0;
+    if (__builtin_add_overflow(base_offset, last_delta, &last_offset)) return 0;
+    if (big(p + 43, 8) >= 0 && (big(p + 51, 2) < 0 || big(p + 53, 4) < 0)) return 0;
+    if (crc32c_extend(0, p + CRC_FROM, (size_t)(size - CRC_FROM)) != (uint32_t)big(p + 17, 4)) return 0;
+    return attributes & CODEC_MASK || records_prove(p, size, count, why, sizeof why);
+}
+
+PyObject *native_fit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer buf;
+    PyObject *result = NULL;
+    int fits;
+    (void)self;
+    if (count != 4) return PyErr_Format(PyExc_TypeError, "fit takes 4 arguments, not %zd", count);
+    long long base_offset = PyLong_AsLongLong(args[1]), epoch = PyLong_AsLongLong(args[2]);
+    long long max_bytes = PyLong_AsLongLong(args[3]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &buf, PyBUF_WRITABLE) < 0) return NULL;
+    if (buf.len < RELEASE_RECORD_BYTES) {
+        fits = batch_fits(buf.buf, buf.len, base_offset, max_bytes);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        fits = batch_fits(buf.buf, buf.len, base_offset, max_bytes);
+        Py_END_ALLOW_THREADS
+    }
+    if (fits) {
+        big_put(buf.buf, 8, base_offset);
+        big_put((uint8_t *)buf.buf + 12, 4, epoch);
+        Batch batch = batch_at(buf.buf, 0, buf.len);
+        result = walked_object(&batch);
+    } else {
+        result = Py_NewRef(Py_None);
+    }
     PyBuffer_Release(&buf);
     return result;
 }
