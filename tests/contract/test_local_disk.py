@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log
 from tiered.errors import Refused, Unavailable
 from tiered.hot.local_disk import (
     OPEN_FILES_WANTED,
@@ -206,6 +207,21 @@ def test_blocks_are_reserved_behind_the_end_of_a_large_file_and_its_size_stays(d
     file.truncate(5)
     assert os.stat(disk.root + "/f").st_blocks * 512 <= 4096 * 2
     assert disk.open("f", write=False).pread(0, 10) == b"xxxxx"
+
+
+def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalDisk) -> None:
+    async def story() -> None:
+        log = await open_log(disk, config(segment_bytes=64 << 20))
+        for number in range(6):
+            append(log, batch(number, size=900_000))
+        path = f"{disk.root}/{DIRECTORY}/{0:020d}.log"
+        reserved = os.stat(path).st_blocks * 512 - os.stat(path).st_size
+        log.roll()
+        kept = os.stat(path).st_blocks * 512 - os.stat(path).st_size
+        assert kept < 64 << 10 and os.stat(path).st_size > 5 << 20
+        assert reserved > 1 << 20 or not reserve_blocks(disk.open("f", create=True).fileno(), 0, 4096)
+
+    asyncio.run(story())
 
 
 def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ class Tail:
         self.note([old])
         self.unsynced.replaced.add(checkpoints.SEGMENTS_FILE)
         self.snapshot()
+        self.files.log(old.base_offset).truncate(old.size)  # gives back what was reserved behind its end
         self.begin_empty(end, interval)
 
     def assign_epoch(self, epoch: int, start: int) -> None:

@@ -9,6 +9,7 @@ from tests.sim.disk import SimDisk
 from tiered.config import TopicConfig
 from tiered.hot.disk_log import Appended, DiskLog
 from tiered.metrics import Metrics
+from tiered.ports import Disk
 from tiered.records.batch import encode, records
 from tiered.records.model import Codec
 
@@ -56,7 +57,7 @@ def batch(
 
 
 async def open_log(
-    disk: SimDisk,
+    disk: Disk,
     settings: TopicConfig | None = None,
     *,
     same_boot: bool = True,
