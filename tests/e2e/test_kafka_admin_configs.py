@@ -222,6 +222,8 @@ def test_the_older_request_replaces_all(tmp_path: Path) -> None:
         assert site.node.image.topics["t"].configs == {"retention.ms": "6"}
         assert await replace(TOPIC, "t", retention_ms=None) == 42
         assert await replace(TOPIC, "t", bogus="1") == 40
+        assert await replace(TOPIC, "no", bogus="1") == await replace(TOPIC, "no", retention_ms="x") == 40
+        assert await replace(TOPIC, "no", retention_ms="6") == 3 and await replace(TOPIC, "b/d", bogus="1") == 17
         assert await replace(BROKER, "1", log_retention_ms="7") == 0
         assert await replace(BROKER, "1", log_roll_ms="8") == 0
         assert site.node.image.broker_configs[1] == {"log.roll.ms": "8"}

@@ -119,6 +119,8 @@ def test_versions_know_the_names_of_their_time(tmp_path: Path) -> None:
             for name, first in since.items():
                 code, _, _, epoch = await offset(client, name, version=version)
                 assert code == (0 if version >= first else Code.UNSUPPORTED_VERSION.number), (version, name)
+                missing, *_ = await offset(client, name, "no", version=version)
+                assert missing == (3 if version >= first else Code.UNSUPPORTED_VERSION.number), (version, name)
                 if name == LATEST:
                     assert epoch == (0 if version >= 4 else -1)
 

@@ -112,6 +112,7 @@ def topics() -> Iterator[Question]:
     first += [wish("c1", 1, 1, ("bogus", "1")), wish("c2", 1, 1, ("retention.ms", "much"))]
     first += [wish("c3", 1, 1, ("retention.ms", None)), wish(""), wish("x" * 250), wish(".."), wish("dup"), wish("dup")]
     first += [by_hand("m1", (0, [1]), (2, [1])), by_hand("m2", (0, [7])), by_hand("m3", (0, [1]), partitions=1)]
+    first += [wish("b/e", 1, 1, ("bogus", "1")), CreatableTopic("m7", 2, 1, [CreatableReplicaAssignment(3, [1])])]
     first += [by_hand("m4", (0, [1, 1])), by_hand("m5", (0, [])), by_hand("m6", (0, [1]), (1, [1]))]
     yield Question(CreateTopicsRequest(first, 5_000, True))
     yield Question(CreateTopicsRequest(first, 5_000), (7,))
@@ -152,7 +153,7 @@ def topics() -> Iterator[Question]:
 def logs() -> Iterator[Question]:
     """Offsets, producers and sizes; then the topics go."""
     for name in range(-7, 1):
-        yield Question(offsets((0, -1, name)), tuple(range(1, 11 if name == -6 else 12)))
+        yield Question(offsets((0, -1, name), (9, -1, name)), tuple(range(1, 11 if name == -6 else 12)))
     yield Question(offsets((0, -1, -6)), (11,), "topics are tiered unless they say otherwise")
     yield Question(offsets((0, 0, -1), (1, 5, -1), (9, -1, -1)), (4, 11))
     yield Question(offsets((0, -1, -1), (0, -1, -2)))
@@ -190,7 +191,8 @@ def settings() -> Iterator[Question]:
                 "delete.retention.ms", "compression.lz4.level", "local.retention.ms", "file.delete.delay.ms",
                 "message.timestamp.type", "flush.messages", "index.interval.bytes", "bogus"):  # fmt: skip
         yield Question(shown(topic, "s", key))
-    for kind, name in ((2, "no"), (2, "b/d"), (2, ""), (4, "9"), (4, "x"), (99, "1"), (16, "x"), (32, "g")):
+    for kind, name in ((2, "no"), (2, "b/d"), (2, ""), (4, "9"), (4, "x"), (99, "1"), (16, "x"), (32, "g"), (8, "9"),
+                       (8, ""), (16, ""), (32, "")):  # fmt: skip
         yield Question(shown(kind, name, "retention.ms"))
     for key in ("num.partitions", "default.replication.factor", "auto.create.topics.enable", "message.max.bytes",
                 "log.segment.bytes", "log.cleanup.policy", "offsets.topic.num.partitions", "delete.topic.enable",
@@ -212,6 +214,11 @@ def settings() -> Iterator[Question]:
     for kind, name in ((2, "no"), (2, "b/d"), (2, ""), (4, "9"), (4, "q"), (99, "s")):
         yield Question(edits(kind, name, ("max.message.bytes", 0, "3000")))
         yield Question(replaced(kind, name, ("max.message.bytes", "3000")), (2,))
+    for wrong in (("bogus", "1"), ("max.message.bytes", "x")):
+        yield Question(replaced(topic, "no", wrong), (2,))
+        yield Question(edits(topic, "no", (wrong[0], 0, wrong[1])))
+    yield Question(edits(topic, "no", ("max.message.bytes", 2, "1")))
+    yield Question(edits(topic, "no", ("bogus", 1, None)))
     yield Question(edits(broker, "1", ("num.partitions", 0, "3")))
     yield Question(edits(broker, "1", ("message.max.bytes", 0, "x")))
     yield Question(edits(broker, "1", ("bogus", 0, "3")), own="a name that nothing knows is refused, not kept")

@@ -91,7 +91,7 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
             Code.INVALID_REPLICATION_FACTOR: wish("copies", 1, 2),
             Code.INVALID_CONFIG: wish("config", retention_ms="much"),
             Code.INVALID_REPLICA_ASSIGNMENT: assigned("gap", {0: [1], 2: [1]}),
-            Code.INVALID_REQUEST: assigned("both", {0: [1]}, 1),
+            Code.INVALID_REQUEST: assigned("both", {0: [1], 2: [1]}, 1),
         }
         good = [wish("good"), assigned("hand", {1: [1], 0: [1]}), wish("compacted", min_cleanable_dirty_ratio="0.1")]
         answer = await create(client, 7, *wishes.values(), *good)
@@ -106,6 +106,8 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
         codes = {topic.name: Code((topic.error_code, False)).name for topic in more.topics}
         assert codes == {"x": "INVALID_REQUEST", "y": "NONE"} | dict.fromkeys("cun", "INVALID_CONFIG")
         why = {topic.name: topic.error_message or "" for topic in more.topics}
+        both = await create(client, 7, wish("b/e", bogus="1"), wish("old", retention_ms=None))
+        assert [topic.error_code for topic in both.topics] == [17, 36], "names are looked at first"
         assert "not built yet" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
 
     run(tmp_path, story)

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from tiered.config import TopicConfig, topic_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.requests import AlterBrokerConfigs, AlterTopicConfigs, ListEdit
+from tiered.metadata.settings import edited
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.site import Site
 
@@ -42,6 +44,13 @@ def node_of(name: str, known: Iterable[int]) -> int:
     return int(name)
 
 
+def _check(site: Site, edits: Edits) -> None:
+    """Refuses settings that no topic could have. Kafka says so first, and then that there is no such topic."""
+    defaults = site.node.settings.topic_defaults()
+    after = edited(edits, {}, defaults.to_strings(), topic_rows(), replace=False)
+    TopicConfig.from_strings({key: value for key, value in after.items() if value is not None}, defaults=defaults)
+
+
 async def alter(
     site: Site, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool, timeout: float
 ) -> Outcome:
@@ -51,6 +60,8 @@ async def alter(
             if not name:
                 raise Refused(Code.INVALID_REQUEST, "a topic has to be named")
             check_name(name)
+            if name not in site.node.image.topics:
+                _check(site, edits)
             await site.node.submit(AlterTopicConfigs(name, edits, validate_only, replace), timeout)
         elif kind == Kind.BROKER:
             node_id = node_of(name, site.node.image.brokers)

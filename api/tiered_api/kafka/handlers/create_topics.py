@@ -16,6 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.config_layers import OfTopics
 from tiered.metadata.image import TopicImage
 from tiered.metadata.requests import CreateTopic, CreateTopics
+from tiered.metadata.topic_names import check_name
 from tiered.setting import unknown
 from tiered_api.kafka.faults import PARTITIONS_AT_ONCE, timeout_ms, twice
 from tiered_api.kafka.messages.create_topics import (
@@ -49,6 +50,9 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
                 raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
             if request.timeout_ms <= 0:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the request has no time left")
+            check_name(topic.name)
+            if topic.name in site.node.image.topics:
+                raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
             wish = _wish(topic, request.validate_only)
             room -= _partitions(wish, site.node.settings.num_partitions)
             if room < 0:
@@ -97,6 +101,8 @@ def _assignments(topic: CreatableTopic) -> list[list[int]] | None:
     """The replicas by partition; None when they are not given. `Refused` for a gap."""
     if not topic.assignments:
         return None
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise Refused(Code.INVALID_REQUEST, "an assignment by hand excludes a partition count and a replication factor")
     given = {each.partition_index: each.broker_ids for each in topic.assignments}
     if len(given) != len(topic.assignments) or set(given) != set(range(len(given))):
         raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "the assigned partitions are not 0, 1, 2 ...")

@@ -85,6 +85,10 @@ class _Describer:
                 return of_all_brokers(self._image)
             return of_broker(self._image, self._started_with, node_id)
         if kind in (Kind.BROKER_LOGGER, Kind.CLIENT_METRICS, Kind.GROUP):
+            if not name:
+                raise Refused(Code.INVALID_REQUEST, "a resource has to be named")
+            if kind == Kind.BROKER_LOGGER:
+                node_of(name, self._image.brokers)
             return []
         raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} have no settings")
 

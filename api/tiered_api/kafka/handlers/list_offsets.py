@@ -72,16 +72,17 @@ async def _answer(
     if asked is None:
         return ListOffsetsPartitionResponse(number, Code.INVALID_REQUEST.number)
     try:
+        name = _name(asked.timestamp, call.version) if asked.timestamp < 0 else None
         replica = led_here(site, topic, number, asked.current_leader_epoch)
         end = replica.high_watermark
         if call.request.replica_id != CONSUMER:
             end = replica.log.end_offset
         elif call.request.isolation_level == READ_COMMITTED:
             end = replica.last_stable_offset
-        if asked.timestamp >= 0:
+        if name is None:
             found = await since(replica, asked.timestamp, end)
         else:
-            found = await named(replica, _name(asked.timestamp, call.version), end)
+            found = await named(replica, name, end)
     except FAULTS as fault:
         return ListOffsetsPartitionResponse(number, code_of(fault).number)
     return ListOffsetsPartitionResponse(number, Code.NONE.number, found.timestamp, found.offset, found.leader_epoch)
