@@ -65,7 +65,8 @@ class Joining:
         last incarnation, whose disk did not fail."""
         last = image.brokers.get(self._node.settings.node_id)
         self._known = last is None or last.directory == found.directory_id
-        if last is not None and not last.alive:
+        if last is not None and not last.alive and found.clean:
+            # That it is gone may have been said by another broker, which knows nothing of what was under way.
             self._node.partitions.past = Past.SETTLED
         self._found = found if self._known else found._replace(same_boot=False, clean=False)
         return self._found

@@ -9,9 +9,12 @@ import pytest
 
 from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
 from tests.sim.disk import DiskFault
+from tests.sim.world import SimMachine
 from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Fenced, Unavailable
 from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
+from tiered.metrics import Metrics
+from tiered.node import Node
 
 
 def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:
@@ -250,6 +253,28 @@ def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its
         assert site.node.replica("t", 0) is new
         await fill(new, 3)
         assert await read_values(new, 0) == numbers(0, 3)
+        await site.stop()
+
+    run(story)
+
+
+def test_who_was_killed_and_said_to_be_gone_by_another_did_not_stop_cleanly() -> None:
+    """A write of its last life may be under way still: it takes each manifest over."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.crash(site.machine.kill)
+        other = SimMachine(site.loop, "two", site.bucket, site.network)
+        second = Node(replace(QUICK, node_id=2), other.process(), Metrics())
+        await second.start()
+        assert not second.image.brokers[QUICK.node_id].alive
+        await second.stop()
+        node = await site.start()
+        manifest = await node.cold.manifests.load(replica.pid)
+        assert manifest is not None and manifest.leader_epoch == node.replica("t", 0).leader_epoch
         await site.stop()
 
     run(story)
