@@ -7,7 +7,7 @@ logs and those with producers are opened by what lies in their own directories.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -68,13 +68,18 @@ def parse(data: bytes, *, where: str = "") -> dict[TopicPartition, Left]:
     crc, _, body = data.partition(b"\n")
     if crc != b"%08x" % crc32c(body):
         raise Corrupt("its CRC does not hold", where=where)
-    found = {}
-    for topic, partition, topic_id, epoch, cold, lineage, numbers, offsets, times, unindexed in orjson.loads(body):
-        found[TopicPartition(topic, partition)] = Left(
-            topic_id, epoch, cold, tuple((each, start) for each, start in lineage),
-            Segment(*numbers), bytes.fromhex(offsets), bytes.fromhex(times), unindexed,
-        )  # fmt: skip
-    return found
+    try:
+        return dict(map(_read, orjson.loads(body)))
+    except (ValueError, TypeError) as error:
+        raise Corrupt(f"it is of another version: {error}", where=where) from None
+
+
+def _read(row: list[Any]) -> tuple[TopicPartition, Left]:
+    topic, partition, topic_id, epoch, cold, lineage, numbers, offsets, times, unindexed = row
+    return TopicPartition(topic, partition), Left(
+        topic_id, epoch, cold, tuple((each, start) for each, start in lineage),
+        Segment(*numbers), bytes.fromhex(offsets), bytes.fromhex(times), unindexed,
+    )  # fmt: skip
 
 
 def _row(at: TopicPartition, left: Left) -> list[object]:

@@ -27,7 +27,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left, encode, parse
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
-from tiered.records.native import walk
+from tiered.records.native import crc32c, walk
 
 AT = TopicPartition("t", 0)
 
@@ -71,6 +71,14 @@ def test_the_file_gives_back_what_was_put_in_and_a_flipped_bit_is_found() -> Non
                 parse(bytes(torn))
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}x", b'{"version":2}', b'[["t",0,"id"]]', b"[1]", b'[["t",0,"i",0,0,[],[1],"","",0]]']
+)
+def test_a_file_of_another_version_is_not_used(body: bytes) -> None:
+    with pytest.raises(Corrupt):
+        parse(b"%08x\n" % crc32c(body) + body)
 
 
 def test_a_log_that_is_resumed_goes_on_like_one_that_was_opened() -> None:
