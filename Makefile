@@ -9,7 +9,7 @@
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
-#   make up      a broker on 127.0.0.1:8082, data in ./tiered-data
+#   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
 #   make clean   remove .venv and caches
 
 SHELL := /bin/bash

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.cli_cluster import KINDS, Cluster, running
+from tests.e2e.serving import COMMAND, SECONDS
 from tiered.records.partitioner import partition_of
 
 EVERYTHING = r"%t %p %o %d %k %v %h{%k=%v;}\n"
@@ -235,3 +237,26 @@ def test_ctrl_c_and_a_closed_pipe_are_quiet(cluster: Cluster) -> None:
     writer.send_signal(signal.SIGINT)
     _, err = cluster.end(writer)
     assert (writer.returncode, err) == (130, b"")
+
+
+def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    writer = cluster.start("topic", "produce", topic)
+    assert writer.stdin is not None and writer.stdout is not None and writer.stderr is not None
+    writer.stdin.write(b"first\n")
+    assert writer.stdout.readline().startswith(b"Produced to partition 0 ")
+    writer.stdout.close()
+    writer.stdin.write(b"second\n")
+    words = writer.stderr.read().decode()
+    assert writer.wait(SECONDS) == 1
+    assert words.startswith(
+        "tiered: 2 of 2 records that were read are written\ntiered: nobody reads the output any more"
+    )
+    assert words.count("\n") == 2 and cluster.consume(topic) == ["first", "second"]
+
+
+def test_an_output_that_takes_no_more_is_one_line(cluster: Cluster) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*COMMAND, "topic", "describe", cluster.topic(), "--brokers", cluster.address]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (4, b"tiered: cannot write the output: No space left on device\n")

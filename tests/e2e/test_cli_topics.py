@@ -47,6 +47,8 @@ def test_text_is_a_table_with_aligned_columns(cluster: Cluster) -> None:
     heading, row = cluster.run("topic", "list", topic).splitlines()
     assert heading.split() == ["NAME", "PARTITIONS", "REPLICAS"] and row.split() == [topic, "2", "1"]
     assert len(heading) == len(row)
+    first, *rest = cluster.run("topic", "describe", "never-there", topic, topic, "-s", code=1).splitlines()
+    assert first.split() == ["NAME", topic] and "" not in rest, "an empty line stands between topics only"
 
 
 def test_expressions_match_whole_names_and_no_internal_topics(cluster: Cluster) -> None:

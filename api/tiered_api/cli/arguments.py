@@ -40,7 +40,7 @@ def _serve(commands: Commands) -> None:
         "--store", metavar="URL", help=f"the bucket: {STORE_HELP} or memory:// (default: in the data directory)"
     )
     serve.add_argument("--http", metavar="HOST:PORT", help="address of the HTTP interface (default 127.0.0.1:8082)")
-    serve.add_argument("--kafka", metavar="HOST:PORT", help="address of the Kafka protocol")
+    serve.add_argument("--kafka", metavar="HOST:PORT", help="address of the Kafka protocol (default 127.0.0.1:9092)")
     serve.add_argument("--node-id", metavar="N", help="number of this broker (default 1)")
     serve.add_argument(
         "-c", metavar="NAME=VALUE", action="append", default=[], dest="pairs", help="one setting, by Kafka's name"

@@ -180,7 +180,9 @@ def _consume(verbs: Commands) -> None:
         metavar="WHERE",
         help="start, end, 47, +2, -3, 10:20, :end, @TIME, @TIME:TIME (default start)",
     )
-    consume.add_argument("-n", "--num", type=count, default=0, metavar="N", help="end after so many records")
+    consume.add_argument(
+        "-n", "--num", type=count, default=0, metavar="N", help="end after so many (0, the default: never)"
+    )
     consume.add_argument("-p", "--partitions", metavar="0,1", help="only these partitions")
     consume.add_argument("-g", "--group", metavar="GROUP", help="read as a member of this group, and commit")
     consume.add_argument(

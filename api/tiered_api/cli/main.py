@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,7 +10,11 @@ from importlib import import_module
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import drop_output
 from tiered_api.cli.parsing import Command
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a file that takes our output can say."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,9 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left (`| head`): that is no error, and the interpreter must not flush into it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output left (`| head`): that is no error.
+        drop_output()
         return Exit.OK
+    except OSError as error:
+        if error.errno not in DISK_FULL or error.filename is not None:
+            raise
+        drop_output()
+        return _fail(f"cannot write the output: {error.strerror}", Exit.UNAVAILABLE)
 
 
 def _fail(why: str, code: Exit) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,11 @@ def print_rows(rows: Sequence[Row], form: str) -> None:
 def print_json(value: Any) -> None:
     """One JSON value on one line."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
+
+
+def drop_output() -> None:
+    """For an output that takes nothing more: what is still held for it goes nowhere, also at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def shown(data: bytes | None) -> str | None:

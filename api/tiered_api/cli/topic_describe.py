@@ -58,13 +58,15 @@ TO_HIGH_WATERMARK = -1
 def describe(args: Namespace) -> int:
     """Prints summary, settings and partitions of topics."""
     described = asyncio.run(_describe(args))
-    for number, (name, topic) in enumerate(described.items()):
+    printed = False
+    for name, topic in described.items():
         if args.format == "json":
             print_json({"name": name, "error": str(topic)} if isinstance(topic, Refused) else topic)
         elif not isinstance(topic, Refused):
-            if number:
+            if printed:
                 say([""])
             _print_sections(topic)
+            printed = True
     return _failed(described.values())
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from tiered.errors import Code, Refused, Unavailable
 from tiered.records.model import Codec, Header, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import print_json, shown
+from tiered_api.cli.output import drop_output, print_json, shown
 from tiered_api.cli.reach import cluster, pairs
 from tiered_api.cli.record_format import Shown, compiled
 from tiered_api.cli.record_input import Parsed, RecordReader
@@ -57,6 +57,12 @@ async def _produce(args: Namespace) -> Exit:
         except Unavailable:
             _say_written(producer)
             raise
+        except BrokenPipeError:
+            # The reader of our output left (`| head`). Records may be left that nobody will write: that is no success.
+            drop_output()
+            _say_written(producer)
+            print("tiered: nobody reads the output any more (-o '' prints nothing)", file=sys.stderr)
+            return Exit.FAILED
     return Exit.OK
 
 
