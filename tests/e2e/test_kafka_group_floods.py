@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.group_calls import QUICK, commit, join, sync
+from tests.e2e.group_calls import QUICK, commit, committed, join, sync
 from tests.e2e.kafka_site import KafkaSite, run
 from tiered_api.kafka.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from tiered_api.kafka.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from tiered_api.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -49,3 +54,16 @@ def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path)
         assert [(group.group_id, len(group.members)) for group in answer.groups] == [("g", 1), ("h", 0)]
 
     run(tmp_path, story, **QUICK)
+
+
+def test_a_commit_larger_than_a_segment_goes_to_the_log_in_parts(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t")
+        client = await site.client()
+        places = [OffsetCommitRequestPartition(0, number, committed_metadata="m" * 4000) for number in range(450)]
+        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic("t", partitions=places)])
+        answer = await client.ask(request, 8, OffsetCommitResponse)
+        assert {each.error_code for each in answer.topics[0].partitions} == {0}
+        assert await committed(client, "g") == 449
+
+    run(tmp_path, story, offsets_topic_segment_bytes=1_500_000, **QUICK)

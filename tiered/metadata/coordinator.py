@@ -158,9 +158,10 @@ class Coordinator:
     def _append(self) -> None:
         changes, replies = self._changes, self._replies
         self._changes, self._replies = [], []
-        data = bytearray().join(encode_batches(changes, self._clock.wall_ms()))
+        end = 0
         try:
-            end = self.replica.append_now(data, ALL).last_offset + 1
+            for each in encode_batches(changes, self._clock.wall_ms()):  # one by one: together they may be too large
+                end = self.replica.append_now(bytearray(each), ALL).last_offset + 1
         except Refused as refused:
             self.fail(refused)
             return

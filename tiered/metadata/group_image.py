@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
@@ -24,6 +23,8 @@ GROUPS = "groups/"
 MAGIC = b"TIEREDGI"
 VERSION = 1
 BATCH_RECORDS = 1_000
+BATCH_BYTES = 1 << 20
+"""With so much a batch is full, or with so many records."""
 
 _FRONT = struct.Struct(">8sHHI")
 _FACTS = struct.Struct(">16siiqqq")
@@ -62,10 +63,12 @@ def parse_key(key: str) -> ImageName | None:
 
 def encode_batches(records: Sequence[Record], now_ms: int) -> Iterator[bytes]:
     """The records of an image as batches, numbered from 0 on; step by step, so that others have a turn in between."""
-    rest, first = iter(records), 0
-    while some := [(now_ms, each.key, each.value, ()) for each in islice(rest, BATCH_RECORDS)]:
-        yield batch.encode(some, base_offset=first)
-        first += len(some)
+    first, size = 0, 0
+    for end, each in enumerate(records, 1):
+        size += len(each.key) + len(each.value or b"")
+        if end == len(records) or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
+            yield batch.encode([(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first)
+            first, size = end, 0
 
 
 def seal(name: ImageName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.groups.rig import BOTH, RANGE, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups.joining import NEW_MEMBER_MS
+from tiered.metadata.groups.joining import GROUP_BYTES_MAX, NEW_MEMBER_MS
 from tiered.metadata.groups.requests import Joined, JoinedMember, Synced
 from tiered.metadata.groups.settings import GroupSettings
 
@@ -265,3 +265,15 @@ def test_protocols_that_nobody_supports_any_more_are_forgotten(rig: Rig) -> None
     for number in range(50):
         rig.join(first, protocols=(*RANGE, (f"p{number}", b"")))
     assert len(rig.shard.live.groups["g"]._supported) == 2
+
+
+def test_what_members_say_has_a_bound_over_the_whole_group(rig: Rig) -> None:
+    half = (("range", bytes(GROUP_BYTES_MAX // 2 - 10)),)
+    tokens = [rig.join(id_required=False, protocols=half) for _ in range(3)]
+    rig.pass_ms(500)
+    assert joined(rig, tokens[2]).code is Code.GROUP_MAX_SIZE_REACHED
+    rig.pass_ms(500)
+    first = joined(rig, tokens[0]).member_id
+    assert {joined(rig, token).code for token in tokens[:2]} == {Code.NONE}
+    assert joined(rig, rig.join(first, protocols=half + half)).code is Code.GROUP_MAX_SIZE_REACHED
+    assert joined(rig, rig.join(first, protocols=half)).code is Code.NONE, "who says no more than before may stay"

@@ -8,6 +8,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.epochs import Epochs
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.group_image import (
+    BATCH_BYTES,
     Beginning,
     ImageName,
     beginning,
@@ -66,6 +67,12 @@ RECORDS = [Record(b"k%d" % n, b"v%d" % n) for n in range(2500)]
 
 def sealed(records: list[Record]) -> bytes:
     return seal(NEW, encode_batches(records, 5), len(records), 5)
+
+
+def test_large_records_share_no_batch() -> None:
+    large = [Record(b"k%d" % n, bytes(BATCH_BYTES)) for n in range(3)] + RECORDS[:5]
+    assert [len(decode_batch(each)) for each in encode_batches(large, 5)] == [1, 1, 1, 5]
+    assert [record for each in unseal(NEW, sealed(large)) for record in decode_batch(each)] == large
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])

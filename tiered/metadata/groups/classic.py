@@ -48,6 +48,11 @@ class Gathering:
     joined: bool = False
 
 
+def size_of(protocols: Protocols) -> int:
+    """Bytes of what a member says of its protocols."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
 class ClassicGroup:
     """`since_ms` is the wall time of the last move. `topics`: what its members subscribe to, None where nobody can
     tell. `pending`: ids that were given out and not used yet; `unsynced`: who has not asked for its assignment."""
@@ -68,6 +73,8 @@ class ClassicGroup:
         self.unsynced: set[str] = set()
         self.joined = 0
         self.gathering: Gathering | None = None
+        self.said = 0
+        """Bytes of what its members say of their protocols."""
         self._supported: Counter[str] = Counter()
 
     @classmethod
@@ -141,6 +148,7 @@ class ClassicGroup:
         self._count(protocols, 1)
 
     def _count(self, protocols: Protocols, by: int) -> None:
+        self.said += by * size_of(protocols)
         for name in {name for name, _ in protocols}:
             self._supported[name] += by
             if not self._supported[name]:
@@ -162,6 +170,11 @@ class ClassicGroup:
         return None if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
     # -- what they agree on --------------------------------------------------------------------------------------------
+
+    def bytes_with(self, member_id: str, protocols: Protocols) -> int:
+        """What the group holds of its members' words when this one says `protocols`."""
+        others = self.said - size_of(self.members[member_id].protocols) if member_id in self.members else self.said
+        return others + size_of(protocols)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether somebody with these can be a member: a protocol that all support must stay."""

@@ -27,6 +27,8 @@ NEW_MEMBER_MS = 300_000
 """How long a new member may wait for its first rebalance without asking again: it cannot send heartbeats yet."""
 ID_PREFIX_MAX = 1_000
 """Characters of a client's name that go into a member id."""
+GROUP_BYTES_MAX = 16 << 20
+"""What the members of a group may say in all: a coordinator keeps it in memory, and the log in one record."""
 
 
 def join(turn: Turn, request: JoinGroup, token: int) -> None:
@@ -46,6 +48,8 @@ def join(turn: Turn, request: JoinGroup, token: int) -> None:
         _turn_away(turn, group, request.member_id, token)
     elif not group.supports(request.protocol_type, request.protocols):
         turn.answer(token, Joined(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+    elif not _fits(group, request):
+        turn.answer(token, Joined(Code.GROUP_MAX_SIZE_REACHED, request.member_id))
     elif request.member_id:
         _join_known(turn, group, request, token)
     elif request.instance_id is not None:
@@ -75,6 +79,11 @@ def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
     if group.state is State.PREPARING:
         return (member is not None and member.join_token is not None) or group.joined < most
     return group.state is State.EMPTY or member is not None or len(group.members) < most
+
+
+def _fits(group: ClassicGroup, request: JoinGroup) -> bool:
+    holder = request.member_id or group.static.get(request.instance_id or "", "")
+    return group.bytes_with(holder, request.protocols) <= GROUP_BYTES_MAX
 
 
 def _turn_away(turn: Turn, group: ClassicGroup, member_id: str, token: int) -> None:
