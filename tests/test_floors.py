@@ -24,8 +24,8 @@ WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "so
 WORLD |= {"threading", "time", "datetime", "selectors", "signal", "boto3", "botocore", "aiohttp"}
 
 CARRIERS = {
-    "tiered.hot": "checkpoints cutting disk_log dropping flushing local_disk opening replay segment_files segment_index"
-    " segment_view tail",
+    "tiered.hot": "checkpoints cutting disk_log dropping flushing local_disk opening reading replay segment_files"
+    " segment_index segment_view tail",
     "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe reader s3"
     " store_url stream uploader",
     "tiered.replication": "explain leading offsets replica storage",

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tiered.config import TopicConfig
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.hot import checkpoints, cutting, recovery
 from tiered.hot.admission import Appended, admit, restamp
 from tiered.hot.dropping import Dropping
@@ -20,10 +20,11 @@ from tiered.hot.flushing import Flushing
 from tiered.hot.left import Left, is_small
 from tiered.hot.opening import Opened, Opening
 from tiered.hot.producers import ProducerStates
+from tiered.hot.reading import Reading
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segment_view import Sections, SegmentView, sections
-from tiered.hot.segments import Segment, holder, roll_due
+from tiered.hot.segments import roll_due
 from tiered.hot.tail import SUFFIXES, Tail, Unsynced
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
@@ -33,8 +34,6 @@ from tiered.records.native import walk
 __all__ = ["Appended", "DiskLog", "Sections", "SegmentView"]
 
 log = logging.getLogger(__name__)
-
-HINTS_MAX = 64
 
 
 class DiskLog:
@@ -64,8 +63,7 @@ class DiskLog:
         self._index = SegmentIndex(files, metrics)
         self._tail = Tail(files, clock, self._index, opened, Unsynced(flushed_offset))
         self._flushing = Flushing(self._tail, clock, metrics)
-        self._hints: dict[int, tuple[Segment, int]] = {}
-        """Where the batch that begins with an offset stands: the next read of a reader that goes on."""
+        self._reading = Reading(self._tail, self._index, files)
         self._dropping = Dropping(self._tail)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -219,7 +217,7 @@ class DiskLog:
     def sections(self, base_offset: int, *, from_offset: int | None = None) -> Sections:
         """What goes up with the closed segment at `base_offset`; from the batch that holds `from_offset` on where an
         earlier upload ended inside it."""
-        return sections(self._tail, self._holder(base_offset), from_offset)
+        return sections(self._tail, self._reading.holder(base_offset), from_offset)
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -292,23 +290,7 @@ class DiskLog:
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {held}")
         if offset >= limit:
             return None
-        hint = self._hints.get(offset)
-        if hint is not None and offset < hint[0].next_offset:
-            segment, position = hint
-        else:
-            segment = self._holder(offset)
-            position = self._index.position(segment, offset)
-        end, next_offset = segment.size, segment.next_offset
-        if limit < next_offset:
-            end, next_offset = self._index.position(segment, limit), limit
-        if end - position > max_bytes:
-            end, next_offset = self._index.edge(segment, position, min(end, position + max(max_bytes, 0)))
-        if end <= position or next_offset > limit:
-            return None
-        if len(self._hints) >= HINTS_MAX:
-            self._hints.clear()
-        self._hints[next_offset] = (segment, end)
-        return FileSlice(self._files.log(segment.base_offset), position, end - position)
+        return self._reading.read(offset, max_bytes, limit)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record that is not earlier than `timestamp` (ms)."""
@@ -319,12 +301,6 @@ class DiskLog:
         """(offset, timestamp, leader epoch) of the first record with the greatest timestamp."""
         newest = max(segment.max_timestamp for segment in self._tail.segments)
         return self.offset_for_timestamp(newest) if newest >= 0 else None
-
-    def _holder(self, offset: int) -> Segment:
-        segment = self._tail.segments[holder(self._tail.segments, offset)]
-        if offset >= segment.next_offset:
-            raise Corrupt(f"offset {offset} is missing", where=self._files.path(segment.base_offset, ".log"))
-        return segment
 
     # -- roll and cut -------------------------------------------------------------------------------------------------
 
@@ -351,7 +327,7 @@ class DiskLog:
         if offset <= self._tail.segments[0].base_offset:
             self.restart_at(offset, self.epochs.within(0, offset), None)
             return
-        keep, interval = self._holder(offset), self.config.index_interval_bytes
+        keep, interval = self._reading.holder(offset), self.config.index_interval_bytes
         self._cut(lambda: cutting.truncate(self._tail, keep, offset, interval))
 
     def restart_at(self, offset: int, epochs: Lineage, producer_snapshot: bytes | None) -> None:
@@ -368,7 +344,7 @@ class DiskLog:
         as the disk was."""
         if self._flushing.broken:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._flushing.broken)
-        self._hints.clear()
+        self._reading.forget()
         try:
             cut()
         except Unavailable as error:
@@ -386,7 +362,7 @@ class DiskLog:
 
     def drop_local_below(self, offset: int) -> int:
         """Takes closed segments that end at or below `offset` out of the log, for `sweep` to delete; how many."""
-        self._hints.clear()
+        self._reading.forget()
         return self._dropping.below(offset, self._clock.wall_ms())
 
     def sweep(self, now_ms: int) -> int:

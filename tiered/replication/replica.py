@@ -21,7 +21,7 @@ from tiered.replication.fetched import Fetched
 from tiered.replication.leading import Begun
 from tiered.replication.partition import Partition
 from tiered.replication.storage import ColdTier, DiskState
-from tiered.replication.waiting import Waiting
+from tiered.replication.waiting import PARKED_MAX, Waiting, Watcher
 
 ALL = -1
 """acks: every in-sync replica."""
@@ -59,6 +59,7 @@ class Replica:
         self._disk = disk
         self._segment_closed = segment_closed
         self._parked: Waiting[Callable[[], None]] = Waiting()
+        self._watchers: dict[tuple[Watcher, int], None] = {}
         self._gone: Refused | None = None
         self._segments_seen = log.segment_count
         self._advance(log.flushed_offset if self.config.flush == "ack" else log.end_offset)
@@ -252,6 +253,8 @@ class Replica:
         if self._parked:
             for call in self._parked.wake(committed):
                 call()
+        for watcher, place in self._watchers:
+            watcher.woken(place)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -265,6 +268,19 @@ class Replica:
     def leave(self, number: int) -> None:
         """The caller does not wait any more; harmless when it was called."""
         self._parked.leave(number)
+
+    def watch(self, watcher: Watcher, place: int) -> None:
+        """Tells `watcher.woken(place)` whenever the high watermark moves or this broker leads the partition no more,
+        until `unwatch`. It must not change who watches. `Refused` when too many do."""
+        if self._gone is not None:
+            raise self._gone
+        if len(self._watchers) >= PARKED_MAX:
+            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait on this partition already")
+        self._watchers[watcher, place] = None
+
+    def unwatch(self, watcher: Watcher, place: int) -> None:
+        """No more of that; harmless when there was none."""
+        self._watchers.pop((watcher, place), None)
 
     async def _until(self, offset: int) -> None:
         """Returns once the high watermark is at `offset` or beyond."""
@@ -305,18 +321,20 @@ class Replica:
         """The same from what is local, without a wait; None where only the bucket can answer. `Refused` as `read`."""
         if self._gone is not None:
             raise self._gone
-        hot, state = self.log, self.state
-        start, committed = self.log_start_offset, state.high_watermark
-        if not start <= offset <= hot.end_offset:
+        hot, committed, manifest = self.log, self.state.high_watermark, self._manifest
+        start = local = hot.local_start_offset
+        if manifest is not None:
+            start = self.log_start_offset
+        if offset < start or (offset > committed and offset > hot.end_offset):
             raise Refused(
                 Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {hot.end_offset}]"
             )
         unstable = hot.producers.first_unstable_offset
-        stable = committed if unstable is None else min(committed, unstable)
+        stable = committed if unstable is None or unstable > committed else unstable
         bound = stable if read_committed else committed
         if offset >= bound:
             return Fetched(b"", committed, start, stable)
-        if offset < hot.local_start_offset:
+        if offset < local:
             return None
         try:
             data = hot.read(offset, max_bytes, end_offset=bound)
@@ -325,6 +343,10 @@ class Replica:
                 raise
             return None  # what a damaged local file lacks may be cold
         return Fetched(data or b"", committed, start, stable)
+
+    def at_end(self, offset: int) -> bool:
+        """Whether all that is committed lies below `offset`, so that `read_now` would give nothing yet."""
+        return offset == self.state.high_watermark and self._gone is None
 
     async def _read(self, offset: int, max_bytes: int, read_committed: bool) -> Fetched:
         fetched = self.read_now(offset, max_bytes, read_committed)
@@ -369,3 +391,5 @@ class Replica:
         self._gone = why
         for call in self._parked.wake_all():
             call()
+        for watcher, place in self._watchers:
+            watcher.woken(place)

@@ -6,13 +6,20 @@ Produces wait for the high watermark, long polls for new data. Both are bounded:
 from __future__ import annotations
 
 import heapq
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tiered.errors import Code, Refused
 
 T = TypeVar("T")
 
 PARKED_MAX = 10_000
+
+
+class Watcher(Protocol):
+    """Who follows the ends of many partitions, and looks later."""
+
+    def woken(self, place: int) -> None:
+        """There may be more in that place of it."""
 
 
 class Waiting(Generic[T]):

@@ -25,6 +25,8 @@ less of the broker's time than a slice, which needs a call before and one behind
 
 Part = bytes | FileSlice
 
+_new = tuple.__new__
+"""Makes a named tuple at a third of the cost."""
 _INT = Struct(">i")
 _WAIT = Struct(">iiib")
 _SESSION = Struct(">ii")
@@ -77,6 +79,8 @@ _V4 = Struct(">iqi")
 _V5 = Struct(">iqqi")
 _V9 = Struct(">iiqqi")
 _V12 = Struct(">iiqiqi")
+_V12_ROW = Struct(">iiqiqib")
+"""With the count of the tagged fields behind, which is 0 wherever a consumer asks."""
 
 
 def parse(frame: memoryview, version: int, at: int) -> FetchAsk:
@@ -118,6 +122,12 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
         left -= max(partitions, 1)  # topics without any count too
         if left < 0:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
+        rows_end = at + partitions * _V12_ROW.size
+        if flexible and at < rows_end <= end:
+            rows = list(_V12_ROW.iter_unpack(frame[at:rows_end]))
+            if not any(row[6] for row in rows):
+                topic.wanted.extend([_new(Wanted, (row[0], row[2], row[5], row[1])) for row in rows])
+                at, partitions = rows_end, 0
         for _ in range(partitions):
             wanted, at = _wanted(frame, version, at)
             if flexible:

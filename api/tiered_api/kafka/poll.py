@@ -7,7 +7,6 @@ partitions makes one answer of many.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -33,24 +32,25 @@ class Poll:
     """One request until its answer. `places` has a partition of it each, `founds` what is known of it."""
 
     __slots__ = (
-        "_again",
         "_ask",
         "_cold",
         "_connection",
         "_correlation_id",
         "_dirty",
+        "_due",
         "_enough",
         "_failed",
         "_fetches",
         "_founds",
         "_left",
-        "_parked",
         "_places",
+        "_replicas",
         "_short",
         "_slot",
         "_timer",
         "_total",
         "_version",
+        "_watched",
     )
 
     def __init__(
@@ -63,6 +63,7 @@ class Poll:
         self._ask = ask
         self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
         self._founds: list[Found | None] = [None] * len(self._places)
+        self._replicas: list[Replica | None] = [None] * len(self._places)
         self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
         self._enough = min(ask.min_bytes, self._left)
         self._total = 0
@@ -70,9 +71,10 @@ class Poll:
         self._short = False
         """Whether something had to be left for the next fetch."""
         self._cold: dict[int, Load] = {}
-        self._parked: dict[int, tuple[Replica, int]] = {}
-        self._dirty: list[int] = []
-        self._again: asyncio.Handle | None = None
+        self._watched: list[tuple[Replica, int]] = []
+        self._dirty: dict[int, None] = {}
+        self._due = False
+        """Whether it will have a look soon."""
         self._timer: asyncio.TimerHandle | None = None
         self._slot: Slot | None = None
 
@@ -103,25 +105,37 @@ class Poll:
         if self._short:
             self._connection.turn += 1
         self._fetches.site.fetched_bytes += self._total
-        topics, founds, at = self._ask.topics, self._founds, 0
+        topics, at = self._ask.topics, 0
+        founds = [found or self._nothing(place) for place, found in enumerate(self._founds)]
         told: list[tuple[bytes, list[Found]]] = []
         for topic in topics:
             end = at + len(topic.wanted)
-            told.append((topic.echo, founds[at:end]))  # type: ignore[arg-type]
+            told.append((topic.echo, founds[at:end]))
             at = end
         return fetch_frames.answer(
             self._version, self._correlation_id, told, len(topics), read_committed=self._ask.read_committed
         )
 
+    def _nothing(self, place: int) -> Found:
+        """The answer for a partition whose end was asked for, as it is by now."""
+        replica = self._replicas[place]
+        assert replica is not None
+        return _without(replica, replica.partition)
+
     def _read(self, place: int) -> None:
+        """What is found stays None at the end of a partition."""
         topic, (index, offset, max_bytes, epoch) = self._places[place]
-        replica = None
+        replica = self._replicas[place]
         try:
-            replica = self._fetches.find(self._version, topic, index)
-            if epoch >= 0 and epoch != replica.leader_epoch:
+            if replica is None or replica.gone:
+                replica = self._replicas[place] = self._fetches.find(self._version, topic, index)
+            if epoch >= 0 and epoch != replica.state.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
                 self._founds[place] = Found(index, code)
                 self._failed = True
+                return
+            if replica.at_end(offset):
+                self._founds[place] = None
                 return
             self._founds[place] = self._read_from(place, replica, offset, max_bytes)
         except Refused as refused:
@@ -137,6 +151,13 @@ class Poll:
         if self._total and most <= 0:
             self._short = True
             return _without(replica, self._places[place][1].partition)
+        shared = self._fetches.shared
+        if shared is not None:
+            known = shared.get((replica, offset, committed))
+            if known is not None and known[1] <= most:
+                self._total += known[1]
+                self._left -= known[1]
+                return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
             return self._read_cold(place, replica, offset, most)
@@ -146,7 +167,10 @@ class Poll:
             self._short, data, size = True, b"", 0
         self._total += size
         self._left -= size
-        return Found(replica.partition, 0, high_watermark, stable, log_start, data)
+        found = Found(replica.partition, 0, high_watermark, stable, log_start, data)
+        if shared is not None and size:
+            shared[replica, offset, committed] = found, size
+        return found
 
     def _read_cold(self, place: int, replica: Replica, offset: int, most: int) -> Found:
         loads = self._fetches.loads
@@ -191,22 +215,21 @@ class Poll:
             load.calls.append(self._loaded)
         try:
             for place in range(len(self._places)):
-                self._park(place)
+                self._watch(place)
         except Refused:
-            self._soon(self.finish)
+            self._failed = True
+            self._soon()
 
     def leave(self) -> None:
         """Waits no more; nobody is there to be answered."""
         if self in self._fetches.waiting:
             del self._fetches.waiting[self]
             self._fetches.parked -= self.size
-        for replica, number in self._parked.values():
-            replica.leave(number)
-        self._parked.clear()
+        for replica, place in self._watched:
+            replica.unwatch(self, place)
+        self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()
-        if self._again is not None:
-            self._again.cancel()
         self._slot = None
 
     def finish(self) -> None:
@@ -216,44 +239,37 @@ class Poll:
             self.leave()
             self._connection.answer(slot, self.answer())
 
-    def _park(self, place: int) -> None:
-        found = self._founds[place]
-        if place in self._cold or found is None or found.code:
+    def _watch(self, place: int) -> None:
+        found, replica = self._founds[place], self._replicas[place]
+        if replica is None or place in self._cold or (found is not None and found.code):
             return
-        topic, wanted = self._places[place]
-        replica = self._fetches.find(self._version, topic, wanted.partition)
-        number = replica.park(lambda: self._woken(place), max(found.high_watermark, wanted.offset) + 1)
-        self._parked[place] = replica, number
+        replica.watch(self, place)
+        self._watched.append((replica, place))
 
-    def _woken(self, place: int) -> None:
-        self._parked.pop(place, None)
-        self._dirty.append(place)
-        self._soon(self._look)
+    def woken(self, place: int) -> None:
+        """There may be more of that partition."""
+        self._dirty[place] = None
+        if not self._due:
+            self._soon()
 
     def _loaded(self) -> None:
-        self._soon(self._look)
+        self._soon()
 
-    def _soon(self, call: Callable[[], None]) -> None:
-        if self._again is None and self._slot is not None:
-            loop = asyncio.get_running_loop()
-            self._again = loop.call_soon(self._fetches.guard, self._connection, call, NAME)
+    def _soon(self) -> None:
+        if not self._due and self._slot is not None:
+            self._due = True
+            self._fetches.soon(self._connection, self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Reads again what may have more now."""
-        self._again = None
+        self._due = False
         if self._slot is None:
             return
-        dirty, self._dirty = self._dirty, []
-        came = [place for place, load in self._cold.items() if load.done]
+        dirty, self._dirty = self._dirty, {}
+        came = [place for place, load in self._cold.items() if load.done] if self._cold else []
         for place in (*dirty, *came):
             self._again_at(place)
-        if self.is_done() or came:
-            self.finish()
-            return
-        try:
-            for place in dirty:
-                self._park(place)
-        except Refused:
+        if came or self.is_done():
             self.finish()
 
     def _again_at(self, place: int) -> None:

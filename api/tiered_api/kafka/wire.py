@@ -65,6 +65,10 @@ def varint(value: int) -> bytes:
     """An unsigned varint: seven bits a byte, the lowest first."""
     if 0 <= value < 128:
         return _SMALL[value]
+    if 0 <= value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if 0 <= value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

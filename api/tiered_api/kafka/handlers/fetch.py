@@ -11,6 +11,7 @@ meanwhile, and if hot ones have enough for an answer, what was loaded lies ready
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ from tiered.ids import TopicId
 from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames
 from tiered_api.kafka.cold_loads import ColdLoads
-from tiered_api.kafka.fetch_frames import BY_ID, Topic
-from tiered_api.kafka.poll import Poll
+from tiered_api.kafka.fetch_frames import BY_ID, Found, Topic
+from tiered_api.kafka.poll import NAME, Poll
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
 
@@ -45,6 +46,10 @@ class Fetches:
         self.waiting: dict[Poll, None] = {}
         self.parked = 0
         """Partitions of all fetches that wait."""
+        self.shared: dict[tuple[Replica, int, bool], tuple[Found, int]] | None = None
+        """What requests that look in the same turn found: groups that follow the end ask for the same. There only while
+        they look, when nothing changes the logs."""
+        self._due: list[tuple[Connection, Callable[[], None]]] = []
         self._by_name: dict[tuple[bytes, int], Replica] = {}
         self._by_id: dict[tuple[bytes, int], Replica] = {}
 
@@ -80,6 +85,19 @@ class Fetches:
             known.clear()
         replica = known[topic.echo, index] = self.site.node.replica(name, index)
         return replica
+
+    def soon(self, connection: Connection, look: Callable[[], None]) -> None:
+        """Has a request look again in the next turn of the loop."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._due.append((connection, look))
+
+    def _look(self) -> None:
+        due, self._due = self._due, []
+        self.shared = {} if len(due) > 1 else None
+        for connection, look in due:
+            self.guard(connection, look, NAME)
+        self.shared = None
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""

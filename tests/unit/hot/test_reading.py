@@ -1,0 +1,26 @@
+"""Reads of a log that is read again and again from the same place."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.hot.fixtures import NOW, append, batch, disk, offsets, open_log, read_all
+
+
+def test_the_same_read_after_a_cut_gives_what_is_there_by_then() -> None:
+    async def told() -> None:
+        log = await open_log(disk())
+        for number in range(10):
+            append(log, batch(number, at=NOW))
+        assert offsets(read_all(log, 5)) == [5, 6, 7, 8, 9]
+        found = log.read(5, 1 << 20, end_offset=10)
+        assert found is not None and found == log.read(5, found.length, end_offset=10)
+        smaller = log.read(5, found.length - 1, end_offset=10)
+        assert smaller is not None and smaller.length < found.length
+        log.truncate_to(5)
+        append(log, batch(5, 5, at=NOW))
+        other = log.read(5, 1 << 20, end_offset=10)
+        assert other is not None and other != found
+        assert offsets(other.file.pread(other.start, other.length)) == [5, 6, 7, 8, 9]
+
+    asyncio.run(told())
