@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.http_site import Site, run, until
 from tests.e2e.test_http_consumers import JSON, V2, Consumer, values
 from tiered.metadata.groups.requests import DescribeGroup, JoinGroup
-from tiered.metadata.requests import DeleteTopic
+from tiered.metadata.requests import CreatePartitions, DeleteTopic
 from tiered_api.http.consumers import patterns
 from tiered_api.http.consumers.instance import Choices
 from tiered_api.http.consumers.membership import PREFIX, Wish, subscription
@@ -245,6 +245,27 @@ def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
         assert [(await each).status for each in asking] == [200, 200, 404]
 
     run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+
+
+def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -> None:
+    """The member that leads the group came back to its place without sharing anything out."""
+
+    async def first(where: Site) -> None:
+        await where.create("t")
+        one = await Consumer.create(where, "g", "one")
+        await one.done("POST", "/subscription", {"topics": ["t"]})
+        await one.ask("GET", "/records", accept=JSON)
+
+    async def second(where: Site) -> None:
+        again = Consumer(where, "/consumers/g/instances/one")
+        while len(await again.partitions()) != 1:
+            await again.ask("GET", "/records?timeout=0", accept=JSON)
+        await where.node.submit(CreatePartitions("t", 2))
+        while len(await again.partitions()) != 2:
+            await again.ask("GET", "/records?timeout=0", accept=JSON)
+
+    run(tmp_path, first, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, second, group_initial_rebalance_delay_ms=0)
 
 
 def test_choices_are_found_as_they_were_kept() -> None:

@@ -96,7 +96,7 @@ class Membership:
         self._revoked = revoked
         self._seen: Mapping[str, int] = {}
         self._named: frozenset[str] = frozenset()
-        """What all members wish for, if this one shares it out."""
+        """What all members wish for, if this one leads them."""
         self._asked = bool(member_id)
         self._task = asyncio.create_task(self._run(), name=f"rest consumer {name}")
 
@@ -157,19 +157,18 @@ class Membership:
             return joined.code
         self.generation = joined.generation
         leads = joined.leader == joined.member_id
-        self._named = frozenset()
+        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members if leads}
+        self._named = frozenset(topic for topics in wishes.values() for topic in topics)
         sync = requests.SyncGroup(
             self._group, joined.generation, self.member_id, self.instance_id, joined.protocol_type, joined.protocol,
-            self._shares(joined) if leads and not joined.skip_assignment else (),
+            self._shares(wishes) if leads and not joined.skip_assignment else (),
         )  # fmt: skip
         synced: Synced = await self._ask(self._group, sync, JOIN_SECONDS)
         if synced.code is Code.NONE:
             self.assigned = read_assignment(synced.assignment)
         return synced.code
 
-    def _shares(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
-        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members}
-        self._named = frozenset(topic for topics in wishes.values() for topic in topics)
+    def _shares(self, wishes: Mapping[str, list[str]]) -> tuple[tuple[str, bytes], ...]:
         shares = by_range(wishes, {topic: count for topic, count in self._seen.items() if topic in self._named})
         return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
 
