@@ -21,6 +21,7 @@ from tiered.replication.leading import Past
 
 if TYPE_CHECKING:
     from tiered.node import Node
+    from tiered.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ REGISTER_SECONDS = 30.0
 LEAD_SECONDS = 2.0
 """Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
 REPORTS_AT_ONCE = 500
+PARTITIONS_SAID = 100
+"""Of a topic, in a line of the log. `possible_loss` has them all."""
 """Fewer than may wait for the metadata log."""
 
 
@@ -105,11 +108,7 @@ class Joining:
     async def _report_losses(self) -> None:
         node, partitions = self._node, self._node.partitions
         lost, partitions.unreported = partitions.unreported, []
-        for replica in lost:
-            log.warning(
-                "records may be gone partition=%s from_offset=%d epoch=%d",
-                replica.at, replica.epoch_start, replica.leader_epoch,
-            )  # fmt: skip
+        _say(lost)
         try:
             reports = (
                 requests.ReportLoss(each.topic_id, each.partition, each.leader_epoch, each.epoch_start) for each in lost
@@ -127,3 +126,17 @@ class Joining:
                 await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
             self._trusted = True
             await node.directory.trust()
+
+
+def _say(lost: Sequence[Replica]) -> None:
+    """A line for each topic: with a disk all partitions there are go at once, and one that matters has to be seen."""
+    topics: dict[str, list[Replica]] = {}
+    for replica in lost:
+        topics.setdefault(replica.at.topic, []).append(replica)
+    for topic, replicas in sorted(topics.items()):
+        places = sorted((each.at.partition, each.epoch_start) for each in replicas)
+        said = ",".join(f"{partition}@{offset}" for partition, offset in places[:PARTITIONS_SAID])
+        log.warning(
+            "records may be gone from an offset on topic=%s partitions=%d partition@offset=%s%s",
+            topic, len(places), said, ",..." if len(places) > PARTITIONS_SAID else "",
+        )  # fmt: skip

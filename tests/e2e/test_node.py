@@ -112,11 +112,11 @@ def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
     run(story)
 
 
-def test_a_lost_disk_comes_back_from_the_bucket() -> None:
+def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture) -> None:
     async def story(site: Site) -> None:
         await site.start()
         first = await site.create("a", 2)
-        await site.create("b")
+        await site.create("b", 3)
         await fill(first, 10)
         await site.until(lambda: first.cold_end_offset == 9)
         topics = site.node.image.topics
@@ -129,7 +129,11 @@ def test_a_lost_disk_comes_back_from_the_bucket() -> None:
         assert (again.high_watermark, again.leader_epoch) == (9, 1)
         assert await read_values(again, 0) == numbers(0, 9)
         losses = node.health().details["possible_loss"]
-        assert {name: loss["from_offset"] for name, loss in losses.items()} == {"a-0": 9, "a-1": 0, "b-0": 0}
+        offsets = {"a-0": 9, "a-1": 0, "b-0": 0, "b-1": 0, "b-2": 0}
+        assert {name: loss["from_offset"] for name, loss in losses.items()} == offsets
+        said = [each.message.partition(" topic=")[2] for each in caplog.records if "may be gone" in each.message]
+        assert "b partitions=3 partition@offset=0@0,1@0,2@0" in said, "one line for all that are reported together"
+        assert any("0@9" in line for line in said if line.startswith("a "))
         await fill(again, 5, start=9)
         assert await read_values(again, 0) == numbers(0, 14)
         await site.until(lambda: again.cold_end_offset >= 12)
