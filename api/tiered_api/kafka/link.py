@@ -119,29 +119,27 @@ class Link:
         self._lose(Unavailable(f"connection to {self.address} closed"))
 
     async def _exchange(self, request: Message, version: int, name: str, timeout: float) -> memoryview:
-        number = -1
         try:
             async with asyncio.timeout(timeout), self._slots:
-                number = self._send(request, version, name)
-                return await self._awaited[number].future
+                answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+                self._send(request, version, _Awaited(name, answer))
+                return await answer
         except TimeoutError:
             # An answer that did not come holds up all answers behind it.
             raise self._lose(Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")) from None
 
-    def _send(self, request: Message, version: int, name: str = "") -> int:
-        """Hands a request to the socket; with a name, its answer is awaited under the number that this gives."""
+    def _send(self, request: Message, version: int, awaited: _Awaited | None = None) -> None:
+        """Hands a request to the socket. When that finds the connection lost, whoever awaits the answer is told."""
         if self.closed:
             raise self.closed
         self._number = (self._number + 1) & 0x7FFFFFFF
         head = request_bytes(APIS[request.spec.key], version, self._number, self._client_id)
         body = encode(request, version)
-        if name:
-            self._awaited[self._number] = _Awaited(name, asyncio.get_running_loop().create_future())
+        if awaited is not None:
+            self._awaited[self._number] = awaited
         self._out += (memoryview(_LENGTH.pack(len(head) + len(body)) + head), memoryview(body))
         self._written.clear()
-        number = self._number
         self._writable()
-        return number
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 

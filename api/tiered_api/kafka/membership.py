@@ -161,8 +161,8 @@ class Member:
                 got = await ask_coordinator(
                     self._client, self._group, request, HeartbeatResponse, lambda got: got.error_code
                 )
-            except Unavailable:
-                continue  # the session may last until the coordinator is back
+            except (Unavailable, Refused):
+                continue  # the session may last until there is a coordinator again
             code = code_of(got.error_code)
         if code is not Code.REBALANCE_IN_PROGRESS:
             self._forget(code)
