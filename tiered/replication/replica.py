@@ -321,20 +321,16 @@ class Replica:
         """The same from what is local, without a wait; None where only the bucket can answer. `Refused` as `read`."""
         if self._gone is not None:
             raise self._gone
-        hot, committed, manifest = self.log, self.state.high_watermark, self._manifest
-        start = local = hot.local_start_offset
-        if manifest is not None:
-            start = self.log_start_offset
+        hot = self.log
+        committed, stable, start = self.ends()
         if offset < start or (offset > committed and offset > hot.end_offset):
             raise Refused(
                 Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {hot.end_offset}]"
             )
-        unstable = hot.producers.first_unstable_offset
-        stable = committed if unstable is None or unstable > committed else unstable
         bound = stable if read_committed else committed
         if offset >= bound:
             return Fetched(b"", committed, start, stable)
-        if offset < local:
+        if offset < hot.local_start_offset:
             return None
         try:
             data = hot.read(offset, max_bytes, end_offset=bound)
@@ -344,6 +340,13 @@ class Replica:
             return None  # what a damaged local file lacks may be cold
         return Fetched(data or b"", committed, start, stable)
 
+    def ends(self) -> tuple[int, int, int]:
+        """High watermark, last stable offset and log start."""
+        log, committed, manifest = self.log, self.state.high_watermark, self._manifest
+        unstable = log.producers.first_unstable_offset
+        stable = committed if unstable is None or unstable > committed else unstable
+        return committed, stable, log.local_start_offset if manifest is None else self.log_start_offset
+
     def at_end(self, offset: int) -> bool:
         """Whether all that is committed lies below `offset`, so that `read_now` would give nothing yet."""
         return offset == self.state.high_watermark and self._gone is None
@@ -352,7 +355,7 @@ class Replica:
         fetched = self.read_now(offset, max_bytes, read_committed)
         if fetched is not None:
             return fetched
-        start, committed, stable = self.log_start_offset, self.high_watermark, self.last_stable_offset
+        committed, stable, start = self.ends()
         data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
         return Fetched(data, committed, start, stable)
 

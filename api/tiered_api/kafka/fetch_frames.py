@@ -189,6 +189,8 @@ _P4 = Struct(">ihqqii")
 _P5 = Struct(">ihqqqii")
 _P11 = Struct(">ihqqqiii")
 _P12 = Struct(">ihqqqBi")
+_EMPTY = b"\1\0"
+"""Records of no bytes, and no tagged fields."""
 _HEADS = {4: Struct(">iii"), 7: Struct(">iiihi"), 12: Struct(">iiBihi")}
 NONE = -1
 
@@ -196,14 +198,14 @@ NONE = -1
 def answer(
     version: int,
     correlation_id: int,
-    topics: Iterable[tuple[bytes, Sequence[Found]]],
+    topics: Iterable[tuple[bytes, Sequence[Found | bytes]]],
     count: int,
     *,
     read_committed: bool = False,
     code: int = 0,
 ) -> list[Part]:
-    """The whole answer for `count` topics, from its length on. There are no aborted transactions: a reader of committed
-    records is told so by an empty list, others by none."""
+    """The whole answer for `count` topics, from its length on; what `nothing` gave may stand for a partition. There are
+    no aborted transactions: a reader of committed records is told so by an empty list, others by none."""
     flexible = version >= FLEXIBLE
     pieces: list[Part] = []
     copied = COPIED_BYTES
@@ -212,6 +214,9 @@ def answer(
         run.append(echo)
         run.append(varint(len(founds) + 1) if flexible else _INT.pack(len(founds)))
         for found in founds:
+            if isinstance(found, bytes):
+                run.append(found)
+                continue
             data = found.data
             if isinstance(data, FileSlice) and data.length <= copied:
                 data = _copied(data)
@@ -236,6 +241,13 @@ def answer(
     assert isinstance(first, bytes)
     pieces[0] = _head(version, correlation_id, size, code) + first
     return pieces
+
+
+def nothing(version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool) -> bytes:
+    """A partition without records, whole."""
+    if version >= FLEXIBLE:
+        return _P12.pack(index, 0, high_watermark, stable, log_start, read_committed, NONE) + _EMPTY
+    return _partition(version, Found(index, 0, high_watermark, stable, log_start), 0, read_committed)
 
 
 def _copied(data: FileSlice) -> Part:

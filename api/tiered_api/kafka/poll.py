@@ -107,7 +107,7 @@ class Poll:
         self._fetches.site.fetched_bytes += self._total
         topics, at = self._ask.topics, 0
         founds = [found or self._nothing(place) for place, found in enumerate(self._founds)]
-        told: list[tuple[bytes, list[Found]]] = []
+        told: list[tuple[bytes, list[Found | bytes]]] = []
         for topic in topics:
             end = at + len(topic.wanted)
             told.append((topic.echo, founds[at:end]))
@@ -116,11 +116,11 @@ class Poll:
             self._version, self._correlation_id, told, len(topics), read_committed=self._ask.read_committed
         )
 
-    def _nothing(self, place: int) -> Found:
+    def _nothing(self, place: int) -> bytes:
         """The answer for a partition whose end was asked for, as it is by now."""
         replica = self._replicas[place]
         assert replica is not None
-        return _without(replica, replica.partition)
+        return fetch_frames.nothing(self._version, replica.partition, *replica.ends(), self._ask.read_committed)
 
     def _read(self, place: int) -> None:
         """What is found stays None at the end of a partition."""
@@ -285,4 +285,4 @@ class Poll:
 
 def _without(replica: Replica, index: int) -> Found:
     """A partition as it is, without records."""
-    return Found(index, 0, replica.high_watermark, replica.last_stable_offset, replica.log_start_offset)
+    return Found(index, 0, *replica.ends())
