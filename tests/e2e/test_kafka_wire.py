@@ -279,3 +279,26 @@ def test_a_broker_that_stops_answers_what_waits(tmp_path: Path) -> None:
             await site.client()
 
     run(tmp_path, story)
+
+
+def test_many_clients_that_ask_at_once_are_all_answered_and_who_left_stops_nobody(tmp_path: Path) -> None:
+    """More than leave together, so that some wait for the end of the turn; some are gone by then."""
+
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        clients = [await site.client() for _ in range(40)]
+        for round_ in range(3):
+            for client in clients:
+                await client.send(client.frame(produce(replica, b"%d" % round_), 9))
+            for client in clients:
+                answer = await client.receive(ProduceResponse, 9, round_)
+                assert answer.responses[0].partition_responses[0].error_code == 0
+        for client in clients:
+            await client.send(client.frame(produce(replica, b"last"), 9))
+        for client in clients[::2]:
+            client.close()
+        for client in clients[1::2]:
+            await client.receive(ProduceResponse, 9, 3)
+        assert replica.high_watermark >= 140
+
+    run(tmp_path, story)

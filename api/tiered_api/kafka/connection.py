@@ -151,8 +151,7 @@ class Connection:
         if start or self._queue or size < HEADER_BYTES or size != _SIZE.unpack_from(scratch)[0]:
             self._parse(start + got)
         elif size <= self._server.request_bytes:
-            self._request(scratch[4:got])  # exactly one frame, as mostly
-            self._settle()
+            self._only_request(scratch[4:got])  # exactly one frame, as mostly
         else:
             self.refuse("frame_size", f"a frame of {size} bytes")
 
@@ -214,6 +213,25 @@ class Connection:
             self.frame_since = self._server.now
         self._settle()
 
+    def _only_request(self, frame: memoryview) -> None:
+        """Takes a request while no other waits; an answer that is there at once and small goes with those of others."""
+        key, version, correlation_id, size = _HEADER.unpack_from(frame)
+        answer = self._take(
+            self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
+        )
+        if answer is not None:
+            first = answer[0]
+            self._out += answer
+            if (
+                len(answer) == 1
+                and not self._queue
+                and not isinstance(first, FileSlice)
+                and len(first) <= CORKED_BYTES
+                and self._server.send_soon(self)
+            ):
+                return
+        self._settle()
+
     def _request(self, frame: memoryview) -> None:
         key, version, correlation_id, size = _HEADER.unpack_from(frame)
         answer = self._take(
@@ -272,6 +290,13 @@ class Connection:
         elif self._held or not self._reading:
             self._stop_reading()
             self._resume_soon()
+
+    def send(self) -> None:
+        """Sends what was left for the end of the turn, unless it is gone already or has to wait."""
+        if self._out and not self._blocked:
+            self._send()
+            if self._blocked or self._finishing:
+                self._settle()
 
     def _send(self) -> None:
         try:

@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 SCRATCH_BYTES = 64 << 10
 SWEEP_SECONDS = 1.0
 TRIM_SWEEPS = 10
+ANSWERS_TOGETHER = 16
+"""More do not wait for the end of the turn: clients shall work while we do."""
+FEW = 4
+"""Fewer connections have their answers at once."""
 STOP_SECONDS = 2.0
 """How long answers under way may take when the broker stops."""
 
@@ -63,6 +67,9 @@ class KafkaServer:
         self._tokens = float(settings.max_connection_creation_rate)
         self._closing = False
         self._empty = asyncio.Event()
+        self._answered: list[Connection] = []
+        """Connections whose answers leave at the end of this turn."""
+        self._sending = False
         metrics = node.metrics
         metrics.gauge("tiered_kafka_connections", "Open connections.").read(lambda: float(len(self.connections)))
         metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").read(
@@ -83,6 +90,31 @@ class KafkaServer:
     def address(self) -> str:
         """HOST:PORT of the first listener."""
         return next(iter(self.addresses.values())).address
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def send_soon(self, connection: Connection) -> bool:
+        """Whether what the connection has to send leaves a little later, in one go with the answers of others: each
+        send may wake a client, and one that is awake already costs half. With few connections there are no others."""
+        if len(self.connections) < FEW:
+            return False
+        answered = self._answered
+        answered.append(connection)
+        if len(answered) >= ANSWERS_TOGETHER:
+            self._send_answers()
+        elif not self._sending:
+            self._sending = True
+            self._loop.call_soon(self._end_turn)
+        return True
+
+    def _end_turn(self) -> None:
+        self._sending = False
+        self._send_answers()
+
+    def _send_answers(self) -> None:
+        answered, self._answered = self._answered, []
+        for connection in answered:
+            self.dispatch.guard(connection, connection.send, "send")
 
     # -- who may connect ----------------------------------------------------------------------------------------------
 
