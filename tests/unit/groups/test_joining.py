@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.groups.rig import BOTH, RANGE, Rig, subscription
 from tiered.errors import Code
+from tiered.metadata.groups import joining
 from tiered.metadata.groups.joining import GROUP_BYTES_MAX, NEW_MEMBER_MS
 from tiered.metadata.groups.requests import Joined, JoinedMember, Synced
 from tiered.metadata.groups.settings import GroupSettings
@@ -277,3 +278,17 @@ def test_what_members_say_has_a_bound_over_the_whole_group(rig: Rig) -> None:
     assert {joined(rig, token).code for token in tokens[:2]} == {Code.NONE}
     assert joined(rig, rig.join(first, protocols=half + half)).code is Code.GROUP_MAX_SIZE_REACHED
     assert joined(rig, rig.join(first, protocols=half)).code is Code.NONE, "who says no more than before may stay"
+
+
+def test_of_ids_that_nobody_uses_the_oldest_is_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "GIVEN_MAX", 3)
+    used = joined(rig, rig.join(group="used")).member_id
+    rig.join(used, group="used")
+    ids = [joined(rig, rig.join(group=f"g{number}")).member_id for number in range(4)]
+    rig.pass_ms(1)
+    assert rig.describe("used").members, "who came with it stays"
+    assert joined(rig, rig.join(ids[0], group="g0")).code is Code.UNKNOWN_MEMBER_ID
+    assert sorted(rig.shard.live.groups) == ["g1", "g2", "g3", "used"]
+    last = rig.join(ids[3], group="g3")
+    rig.pass_ms(500)
+    assert joined(rig, last).code is Code.NONE

@@ -27,6 +27,9 @@ NEW_MEMBER_MS = 300_000
 """How long a new member may wait for its first rebalance without asking again: it cannot send heartbeats yet."""
 ID_PREFIX_MAX = 1_000
 """Characters of a client's name that go into a member id."""
+GIVEN_MAX = 5_000
+"""Ids that are given out and not used yet, in all groups of a shard. Of one more the oldest is forgotten: a client comes
+with its id at once, and whoever only asks for ids keeps nobody else from getting one."""
 GROUP_BYTES_MAX = 16 << 20
 """What the members of a group may say in all: a coordinator keeps it in memory, and the log in one record."""
 
@@ -102,7 +105,19 @@ def _join_dynamic(turn: Turn, group: ClassicGroup, request: JoinGroup, token: in
         return
     group.pending.add(member_id)
     turn.live.deadlines.set((MEMBER, group.name, member_id), turn.now.mono_ms + request.session_timeout_ms)
+    _give(turn, group, member_id)
     turn.answer(token, Joined(Code.MEMBER_ID_REQUIRED, member_id))
+
+
+def _give(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+    given = turn.live.given
+    given[group.name, member_id] = None
+    if len(given) > GIVEN_MAX:
+        name, oldest = next(iter(given))
+        del given[name, oldest]
+        other = turn.live.groups.get(name)
+        if other is not None and oldest in other.pending:
+            turn.live.deadlines.set((MEMBER, name, oldest), turn.now.mono_ms)
 
 
 def _join_static(turn: Turn, group: ClassicGroup, request: JoinGroup, token: int) -> None:

@@ -35,6 +35,8 @@ class Live:
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     waiting: dict[int, Waiter] = field(default_factory=dict)
+    given: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Group and member id of the ids given out last, oldest first; some are used or gone by now."""
 
 
 class Turn:
