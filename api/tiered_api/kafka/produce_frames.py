@@ -213,20 +213,21 @@ class Template:
     """The answer to a request that brought records for one partition, when they were appended: all but the numbers."""
 
     def __init__(self, version: int, echo: bytes, partition: int) -> None:
-        self._bytes = answer(version, 0, [(echo, [Outcome(partition)])])
+        whole = answer(version, 0, [(echo, [Outcome(partition)])])
         head = _HEAD_FLEXIBLE.size + 2 if version >= FLEXIBLE else _HEAD.size + 2 * _INT.size
-        self._at = head + len(echo) + _FIXED.size
+        at = head + len(echo) + _FIXED.size
+        numbers = _OFFSETS if version >= 5 else _OFFSETS_V3
+        end = at + numbers.size
+        self._size, self._before, self._after = whole[: _INT.size], whole[_HEAD.size : at], whole[end:]
         self._has_start = version >= 5
+        self._pack = Struct(f">4si{at - _HEAD.size}s{numbers.format[1:]}{len(whole) - end}s").pack
 
-    def fill(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytearray:
+    def fill(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytes:
         """The whole answer, from its length on."""
-        made = bytearray(self._bytes)
-        _INT.pack_into(made, _INT.size, correlation_id)
+        size, before, after = self._size, self._before, self._after
         if self._has_start:
-            _OFFSETS.pack_into(made, self._at, base_offset, append_time_ms, log_start_offset)
-        else:
-            _OFFSETS_V3.pack_into(made, self._at, base_offset, append_time_ms)
-        return made
+            return self._pack(size, correlation_id, before, base_offset, append_time_ms, log_start_offset, after)
+        return self._pack(size, correlation_id, before, base_offset, append_time_ms, after)
 
 
 def _partition(version: int, outcome: Outcome) -> bytes:
