@@ -28,8 +28,8 @@ NEW_MEMBER_MS = 300_000
 ID_PREFIX_MAX = 1_000
 """Characters of a client's name that go into a member id."""
 GIVEN_MAX = 5_000
-"""Ids that are given out and not used yet, in all groups of a shard. Of one more the oldest is forgotten: a client comes
-with its id at once, and whoever only asks for ids keeps nobody else from getting one."""
+"""Ids that are given out and not used yet, in all groups of a shard. Of one more the oldest is forgotten: a client
+comes with its id at once, and whoever only asks for ids keeps nobody else from getting one."""
 GROUP_BYTES_MAX = 16 << 20
 """What the members of a group may say in all: a coordinator keeps it in memory, and the log in one record."""
 
