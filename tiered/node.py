@@ -39,6 +39,7 @@ from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metadata.requests import Request
 from tiered.metadata.runtime import Runtime
 from tiered.metadata.settings import broker_settings
+from tiered.metadata.told import told
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions
 from tiered.ports import World
@@ -247,6 +248,8 @@ class Node:
     async def _committed(self, changes: Sequence[Change], slot: int) -> None:
         """Brokers act on committed entries only (M5): here they do."""
         old, self.image = self.image, self.image.apply(changes, slot)
+        for line in told(changes, old, self.image):
+            log.info("%s", line)
         self.settings = broker_settings(self.image, self.started_with, self.settings.node_id)
         await self.partitions.follow(old, self.image, self.settings)
         self.coordinators.follow(old, self.image)
