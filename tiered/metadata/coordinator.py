@@ -16,7 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.group_image import encode_batches
 from tiered.metadata.groups.log_state import LogState
 from tiered.metadata.groups.records import Record, group_key, offset_record
-from tiered.metadata.groups.requests import CommitOffsets, Joined, Now, Reply, Request, TopicsDeleted
+from tiered.metadata.groups.requests import CommitOffsets, Joined, JoinGroup, Now, Reply, Request, TopicsDeleted
 from tiered.metadata.groups.shard import GroupShard, Outcome
 from tiered.ports import Clock
 from tiered.replication.replica import ALL, Replica
@@ -67,6 +67,8 @@ class Coordinator:
         self._failed = failed
         self._token = 0
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._joining: dict[int, str] = {}
+        """The group of each of them that joins one."""
         self._changes: list[Record] = []
         self._replies: list[tuple[int, Reply]] = []
         self._scheduled = False
@@ -97,6 +99,8 @@ class Coordinator:
             return token, outcome.replies[0][1]
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[token] = answer
+        if type(request) is JoinGroup:
+            self._joining[token] = request.group
         self.take(outcome)
         return token, answer
 
@@ -105,6 +109,7 @@ class Coordinator:
 
     def forget(self, token: int) -> None:
         """The caller does not wait any more."""
+        self._joining.pop(token, None)
         if self._waiting.pop(token, None) is not None and self._gone is None:
             self.shard.forget(token)
 
@@ -187,9 +192,13 @@ class Coordinator:
 
     def _give(self, replies: list[tuple[int, Reply]] | tuple[tuple[int, Reply], ...]) -> None:
         for token, reply in replies:
-            answer = self._waiting.pop(token, None)
+            answer, group = self._waiting.pop(token, None), self._joining.pop(token, "")
             if type(reply) is Joined and reply.members:
                 self._counts.rebalances += 1
+                log.info(
+                    "group begins a generation group=%s generation=%d members=%d assignor=%s",
+                    group, reply.generation, len(reply.members), reply.protocol,
+                )  # fmt: skip
             if answer is not None and not answer.done():
                 answer.set_result(reply)
 
@@ -231,6 +240,7 @@ class Coordinator:
             return
         self._gone = why
         waiting, self._waiting = self._waiting, {}
+        self._joining.clear()
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(why)
