@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -37,10 +38,12 @@ class Cluster:
         """A command that runs beside the test, with pipes."""
         environment = {**os.environ, "TIERED_BROKERS": self.address, "PYTHONUNBUFFERED": "1"}
         pipe = subprocess.PIPE
-        # Without a buffer: what a test has not read by itself is left to `end`.
+        # Without a buffer: what a test has not read by itself is left to `end`. Ctrl-C works as in a terminal, also
+        # where the tests run in the background of a shell, which has its children ignore it.
         process = subprocess.Popen(
-            [*COMMAND, *arguments], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
-        )
+            [*COMMAND, *arguments], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+        )  # fmt: skip
         self._started.append(process)
         return process
 
