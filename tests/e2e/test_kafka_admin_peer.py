@@ -225,7 +225,8 @@ def settings() -> Iterator[Question]:
     yield Question(replaced(topic, "s", ("flush.ms", "5"), ("max.message.bytes", "4000")))
     yield Question(replaced(topic, "s", ("flush.ms", "6")))
     yield Question(shown(topic, "s", "max.message.bytes"))
-    for wrong in (("bogus", "1"), ("flush.ms", None), ("flush.ms", "x")):
+    yield Question(replaced(topic, "s", ("flush.ms", None)))
+    for wrong in (("bogus", "1"), ("flush.ms", "x")):
         yield Question(replaced(topic, "s", wrong))
     yield Question(replaced(topic, "s", ("flush.ms", "5"), ("flush.ms", "6")))
 

@@ -256,3 +256,28 @@ def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) ->
         assert answer.responses[0].partition_responses[0].base_offset == end
 
     run(tmp_path, story, tiered_frame_timeout_ms=1000)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"\0\0\0\0", "a frame of 0 bytes"),
+        (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+        (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "it speaks TLS"),
+    ],
+)
+def test_who_speaks_something_else_is_cut_off_at_once_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, words: str
+) -> None:
+    """Nothing more has to come than the four bytes of a length."""
+    caplog.set_level("INFO")
+
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        await client.send(sent)
+        assert await client.ended() == b""
+
+    run(tmp_path, story)
+    assert words in caplog.text

@@ -18,6 +18,7 @@ from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
 from tiered_api.kafka.buffers import Frame
 from tiered_api.kafka.sending import Part, in_memory, send_some
+from tiered_api.kafka.strangers import size_in_words
 
 if TYPE_CHECKING:
     from tiered_api.kafka.server import KafkaServer
@@ -153,7 +154,7 @@ class Connection:
         elif size <= self._server.request_bytes:
             self._only_request(scratch[4:got])  # exactly one frame, as mostly
         else:
-            self.refuse("frame_size", f"a frame of {size} bytes")
+            self.refuse("frame_size", size_in_words(size))
 
     def _read_frame(self, frame: Frame) -> None:
         """Goes on with a large frame; of it alone, so that what follows stays where it is until its turn."""
@@ -187,14 +188,14 @@ class Connection:
     def _parse(self, end: int) -> None:
         """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
         scratch, at, taken = self._scratch, 0, 0
-        while end - at > 4:
+        while end - at >= 4:
             if taken == REQUESTS_PER_EVENT or self._blocked or (self._queue and self._is_full()):
                 self._held = True
                 break
             (size,) = _SIZE.unpack_from(scratch, at)
             begin = at + 4
             if not HEADER_BYTES <= size <= self._server.request_bytes:
-                self.refuse("frame_size", f"a frame of {size} bytes")
+                self.refuse("frame_size", size_in_words(size))
                 return
             if end - begin < size:
                 if size > SMALL:
