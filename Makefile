@@ -30,7 +30,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 compat: compat-ours compat-peer
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.group_run import run
 
-SEEDS = 100
+SEEDS = 60
 REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage")
 
 
