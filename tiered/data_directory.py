@@ -169,11 +169,14 @@ class DataDirectory:
             self._disk.rename(self.path(at), aside)
             self._condemned.append((due_ms, aside))
 
-    def sweep(self, now_ms: int) -> None:
-        """Deletes condemned directories whose time has come."""
-        for due in [each for each in self._condemned if each[0] <= now_ms]:
-            self._disk.remove(due[1])
-            self._condemned.remove(due)
+    def sweep(self, now_ms: int) -> bool:
+        """Deletes one condemned directory whose time has come; whether there was one."""
+        for due in self._condemned:
+            if due[0] <= now_ms:
+                self._disk.remove(due[1])
+                self._condemned.remove(due)
+                return True
+        return False
 
     def _owner(self, text: str, cluster_id: str, node_id: int) -> str:
         rows = dict(_pairs(text.splitlines()))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SWEEP_SECONDS = 5.0
 COLLECT_SECONDS = 30.0
 PING_SECONDS = (5.0, 60.0)
 """Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
@@ -49,6 +50,7 @@ class Housekeeping:
             group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
+            group.create_task(self._every(SWEEP_SECONDS, self.sweep_deleted))
             group.create_task(self._every(COLLECT_SECONDS, self.collect_expired))
             group.create_task(self._every(COLLECT_SECONDS, self.collect_topics))
             group.create_task(self.watch())
@@ -84,11 +86,16 @@ class Housekeeping:
                 log.warning("log is looked after later partition=%s why=%s", replica.at, error)
             node.tiering.wake(replica)
             await node.world.clock.sleep(0)
-        node.directory.sweep(now_ms)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
         await node.partitions.open_missing(lambda: node.image)
         await node.joining.report_losses()
+
+    async def sweep_deleted(self) -> None:
+        """Deletes the files of deleted topics once their delay is over. Soon, not with the next look at all logs: what
+        waits keeps its pages in memory, and new records have to find fresh ones, which cost a multiple."""
+        while self._node.directory.sweep(self._node.world.clock.wall_ms()):
+            await self._node.world.clock.sleep(0)
 
     def _look_after(self, replica: Replica, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""

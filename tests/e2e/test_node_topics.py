@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import Site, batch, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
 from tiered.cold import manifest_store
 from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Code, Refused
@@ -42,6 +43,20 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
         await site.until(lambda: not site.node.image.deleted, 300)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
+        await site.stop()
+
+    run(story)
+
+
+def test_the_files_of_a_deleted_topic_go_when_their_delay_is_over_not_minutes_later() -> None:
+    async def story(site: Site) -> None:
+        await site.start(replace(QUICK, log_retention_check_interval_ms=3_600_000))
+        for name in ("t", "u"):
+            await fill(await site.create(name, file_delete_delay_ms="1000"), 1)
+            await site.node.submit(DeleteTopic(name))
+        disk = site.machine.disk
+        assert len([name for name in disk.list("log") if name.endswith("-delete")]) == 2
+        await site.until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
         await site.stop()
 
     run(story)
