@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from bench.broker import free_port
 from bench.peer.machine import cpu_of, memory_of
 from bench.peer.wire import api_versions, ask, taken
-from tests.peer.kafka import BROKER, CLUSTER_ID, java, tool
+from tests.peer.kafka import BROKER, formatted, java
+from tests.ports import free_port
 
 START_SECONDS = 180.0
 STOP_SECONDS = 180.0
@@ -144,31 +144,9 @@ class Kafka(Broker):
     name = "kafka"
 
     def command(self) -> list[str]:
-        file = self.directory / "server.properties"
-        if not file.exists():
-            file.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
-            tool("format", "format", "-t", CLUSTER_ID, "-c", str(file))
+        file = formatted(self.directory, self.address, self.settings)
         program, *rest = java(BROKER, [str(file)], heap="1g")
         return [program, *KAFKA_FLAGS, *rest]
-
-    def _properties(self) -> dict[str, str]:
-        controller = free_port()
-        return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "log.dirs": str(self.directory / "log"),
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
-            "group.initial.rebalance.delay.ms": "0",
-            **self.settings,
-        }
 
 
 class Tiered(Broker):

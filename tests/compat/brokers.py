@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Protocol
 
 from tests.e2e.serving import Served
 from tests.peer.kafka import Peer
+from tests.ports import free_port
 
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
@@ -48,9 +48,7 @@ class Ours:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.served = self._start()
 
     def _start(self) -> Served:

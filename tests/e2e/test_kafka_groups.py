@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from tests.e2e.kafka_site import KafkaSite, run
 from tests.e2e.serving import Served
+from tests.ports import free_port
 
 QUICK = "group.initial.rebalance.delay.ms=0"
 PATIENCE = 30.0
@@ -80,12 +80,6 @@ def produce(address: str, topic: str, values: Sequence[str], partitions: int) ->
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % partitions)
     assert producer.flush(PATIENCE) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Broker:

@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 FETCH_SECONDS = 900
@@ -81,11 +82,41 @@ def tool(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
+def formatted(directory: Path, address: str, settings: Mapping[str, str]) -> Path:
+    """The properties of a broker on `directory`, which is also its own controller; its log is formatted once."""
+    file = directory / "server.properties"
+    if not file.exists():
+        properties = _properties(address, directory / "log", settings)
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        tool("format", "format", "-t", CLUSTER_ID, "-c", str(file))
+    return file
+
+
+def _properties(address: str, logs: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    controller = free_port()
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{address}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "log.dirs": str(logs),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        **settings,
+    }
+
+
 class Peer:
     """One broker with its controller on a fresh directory. A context manager; what it leaves behind, it removes."""
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, port: int = 0, heap: str = "1g") -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.directory = Path(tempfile.mkdtemp(prefix="tiered-peer-"))
         self.logs = self.directory / "log"
@@ -108,10 +139,7 @@ class Peer:
 
     def start(self) -> None:
         """Formats the directory the first time, starts the broker, returns when it answers."""
-        file = self.directory / "server.properties"
-        if not file.exists():
-            file.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
-            tool("format", "format", "-t", CLUSTER_ID, "-c", str(file))
+        file = formatted(self.directory, self.address, self._settings)
         output = (self.directory / "output").open("ab")
         with output:
             command = java(BROKER, [str(file)], self._heap)
@@ -138,32 +166,6 @@ class Peer:
         """Stops and removes everything."""
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _properties(self) -> dict[str, str]:
-        controller = _free_port()
-        return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "log.dirs": str(self.logs),
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
-            "group.initial.rebalance.delay.ms": "0",
-            **self._settings,
-        }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def main(arguments: Sequence[str]) -> int:
