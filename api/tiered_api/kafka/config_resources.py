@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.config import TopicConfig, topic_rows
 from tiered.errors import Code, Refused
@@ -12,6 +14,8 @@ from tiered.metadata.changes import CLUSTER
 from tiered.metadata.requests import AlterBrokerConfigs, AlterTopicConfigs, ListEdit
 from tiered.metadata.settings import edited
 from tiered.metadata.topic_names import check_name
+from tiered_api.kafka.faults import ALTER_MS, MANY
+from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.site import Site
 
 Edits = Mapping[str, str | ListEdit | None]
@@ -28,11 +32,24 @@ class Kind(IntEnum):
     GROUP = 32
 
 
+class Resource(Protocol):
+    """What a request names."""
+
+    resource_type: int
+    resource_name: str
+
+
+R = TypeVar("R", bound=Resource)
+
+
 class Outcome(NamedTuple):
     """Whether the settings of a resource were changed."""
 
     code: Code = Code.NONE
     why: str | None = None
+
+
+LATE = Outcome(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
 
 
 def node_of(name: str, known: Iterable[int]) -> int:
@@ -51,10 +68,29 @@ def _check(site: Site, edits: Edits) -> None:
     TopicConfig.from_strings({key: value for key, value in after.items() if value is not None}, defaults=defaults)
 
 
-async def alter(
-    site: Site, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool, timeout: float
-) -> Outcome:
-    """Changes the settings of one resource; all of `edits` or nothing."""
+async def alter_each(
+    site: Site, resources: Sequence[R], edits_of: Callable[[R], Edits], *, validate_only: bool, replace: bool
+) -> list[Outcome]:
+    """Changes the settings of each resource, all of its edits or none: one outcome for each, in their order. A resource
+    may be there once; `edits_of` refuses what is wrong with the edits themselves."""
+    times = Counter((each.resource_type, each.resource_name) for each in resources)
+
+    async def alter(each: R) -> Outcome:
+        if times[each.resource_type, each.resource_name] > 1:
+            return Outcome(Code.INVALID_REQUEST, "each resource may be there once")
+        try:
+            edits = edits_of(each)
+        except Refused as refused:
+            return Outcome(refused.code, refused.why)
+        return await _alter(
+            site, each.resource_type, each.resource_name, edits, validate_only=validate_only, replace=replace
+        )
+
+    return await in_time([partial(alter, each) for each in resources], ALTER_MS, lambda _: LATE, at_once=MANY)
+
+
+async def _alter(site: Site, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool) -> Outcome:
+    timeout = ALTER_MS / 1000
     try:
         if kind == Kind.TOPIC:
             if not name:

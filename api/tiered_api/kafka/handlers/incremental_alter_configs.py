@@ -3,17 +3,12 @@ joined and left by words (KIP-339). Each resource is changed as a whole or not a
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import IntEnum
-from functools import partial
 
 from tiered.errors import Code, Refused
 from tiered.metadata.requests import ListEdit
-from tiered_api.kafka.config_resources import Edits, Outcome, alter
-from tiered_api.kafka.faults import ALTER_MS, MANY
-from tiered_api.kafka.in_time import in_time
+from tiered_api.kafka.config_resources import Edits, alter_each
 from tiered_api.kafka.messages.incremental_alter_configs import (
-    AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -34,13 +29,7 @@ class Operation(IntEnum):
 async def handle(site: Site, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
     """One result per resource, in their order."""
     request = call.request
-    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    works = [
-        partial(_alter, site, each, times[each.resource_type, each.resource_name] > 1, request.validate_only)
-        for each in request.resources
-    ]
-    late = Outcome(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
-    outcomes = await in_time(works, ALTER_MS, lambda _: late, at_once=MANY)
+    outcomes = await alter_each(site, request.resources, _edits, validate_only=request.validate_only, replace=False)
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
@@ -49,22 +38,9 @@ async def handle(site: Site, call: Call[IncrementalAlterConfigsRequest]) -> Incr
     )
 
 
-async def _alter(site: Site, resource: AlterConfigsResource, doubled: bool, validate_only: bool) -> Outcome:
-    if doubled:
-        return Outcome(Code.INVALID_REQUEST, "each resource may be there once")
-    try:
-        edits = _edits(resource.configs)
-    except Refused as refused:
-        return Outcome(refused.code, refused.why)
-    return await alter(
-        site, resource.resource_type, resource.resource_name, edits,
-        validate_only=validate_only, replace=False, timeout=ALTER_MS / 1000,
-    )  # fmt: skip
-
-
-def _edits(configs: list[AlterableConfig]) -> Edits:
+def _edits(resource: AlterConfigsResource) -> Edits:
     edits: dict[str, str | ListEdit | None] = {}
-    for config in configs:
+    for config in resource.configs:
         if config.name in edits:
             raise Refused(Code.INVALID_REQUEST, f"{config.name} is there twice")
         if config.config_operation == Operation.DELETE:
