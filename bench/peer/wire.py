@@ -7,6 +7,7 @@ import struct
 import time
 
 from tiered.records.batch import encode
+from tiered_api.kafka.wire import varint
 
 TIMEOUT_SECONDS = 10.0
 CLIENT = b"bench"
@@ -18,15 +19,6 @@ def _short(text: bytes) -> bytes:
     """A compact string of fewer than 127 bytes."""
     assert len(text) < 127
     return bytes([len(text) + 1]) + text
-
-
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
@@ -44,7 +36,7 @@ def produce(topic: str, partition: int, value: bytes) -> bytes:
     batch = encode([(int(time.time() * 1000), None, value, ())])
     body = b"\0" + struct.pack(">hi", ACKS_LEADER, 30_000)
     body += b"\x02" + _short(topic.encode()) + b"\x02" + struct.pack(">i", partition)
-    body += _uvarint(len(batch) + 1) + batch + b"\0\0\0"
+    body += varint(len(batch) + 1) + batch + b"\0\0\0"
     return _frame(0, PRODUCE_VERSION, body, flexible=True)
 
 

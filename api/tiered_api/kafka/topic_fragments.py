@@ -14,6 +14,7 @@ from tiered.metadata.topic_names import INTERNAL
 from tiered_api.kafka.codec import encode
 from tiered_api.kafka.faults import TOPIC_OPERATIONS
 from tiered_api.kafka.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from tiered_api.kafka.wire import varint
 
 FORM = (0, 1, 1, 1, 1, 5, 5, 7, 8, 9, 10, 10, 10, 10)
 """By version of the answer: the first one that writes topics as it does."""
@@ -79,15 +80,7 @@ def joined(head: MetadataResponse, version: int, fragments: list[bytes]) -> byte
 
 
 def _length(count: int, version: int) -> bytes:
-    if version < FLEXIBLE:
-        return count.to_bytes(4, "big")
-    count += 1
-    made = bytearray()
-    while count > 127:
-        made.append(count & 127 | 128)
-        count >>= 7
-    made.append(count)
-    return bytes(made)
+    return varint(count + 1) if version >= FLEXIBLE else count.to_bytes(4, "big")
 
 
 def shape(topic: TopicImage, alive: frozenset[int], with_operations: bool = False) -> MetadataResponseTopic:
