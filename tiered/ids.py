@@ -6,10 +6,6 @@ import base64
 import uuid
 from typing import NamedTuple, NewType
 
-Offset = NewType("Offset", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-ProducerId = NewType("ProducerId", int)
-BrokerId = NewType("BrokerId", int)
 
 NO_EPOCH = -1
 """Leader epoch of a batch or partition that has none (Kafka writes -1 for it)."""

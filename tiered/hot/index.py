@@ -90,11 +90,6 @@ def offset_before(times: Buffer, timestamp: int) -> int:
     return TIME_ENTRY.unpack_from(times, at * 12 - 12)[1] if at else -1
 
 
-def entries_below(offsets: Buffer, relative: int) -> int:
-    """Bytes of the offset index to keep so that every entry is below `relative`."""
-    return 8 * bisect_left(range(len(offsets) // 8), relative, key=lambda i: _OFFSET_OF.unpack_from(offsets, i * 8)[0])
-
-
 def times_below(times: Buffer, relative: int) -> int:
     """Bytes of the time index to keep so that every entry's offset is below `relative`."""
     return 12 * bisect_left(range(len(times) // 12), relative, key=lambda i: TIME_ENTRY.unpack_from(times, i * 12)[1])

@@ -55,7 +55,6 @@ __all__ = [
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 INT32_MAX = (1 << 31) - 1
-INT32_MIN = -(1 << 31)
 _STAMPED = struct.Struct(">qii")
 COLUMNS = frozenset(("offset", "timestamp", "timestampType", "key", "value", "headers"))
 

@@ -20,7 +20,6 @@ from tiered_api.cli.record_format import modifier, raw, unescaped, unwrapped, wr
 
 INPUT_MAX = 64 << 20
 """Bytes that are read ahead for one record: an input without the expected delimiter ends here, not in all memory."""
-SIZES = {"T": "t", "K": "k", "V": "v"}
 FIELDS = "tkvpdh"
 
 

@@ -5,7 +5,6 @@ Numbers follow orjson: integers beyond 64 bits become doubles, as in most JSON r
 
 from __future__ import annotations
 
-import base64
 import binascii
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -45,10 +44,6 @@ def unbase64(text: Any, what: str) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raise fault(f"{what} is not base64") from None
-
-
-def to_base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
 
 
 # -- v3 ---------------------------------------------------------------------------------------------------------------

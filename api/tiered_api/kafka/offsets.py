@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client import Client, refused
 from tiered_api.kafka.messages.offset_commit import (
@@ -101,8 +100,3 @@ async def delete(client: Client, group: str, partitions: Mapping[str, list[int]]
             where = TopicPartition(topic.name, each.partition_index)
             out[where] = refused(each.error_code, str(where)) if each.error_code else None
     return out
-
-
-def first_refusal(answered: Mapping[TopicPartition, object]) -> Refused | None:
-    """The first partition's no, when there is one."""
-    return next((value for value in answered.values() if isinstance(value, Refused)), None)

@@ -54,7 +54,6 @@ class _Batch:
     records: list[Produced]
     since_ns: int
     data: bytes = b""
-    tries: int = 0
 
 
 @dataclass(slots=True)

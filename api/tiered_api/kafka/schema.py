@@ -50,7 +50,6 @@ class Kind(Enum):
     INT32 = "int32"
     UINT32 = "uint32"
     INT64 = "int64"
-    FLOAT64 = "float64"
     STRING = "string"
     BYTES = "bytes"
     RECORDS = "records"
@@ -139,12 +138,6 @@ def boolean(versions: str = "0+", *, default: bool = False, tag: int = -1, tagge
 def integer(kind: Kind, versions: str = "0+", *, default: int = 0, tag: int = -1, tagged: str = "") -> int:
     """A number of the size that `kind` says."""
     made: int = _field(kind, versions, "", default, tag, tagged)
-    return made
-
-
-def float64(versions: str = "0+", *, default: float = 0.0, tag: int = -1, tagged: str = "") -> float:
-    """An IEEE 754 double."""
-    made: float = _field(Kind.FLOAT64, versions, "", default, tag, tagged)
     return made
 
 

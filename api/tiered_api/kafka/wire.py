@@ -34,7 +34,6 @@ CODES = {
     Kind.INT32: "i",
     Kind.UINT32: "I",
     Kind.INT64: "q",
-    Kind.FLOAT64: "d",
     Kind.UUID: "16s",
 }
 """How `struct` calls the kinds that take the same room whatever their value is."""

@@ -75,8 +75,6 @@ class Drawn:
             return self.message(row.of or object, version)
         if row.kind is Kind.BOOL:
             return draw.random() < 0.5
-        if row.kind is Kind.FLOAT64:
-            return draw.uniform(-1e9, 1e9)
         if row.kind is Kind.STRING:
             return draw.choice(TEXTS)
         if row.kind is Kind.UUID:
