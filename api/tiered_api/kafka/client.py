@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tiered.errors import Code, Refused, Unavailable
@@ -184,8 +185,7 @@ class Client:
         """Endless turns of a loop that tries again; each gives a pause to make before the next, longer every time."""
         seconds = PAUSE_FIRST_SECONDS
         while True:
-            # Bound now: the generator goes on to the next value.
-            yield lambda seconds=seconds: self.clock.sleep(seconds)  # type: ignore[misc]
+            yield partial(self.clock.sleep, seconds)
             seconds = min(2 * seconds, PAUSE_MAX_SECONDS)
 
     # -- connections --------------------------------------------------------------------------------------------------
