@@ -6,7 +6,6 @@ import base64
 import uuid
 from typing import NamedTuple, NewType
 
-
 NO_EPOCH = -1
 """Leader epoch of a batch or partition that has none (Kafka writes -1 for it)."""
 
@@ -37,6 +36,11 @@ class PartitionId(NamedTuple):
 def text_id(value: uuid.UUID) -> TopicId:
     """Kafka's text form of a UUID (22 characters, base64url, no padding)."""
     return TopicId(base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode())
+
+
+def incarnation_number(incarnation: str) -> int:
+    """A broker's incarnation where the wire has room for an int64 only ("replica epoch"): its first 63 bits."""
+    return int.from_bytes(id_bytes(incarnation)[:8], "big") >> 1
 
 
 def id_bytes(value: str) -> bytes:

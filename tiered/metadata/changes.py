@@ -50,6 +50,22 @@ class BrokerStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerFenced:
+    """The incarnation was not heard for too long: it leads nothing and is in no in-sync set until it is heard again."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnfenced:
+    """The same incarnation is heard again, and knows what was decided meanwhile."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicCreated:
     """`assignments[p]` are the replicas of partition p, the preferred leader first."""
 
@@ -101,7 +117,9 @@ class BrokerConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanged:
-    """Who leads a partition, who is in sync, and who left the set whole (ELR, KIP-966)."""
+    """Who leads a partition, who is in sync, and who left the set whole (ELR, KIP-966). While nobody of either is
+    left, `last_known` are those that an election waits for, and `ends` what those of them have who came back: (node id,
+    leader epoch of the last record, log end). No `replicas` means that they stay who they were."""
 
     topic_id: TopicId
     partition: int
@@ -109,6 +127,9 @@ class PartitionChanged:
     leader_epoch: int
     isr: tuple[int, ...]
     elr: tuple[int, ...]
+    last_known: tuple[int, ...] = field(default_factory=tuple)
+    ends: tuple[tuple[int, int, int], ...] = field(default_factory=tuple)
+    replicas: tuple[int, ...] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +156,8 @@ Change = (
     ControllerElected
     | BrokerRegistered
     | BrokerStopped
+    | BrokerFenced
+    | BrokerUnfenced
     | TopicCreated
     | TopicDeleted
     | TopicForgotten
@@ -150,6 +173,8 @@ KINDS: dict[str, type[Change]] = {
     "controller_elected": ControllerElected,
     "broker_registered": BrokerRegistered,
     "broker_stopped": BrokerStopped,
+    "broker_fenced": BrokerFenced,
+    "broker_unfenced": BrokerUnfenced,
     "topic_created": TopicCreated,
     "topic_deleted": TopicDeleted,
     "topic_forgotten": TopicForgotten,

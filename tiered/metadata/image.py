@@ -24,9 +24,19 @@ class Loss(NamedTuple):
     at_ms: int
 
 
+class End(NamedTuple):
+    """What a replica has that could not prove its log whole: the epoch of its last record, and the log's end."""
+
+    node_id: int
+    leader_epoch: int
+    end_offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is `NO_LEADER` while nobody may lead; `elr` left the ISR whole and may lead again."""
+    """One partition. `leader` is `NO_LEADER` while nobody may lead; `elr` left the ISR whole and may lead again. With
+    both sets empty, an election waits until all of `last_known` are back, and takes the one with the highest of `ends`
+    (rule R4). `partition_epoch` counts the changes to all this (KIP-497)."""
 
     replicas: tuple[int, ...]
     leader: int = NO_LEADER
@@ -34,6 +44,9 @@ class PartitionImage:
     isr: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     loss: Loss | None = None
+    partition_epoch: int = 0
+    last_known: tuple[int, ...] = ()
+    ends: tuple[End, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,8 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """The last incarnation that took a node id; `alive` until it is seen to stop."""
+    """The last incarnation that took a node id; `alive` until it is said to have stopped, `fenced` while the controller
+    does not hear it."""
 
     node_id: int
     incarnation: str
@@ -60,6 +74,12 @@ class BrokerImage:
     registered_ms: int
     listeners: Mapping[str, str] = field(default_factory=dict)
     """What clients are told: HOST:PORT by the listener's name."""
+    fenced: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return self.alive and not self.fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +142,7 @@ class _Draft:
                 if change.epoch <= self.epoch:
                     raise Corrupt(f"controller epoch {change.epoch} follows {self.epoch}")
                 self.epoch, self.controller = change.epoch, change.node_id
-            case kinds.BrokerRegistered() | kinds.BrokerStopped():
+            case kinds.BrokerRegistered() | kinds.BrokerStopped() | kinds.BrokerFenced() | kinds.BrokerUnfenced():
                 self._broker(change)
             case kinds.TopicCreated():
                 self._create(change)
@@ -145,14 +165,22 @@ class _Draft:
                     raise Corrupt(f"producer ids from {change.first} on are given out already")
                 self.next_producer_id = change.first + change.count
 
-    def _broker(self, change: kinds.BrokerRegistered | kinds.BrokerStopped) -> None:
+    def _broker(
+        self, change: kinds.BrokerRegistered | kinds.BrokerStopped | kinds.BrokerFenced | kinds.BrokerUnfenced
+    ) -> None:
+        known = self.brokers.get(change.node_id)
+        same = known is not None and known.incarnation == change.incarnation
         if isinstance(change, kinds.BrokerRegistered):
+            fenced = known is not None and same and known.fenced  # the same one with something else to say of itself
             self.brokers[change.node_id] = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
-                change.listeners,
+                change.listeners, fenced,
             )  # fmt: skip
-        elif (known := self.brokers.get(change.node_id)) and known.incarnation == change.incarnation:
-            self.brokers[change.node_id] = replace(known, alive=False)
+        elif known is not None and same:
+            if isinstance(change, kinds.BrokerStopped):
+                self.brokers[change.node_id] = replace(known, alive=False)
+            else:
+                self.brokers[change.node_id] = replace(known, fenced=isinstance(change, kinds.BrokerFenced))
 
     def _create(self, change: kinds.TopicCreated) -> None:
         if change.name in self.topics:
@@ -179,7 +207,15 @@ class _Draft:
         if change.leader_epoch < old.leader_epoch:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
         partitions[change.partition] = replace(
-            old, leader=change.leader, leader_epoch=change.leader_epoch, isr=change.isr, elr=change.elr
+            old,
+            replicas=change.replicas or old.replicas,
+            leader=change.leader,
+            leader_epoch=change.leader_epoch,
+            isr=change.isr,
+            elr=change.elr,
+            partition_epoch=old.partition_epoch + 1,
+            last_known=change.last_known,
+            ends=tuple(End(*each) for each in change.ends),
         )
 
     def _topic(self, topic_id: TopicId) -> TopicImage:
@@ -210,7 +246,13 @@ def to_json(image: Image) -> dict[str, Any]:
         "controller": image.controller,
         "brokers": [_plain(broker) for broker in image.brokers.values()],
         "topics": [
-            _plain(topic) | {"partitions": [_plain(each) | {"loss": _loss(each)} for each in topic.partitions]}
+            _plain(topic)
+            | {
+                "partitions": [
+                    _plain(each) | {"loss": _loss(each), "ends": [list(end) for end in each.ends]}
+                    for each in topic.partitions
+                ]
+            }
             for topic in image.topics.values()
         ],
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
@@ -247,5 +289,6 @@ def _loss(partition: PartitionImage) -> list[int] | None:
 
 
 def _partition(data: dict[str, Any]) -> PartitionImage:
-    loss = data.pop("loss")
-    return PartitionImage(**{name: frozen(each) for name, each in data.items()}, loss=Loss(*loss) if loss else None)
+    loss, ends = data.pop("loss"), data.pop("ends", ())
+    known = {name: frozen(each) for name, each in data.items()}
+    return PartitionImage(**known, loss=Loss(*loss) if loss else None, ends=tuple(End(*each) for each in ends))

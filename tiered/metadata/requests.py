@@ -81,9 +81,19 @@ class AlterBrokerConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaEnd:
+    """How far a log reaches that could not be proved whole, and the epoch of its last record (-1: none)."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterBroker:
     """-> None. A new incarnation takes its node id: it loses what the old one led, and stays eligible only when its
-    recovery proved `whole` (rule R1)."""
+    recovery proved `whole` (rule R1). `ends` are of the partitions whose logs could not be proved (rule R4)."""
 
     node_id: int
     incarnation: str
@@ -92,6 +102,7 @@ class RegisterBroker:
     rack: str = ""
     whole: bool = False
     listeners: Mapping[str, str] = field(default_factory=dict)
+    ends: tuple[ReplicaEnd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,67 @@ class StopBroker:
 
     node_id: int
     incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceBroker:
+    """-> None. The controller does not hear this incarnation: others lead what it led."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnfenceBroker:
+    """-> None. It is heard again, and has applied everything that was committed."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """-> int, how many leaderships stay because nobody else is in sync. Said by a broker before it stops cleanly."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class InSync:
+    """A member of a wished in-sync set; `incarnation` is the `incarnation_number` that fetches."""
+
+    node_id: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrWish:
+    """What the leader of `leader_epoch` wants the in-sync set to be, itself included (KIP-497, KIP-903)."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[InSync, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitions:
+    """-> tuple[Code, ...], one for each wish: NONE, or why it is not granted. Said by the leader of all of them."""
+
+    node_id: int
+    incarnation: str
+    wishes: tuple[IsrWish, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """-> tuple[tuple[TopicId, int, Code], ...], one for each partition. `preferred`: the first replica, where it is in
+    sync; else any replica that lives, where nobody leads, with the loss recorded (rule R4). None: all partitions."""
+
+    preferred: bool
+    partitions: tuple[tuple[TopicId, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def test_a_topic_is_created_with_its_leaders() -> None:
         PartitionChanged(topic_id, 0, 1, 0, (1,), ()),
         PartitionChanged(topic_id, 1, 1, 0, (1,), ()),
     )
-    partition = PartitionImage((1,), 1, 0, (1,))
+    partition = PartitionImage((1,), 1, 0, (1,), partition_epoch=1)
     assert decision.reply == TopicImage("t", topic_id, (partition, partition), {"segment.bytes": "2048"}, 1000)
 
 
@@ -166,19 +166,19 @@ def register(shard: Controller, broker: int, *, whole: bool) -> PartitionImage:
 def test_alone_a_new_incarnation_leads_again_under_a_new_epoch(whole: bool) -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t"))
-    assert register(shard, 1, whole=whole) == PartitionImage((1,), 1, 1, (1,))
+    assert register(shard, 1, whole=whole) == PartitionImage((1,), 1, 1, (1,), partition_epoch=2)
 
 
 def test_a_new_incarnation_loses_what_others_can_lead() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
-    assert register(shard, 1, whole=False) == PartitionImage((1, 2), 2, 1, (2,))
+    assert register(shard, 1, whole=False) == PartitionImage((1, 2), 2, 1, (2,), partition_epoch=2)
 
 
 def test_who_comes_back_whole_stays_eligible() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
-    assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), (1,))
+    assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), (1,), partition_epoch=2)
 
 
 def test_with_nobody_eligible_the_partition_waits_for_its_last_members() -> None:
@@ -201,7 +201,7 @@ def test_a_stop_hands_leadership_to_who_is_in_sync() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     decide(shard, requests.StopBroker(1, "i1"))
-    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), 2, 1, (2,), (1,))
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), 2, 1, (2,), (1,), partition_epoch=2)
     assert not shard.image.brokers[1].alive
 
 
@@ -209,7 +209,7 @@ def test_a_partition_placed_on_brokers_that_are_away_has_no_leader() -> None:
     shard = controller(1, 2)
     decide(shard, requests.StopBroker(2, "i2"))
     decide(shard, requests.CreateTopic("t", assignments=[[2]]))
-    assert shard.image.topics["t"].partitions[0] == PartitionImage((2,), NO_LEADER, 0)
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((2,), NO_LEADER, 0, partition_epoch=1)
 
 
 def test_a_loss_is_reported_only_under_the_epoch_that_found_it() -> None:

@@ -11,7 +11,7 @@ from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata import layout
 from tiered.metadata.changes import CLUSTER, Change, from_json, to_json
-from tiered.metadata.image import BrokerImage, DeletedTopic, Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, PartitionImage, TopicImage
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
@@ -24,9 +24,11 @@ ONE_OF_EACH: list[Change] = [
     kinds.PartitionsAdded(FLIGHTS, ((7,),)),
     kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "segment.ms": "5"}),
     kinds.BrokerConfigChanged(CLUSTER, {"log.segment.bytes": "4096"}),
-    kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), ()),
+    kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), (), (7, 8), ((8, 0, 3),), (7, 8)),
     kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
     kinds.ProducerIdsAllocated(7, 0, 1000),
+    kinds.BrokerFenced(7, "i1"),
+    kinds.BrokerUnfenced(7, "other"),
     kinds.BrokerStopped(7, "i1"),
 ]
 
@@ -37,8 +39,8 @@ def test_changes_add_up() -> None:
         "flights",
         FLIGHTS,
         (
-            PartitionImage((7,), 7, 0, (7,)),
-            PartitionImage((7,), 7, 1, (7,), (), Loss(1, 42, 1002)),
+            PartitionImage((7,), 7, 0, (7,), partition_epoch=1),
+            PartitionImage((7, 8), 7, 1, (7,), (), Loss(1, 42, 1002), 2, (7, 8), (End(8, 0, 3),)),
             PartitionImage((7,)),
         ),
         {"segment.bytes": "2048", "segment.ms": "5"},
@@ -48,7 +50,7 @@ def test_changes_add_up() -> None:
         slot=3,
         controller_epoch=1,
         controller=7,
-        brokers={7: BrokerImage(7, "i1", "d1", "127.0.0.1:8082", "", False, 1000)},
+        brokers={7: BrokerImage(7, "i1", "d1", "127.0.0.1:8082", "", False, 1000, fenced=True)},
         topics={"flights": flights},
         topics_by_id={FLIGHTS: flights},
         broker_configs={CLUSTER: {"log.segment.bytes": "4096"}},

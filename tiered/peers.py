@@ -1,0 +1,126 @@
+"""How brokers talk to each other, without a word about bytes: what is asked, and what is answered.
+
+The wire of it is Kafka's, and stands above the engine (`tiered_api.kafka.peers`), which hands its one implementation to
+the node. Every call has a deadline. A broker that cannot be reached, or does not answer in time, is `Unavailable`; its
+refusal is `Refused` with Kafka's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tiered.ids import TopicId
+from tiered.ports import Buffer
+
+
+class FollowAsk(NamedTuple):
+    """A broker wants the metadata log from `slot` on, and is heard by asking. Answered at once when there is something,
+    after `wait_ms` otherwise. `controller_epoch` is the highest that the asker knows."""
+
+    node_id: int
+    incarnation: str
+    slot: int
+    controller_epoch: int
+    wait_ms: int
+
+
+class FollowAnswer(NamedTuple):
+    """`entries` are the bodies of slots as the bucket has them, from the one asked for on, without a gap. `too_old`: it
+    is not in memory any more, read the bucket. `store_age_ms`: for how long the controller has tried in vain to
+    write; 0 when it has nothing to write."""
+
+    controller_epoch: int
+    next_slot: int
+    entries: tuple[bytes, ...]
+    too_old: bool
+    store_age_ms: int
+
+
+class HeardAnswer(NamedTuple):
+    """What a broker knows of the controller: the highest epoch, who has it, how long ago it was heard (-1: never)."""
+
+    controller_epoch: int
+    controller: int
+    heard_ms_ago: int
+
+
+class SubmitAnswer(NamedTuple):
+    """The controller's answer to a forwarded request (`metadata/forwarding.py`), committed up to `slot`."""
+
+    reply: bytes
+    slot: int
+
+
+class FetchFrom(NamedTuple):
+    """One partition that a follower copies: it has everything below `offset`, whose last record is of `last_epoch`."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    log_start_offset: int
+
+
+class ReplicaFetch(NamedTuple):
+    """What a follower asks of one leader. `incarnation` is an `incarnation_number`."""
+
+    node_id: int
+    incarnation: int
+    max_wait_ms: int
+    max_bytes: int
+    partition_max_bytes: int
+    partitions: Sequence[FetchFrom]
+
+
+class Diverging(NamedTuple):
+    """Where the leader's history parts from the follower's: the largest epoch not above the follower's, and its end."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class FetchedPart(NamedTuple):
+    """The leader's answer for one partition. `code` is Kafka's number, 0 for none. `log_start_offset` counts what is
+    cold too, `local_start_offset` is the first that the leader has itself, `cold_end_offset` the end of what the bucket
+    has: below it a follower may drop what it holds."""
+
+    topic_id: TopicId
+    partition: int
+    code: int
+    high_watermark: int
+    log_start_offset: int
+    local_start_offset: int
+    cold_end_offset: int
+    diverging: Diverging | None
+    records: Buffer
+
+
+class Peers(Protocol):
+    """The other brokers, each at its HOST:PORT. Timeouts are in seconds."""
+
+    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
+        """The metadata log from its controller. `Refused`: NOT_CONTROLLER, STALE_BROKER_EPOCH (another incarnation of
+        this node has registered)."""
+        ...
+
+    async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
+        """A request to the controller. `Refused` as the controller refuses it; NOT_CONTROLLER: nothing was done."""
+        ...
+
+    async def heard(self, address: str, timeout: float) -> HeardAnswer:
+        """What another broker knows of the controller."""
+        ...
+
+    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+        """Records from a leader, one part for each partition asked for, in any order."""
+        ...
+
+    async def is_gone(self, address: str, timeout: float) -> bool:
+        """Whether nothing listens there: True only when the connection was refused, so that the process is no more."""
+        ...
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        ...
