@@ -28,6 +28,7 @@ from tiered.hot.segments import roll_due
 from tiered.hot.tail import SUFFIXES, Tail, Unsynced
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
+from tiered.quiet import Quiet
 from tiered.records.model import Walked
 from tiered.records.native import walk
 
@@ -65,6 +66,7 @@ class DiskLog:
         self._flushing = Flushing(self._tail, clock, metrics)
         self._reading = Reading(self._tail, self._index, files)
         self._dropping = Dropping(self._tail)
+        self._quiet = Quiet(clock)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -276,7 +278,11 @@ class DiskLog:
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
             self._flushing.broken = str(error)
-        log.error("disk refused a write partition=%s final=%s error=%s", self.name, error.final, error)
+        unsaid = self._quiet.unsaid("final" if error.final else "passing")
+        if unsaid is not None:
+            log.error(
+                "disk refused a write partition=%s final=%s unsaid=%d error=%s", self.name, error.final, unsaid, error
+            )
         return Refused(Code.KAFKA_STORAGE_ERROR, str(error))
 
     # -- read ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from tiered.metrics import Counter, Metrics
 from tiered.node import Node
+from tiered.quiet import Quiet
 from tiered_api.kafka.keys import APIS
 from tiered_api.kafka.schema import Message
 from tiered_api.kafka.topic_fragments import TopicFragments
@@ -15,9 +16,6 @@ from tiered_api.kafka.topic_fragments import TopicFragments
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
-
-QUIET_SECONDS = 10.0
-"""After a refusal was logged, others for the same reason are only counted for so long."""
 
 
 @dataclass(slots=True)
@@ -39,20 +37,14 @@ class Refusals:
         self._counter: Counter = metrics.counter(
             "tiered_kafka_refused_total", "Connections refused or ended by the broker, by reason.", ("reason",)
         )
-        self._clock = node.world.clock
-        self._silent: dict[str, tuple[int, int]] = {}
-        """Reason -> (until when it is not logged, how many were not)."""
+        self._quiet = Quiet(node.world.clock)
 
     def note(self, reason: str, peer: str, why: str = "") -> None:
         """Something was refused for a `reason` of few words; `why` says more of this one."""
         self._counter.inc(1, reason)
-        now = self._clock.mono_ns()
-        until, unsaid = self._silent.get(reason, (0, 0))
-        if now < until:
-            self._silent[reason] = until, unsaid + 1
-            return
-        self._silent[reason] = now + int(QUIET_SECONDS * 1e9), 0
-        log.warning("kafka connection refused reason=%s peer=%s why=%r unsaid=%d", reason, peer, why, unsaid)
+        unsaid = self._quiet.unsaid(reason)
+        if unsaid is not None:
+            log.warning("kafka connection refused reason=%s peer=%s why=%r unsaid=%d", reason, peer, why, unsaid)
 
     def count(self, reason: str) -> int:
         """How many there were."""

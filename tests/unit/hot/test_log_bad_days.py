@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.sim.disk import DiskFault, Op, SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, offsets, open_log, read_all
+from tests.unit.hot.fixtures import DIRECTORY, FixedClock, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Refused, Unavailable
 from tiered.hot.producers import ProducerStates
 from tiered.hot.segments import Segment, parse_lines
@@ -159,3 +159,21 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
         assert ProducerStates.from_snapshot(made, view.next_offset).snapshot() == whole
 
     asyncio.run(told())
+
+
+def test_of_the_batches_that_a_full_disk_refuses_one_is_logged_every_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def told() -> None:
+        on, clock = disk(), FixedClock()
+        log = await open_log(on, clock=clock)
+        on.faults.append(DiskFault("append", error="ENOSPC", times=-1))
+        for _ in range(3):
+            for number in range(5):
+                with pytest.raises(Refused):
+                    append(log, batch(number))
+            clock.wall += 10_000
+
+    asyncio.run(told())
+    said = [each.message for each in caplog.records if each.message.startswith("disk refused a write partition=t-0")]
+    assert [line.partition("unsaid=")[2].split()[0] for line in said] == ["0", "4", "4"]
