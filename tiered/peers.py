@@ -16,11 +16,13 @@ from tiered.ports import Buffer
 
 class FollowAsk(NamedTuple):
     """A broker wants the metadata log from `slot` on, and is heard by asking. Answered at once when there is something,
-    after `wait_ms` otherwise. `controller_epoch` is the highest that the asker knows."""
+    after `wait_ms` otherwise. It has done what slots up to `applied` ask of it; `controller_epoch` is the highest that
+    it knows."""
 
     node_id: int
     incarnation: str
     slot: int
+    applied: int
     controller_epoch: int
     wait_ms: int
 
@@ -101,8 +103,7 @@ class Peers(Protocol):
     """The other brokers, each at its HOST:PORT. Timeouts are in seconds."""
 
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
-        """The metadata log from its controller. `Refused`: NOT_CONTROLLER, STALE_BROKER_EPOCH (another incarnation of
-        this node has registered)."""
+        """The metadata log from its controller. `Refused(NOT_CONTROLLER)`: it is another one, or nobody yet."""
         ...
 
     async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
