@@ -8,6 +8,7 @@ taken away for good when an I/O error makes the directory untrusted. The clean m
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 ROOT = "log"
 META_FILE = "meta.properties"
 CONDEMNED = "-delete"
+NAME_BYTES_MAX = 255
+"""Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
 
 
 class Found(NamedTuple):
@@ -50,6 +53,7 @@ class DataDirectory:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._condemned: list[tuple[int, str]] = []
+        self._numbers = itertools.count()
         self._saving = asyncio.Lock()
         self._asked = 0
         self._saved = 0
@@ -163,9 +167,9 @@ class DataDirectory:
 
     def condemn(self, at: TopicPartition, topic_id: str, due_ms: int) -> None:
         """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
-        aside = f"{ROOT}/{at}.{topic_id}{CONDEMNED}"
         if self._disk.exists(self.path(at)):
-            self._disk.remove(aside)
+            end = f".{topic_id}.{next(self._numbers)}{CONDEMNED}"
+            aside = f"{ROOT}/{str(at)[: NAME_BYTES_MAX - len(end)]}{end}"
             self._disk.rename(self.path(at), aside)
             self._condemned.append((due_ms, aside))
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.sim.disk import Op, SimDisk
-from tests.unit.hot.fixtures import append, batch, open_log
+from tests.unit.hot.fixtures import TOPIC_ID, append, batch, open_log
 from tiered.data_directory import META_FILE, ROOT, DataDirectory
 from tiered.errors import Corrupt, Refused
 from tiered.hot import checkpoints
@@ -94,3 +94,17 @@ def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None
             assert (found.recovery_points, found.log_starts) == ({AT: 1}, {AT: 1})
 
     asyncio.run(told())
+
+
+def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -> None:
+    disk = SimDisk(random.Random(1))
+    directory = DataDirectory(disk)
+    at = TopicPartition("t" * 249, 99_999)
+    for due in (1, 2, 3):
+        disk.make_dirs(directory.path(at))
+        directory.condemn(at, f"before-{TOPIC_ID}", due)
+    names = disk.list(ROOT)
+    assert (len(names), {len(name) for name in names}) == (3, {255})
+    assert all(name.startswith("ttt") and name.endswith("-delete") for name in names)
+    assert (directory.sweep(2), directory.sweep(2), directory.sweep(2)) == (True, True, False)
+    assert disk.list(ROOT) == names[2:]
