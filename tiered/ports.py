@@ -208,7 +208,8 @@ class Net(Protocol):
     """Connections between processes."""
 
     async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> Listener: ...
-    async def connect(self, host: str, port: int, timeout: float) -> Stream: ...
+    async def connect(self, host: str, port: int, timeout: float) -> Stream:
+        """`Unavailable`, with `refused` when that machine answered that nobody listens there."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ class SocketNet:
                     raise
         except OSError as error:  # TimeoutError is one; asyncio's own words name the address once more
             why = os.strerror(error.errno) if error.errno else "timeout"
-            raise Unavailable(f"cannot connect to {host}:{port}: {why}") from None
+            refused = isinstance(error, ConnectionRefusedError)
+            raise Unavailable(f"cannot connect to {host}:{port}: {why}", refused=refused) from None
         return SocketStream(sock, self._ready())
 
 

@@ -188,8 +188,20 @@ def test_a_connection_to_nobody_is_refused(case: Case) -> None:
     async def main() -> None:
         listener = await case.net.listen(HOST, 0, lambda stream: None)
         listener.close()
-        with pytest.raises(Unavailable, match="cannot connect"):
+        with pytest.raises(Unavailable, match="cannot connect") as caught:
             await case.net.connect(HOST, listener.port, 5)
+        assert caught.value.refused
+
+    case.run(main())
+
+
+def test_a_connection_that_takes_too_long_is_not_refused(case: Case) -> None:
+    async def main() -> None:
+        listener = await case.net.listen(HOST, 0, lambda stream: None)
+        with pytest.raises(Unavailable, match="timeout") as caught:
+            await case.net.connect(HOST, listener.port, 0)
+        assert not caught.value.refused
+        listener.close()
 
     case.run(main())
 

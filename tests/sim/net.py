@@ -102,7 +102,7 @@ class SimNet:
         await _pause(network.loop, delay)
         listener = network.listener(target, port)
         if listener is None:
-            raise Unavailable(f"cannot connect to {host}:{port}: Connection refused")
+            raise Unavailable(f"cannot connect to {host}:{port}: Connection refused", refused=True)
         near = SimStream(network, self._host, f"{host}:{port}")
         far = SimStream(network, target, f"{self._host}:{network.port()}")
         near.join(far)
