@@ -173,11 +173,11 @@ class DataDirectory:
             self._disk.rename(self.path(at), aside)
             self._condemned.append((due_ms, aside))
 
-    def sweep(self, now_ms: int) -> bool:
+    async def sweep(self, now_ms: int) -> bool:
         """Deletes one condemned directory whose time has come; whether there was one."""
         for due in self._condemned:
             if due[0] <= now_ms:
-                self._disk.remove(due[1])
+                await self._disk.discard(due[1])
                 self._condemned.remove(due)
                 return True
         return False

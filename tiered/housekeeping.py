@@ -81,7 +81,7 @@ class Housekeeping:
         node, now_ms = self._node, self._node.world.clock.wall_ms()
         for replica in node.replicas():
             try:
-                self._look_after(replica, now_ms)
+                await self._look_after(replica, now_ms)
             except (Unavailable, Refused) as error:
                 log.warning("log is looked after later partition=%s why=%s", replica.at, error)
             node.tiering.wake(replica)
@@ -94,12 +94,14 @@ class Housekeeping:
     async def sweep_deleted(self) -> None:
         """Deletes the files of deleted topics once their delay is over. Soon, not with the next look at all logs: what
         waits keeps its pages in memory, and new records have to find fresh ones, which cost a multiple."""
-        while self._node.directory.sweep(self._node.world.clock.wall_ms()):
+        while await self._node.directory.sweep(self._node.world.clock.wall_ms()):
             await self._node.world.clock.sleep(0)
 
-    def _look_after(self, replica: Replica, now_ms: int) -> None:
+    async def _look_after(self, replica: Replica, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""
-        replica.log.sweep(now_ms)
+        await replica.log.sweep(now_ms)
+        if replica.gone:
+            return
         replica.log.producers.expire(now_ms, self._node.settings.producer_id_expiration_ms)
         max_age_ms = self._node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
         if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):

@@ -80,6 +80,9 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """A file, or a directory with all in it. Absent is not an error."""
 
+    async def discard(self, path: str) -> None:
+        """The same for what may be large: giving its blocks back takes a file system long, so it is awaited."""
+
     def space(self) -> Space: ...
     def boot_mark(self) -> str:
         """Boot id, device and mount of the directory in one line: equal marks mean that the page cache is whole."""

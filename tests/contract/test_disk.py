@@ -167,6 +167,19 @@ def test_remove_takes_files_and_whole_directories(disk: Disk) -> None:
     assert disk.list(".") == []
 
 
+def test_discard_takes_files_and_whole_directories(case: Case) -> None:
+    async def body() -> None:
+        case.disk.make_dirs("d/sub")
+        filled(case.disk, "d/sub/f", b"x").close()
+        held = filled(case.disk, "f", b"x")
+        for path in ("f", "d", "none"):
+            await case.disk.discard(path)
+        assert case.disk.list(".") == []
+        assert held.pread(0, 9) == b"x"
+
+    case.run(body())
+
+
 def test_an_open_file_outlives_its_name(disk: Disk) -> None:
     file = filled(disk, "f", b"abc")
     disk.remove("f")

@@ -139,6 +139,42 @@ def test_no_descriptor_left_for_a_sync_is_unavailable(disk: LocalDisk) -> None:
     asyncio.run(body())
 
 
+def test_a_file_that_takes_long_to_go_holds_nobody_up(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink, may_go = os.unlink, threading.Event()
+
+    def slowly(path: str) -> None:
+        assert may_go.wait(10)
+        unlink(path)
+
+    async def body() -> None:
+        disk.open("f", create=True).close()
+        monkeypatch.setattr(os, "unlink", slowly)
+        going = asyncio.ensure_future(disk.discard("f"))
+        await asyncio.sleep(0)
+        assert disk.exists("f") and not going.done()
+        may_go.set()
+        await going
+        assert not disk.exists("f")
+
+    asyncio.run(body())
+
+
+def test_a_failing_drive_is_noticed_by_what_discards_too(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def body() -> None:
+        file = disk.open("f", create=True)
+        monkeypatch.setattr(os, "unlink", fail)
+        with pytest.raises(Unavailable, match="remove failed path=f") as caught:
+            await disk.discard("f")
+        assert caught.value.final
+        with pytest.raises(Unavailable, match="remove failed path=f"):
+            file.append([b"x"])
+
+    asyncio.run(body())
+
+
 def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Refused, match="file/data"):

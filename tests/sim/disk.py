@@ -131,6 +131,9 @@ class SimDisk:
         self._platter.rename(((folder, name, None),))
         self.happened("remove", path)
 
+    async def discard(self, path: str) -> None:
+        self.remove(path)
+
     def space(self) -> Space:
         total = TOTAL_BYTES if self.capacity is None else self.capacity
         return Space(total, max(0, total - bytes_in(self._platter.root)))

@@ -371,9 +371,9 @@ class DiskLog:
         self._reading.forget()
         return self._dropping.below(offset, self._clock.wall_ms())
 
-    def sweep(self, now_ms: int) -> int:
+    async def sweep(self, now_ms: int) -> int:
         """Deletes dropped files that are older than file.delete.delay.ms; returns how many."""
-        return self._dropping.sweep(now_ms - self.config.file_delete_delay_ms)
+        return await self._dropping.sweep(now_ms - self.config.file_delete_delay_ms)
 
     async def flush(self, up_to: int | None = None) -> int:
         """Makes the log durable below `up_to` (all, with indexes); returns the flushed offset. `Unavailable`, final."""

@@ -38,10 +38,10 @@ class Dropping:
             tail.renote()
         return dropped
 
-    def sweep(self, renamed_before_ms: int) -> int:
+    async def sweep(self, renamed_before_ms: int) -> int:
         """Deletes what was renamed at or before that time; returns how many files."""
         count = 0
         while self._waiting and self._waiting[0][0] <= renamed_before_ms:
-            self._tail.files.disk.remove(self._waiting.popleft()[1])
+            await self._tail.files.disk.discard(self._waiting.popleft()[1])
             count += 1
         return count

@@ -1,6 +1,6 @@
 """The Disk port on a real directory.
 
-Every call but `sync` and `sync_dir` touches only the page cache and runs in place; these two go to a few threads.
+Every call but `sync`, `sync_dir` and `discard` is short and runs in place; these three go to a few threads.
 A write that fails because the drive or the file system gave up, and any failed sync, ends all writing to the directory:
 what the page cache then holds is unknown, and asking again would only hide that. Reading goes on, and so does removing,
 because the mark that vouches for the page cache must go.
@@ -27,7 +27,7 @@ from types import TracebackType
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ports import Buffer, Space
 
-SYNC_THREADS = 4
+THREADS = 4
 GAVE_UP = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
 """Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
 OPEN_FILES_WANTED = 65_536
@@ -38,11 +38,11 @@ PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
 class LocalDisk:
-    """One data directory; made when absent. `close` waits for the syncs that run."""
+    """One data directory; made when absent. `close` waits for what its threads do."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="tiered-sync")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tiered-disk")
         self.failed = ""
         """Why nothing is written any more; empty while it is."""
         try:
@@ -99,6 +99,9 @@ class LocalDisk:
             return
         except OSError as error:
             raise self.failure("remove", path, error) from None
+
+    async def discard(self, path: str) -> None:
+        await asyncio.wrap_future(self._pool.submit(self.remove, path))
 
     def space(self) -> Space:
         stat = os.statvfs(self.root)
