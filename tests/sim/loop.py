@@ -3,6 +3,9 @@
 One seed gives one order of events: ready calls run first in, first out (libraries rely on it), timers that fall due in
 the same nanosecond run in an order drawn from the seed. Time is counted in integer nanoseconds. Threads, sockets and
 signals do not exist here: asking for them is an error, so nothing real can slip in.
+
+Several processes may share a loop: `PROCESS` names the one that a task or call-back belongs to, and all that it starts
+inherits the name. A process can be frozen, as by SIGSTOP, and be dead, after which nothing of it ever runs again.
 """
 
 from __future__ import annotations
@@ -15,12 +18,22 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 NS = 1_000_000_000
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+PROCESS: ContextVar[str] = ContextVar("process", default="")
+"""Which simulated process runs just now; empty for the world outside of them, which never freezes."""
+
+
+def process_context(name: str) -> Context:
+    """A context for the first task of a process: everything that comes of it belongs to that process."""
+    context = copy_context()
+    context.run(PROCESS.set, name)
+    return context
 
 
 class Deadlock(AssertionError):
@@ -79,7 +92,9 @@ class SimLoop(Loop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[int, float, int, asyncio.TimerHandle]] = []
         self._count = 0
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        self._halted: dict[str, list[asyncio.Handle] | None] = {}
+        """Processes that do not run: with what waits for them to go on, or None for the dead."""
         self._errors: list[dict[str, Any]] = []
         self._end_ns = round(seconds_max * NS)
         self._steps_max = steps_max
@@ -120,6 +135,13 @@ class SimLoop(Loop):
         handle = self._ready.popleft()
         if handle.cancelled():
             return
+        if self._halted:
+            owner = handle._context.get(PROCESS, "")  # type: ignore[attr-defined]
+            if owner in self._halted:
+                waiting = self._halted[owner]
+                if waiting is not None:
+                    waiting.append(handle)
+                return
         self.steps += 1
         self.digest = zlib.crc32(f"{self.now_ns} {_label(handle)}".encode(), self.digest)
         handle._run()
@@ -146,6 +168,31 @@ class SimLoop(Loop):
                 place = f"{stack[0].f_code.co_filename}:{stack[0].f_lineno}" if stack else "?"
                 lines.append(f"  {task.get_name()} waits at {place}")
         return "\n".join(lines)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def freeze(self, process: str) -> None:
+        """Nothing of it runs until `resume`: timers that fall due meanwhile fire late, all together."""
+        self._halted.setdefault(process, [])
+
+    def resume(self, process: str) -> None:
+        """What waited runs now, in the order in which it fell due. Nothing when it was not frozen."""
+        waiting = self._halted.get(process)
+        if waiting is not None:
+            del self._halted[process]
+            self._ready.extend(waiting)
+
+    def is_frozen(self, process: str) -> bool:
+        return self._halted.get(process) is not None
+
+    def bury(self, process: str) -> None:
+        """Its tasks are over: timers and call-backs that are left of it never run."""
+        assert not self.tasks_of(process), f"{process} still runs:\n{self._waiting()}"
+        self._halted[process] = None
+
+    def tasks_of(self, process: str) -> list[asyncio.Task[Any]]:
+        """Those that have not ended, in the order in which they began."""
+        return [task for task, owner in self._tasks.items() if owner == process and not task.done()]
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +235,7 @@ class SimLoop(Loop):
     ) -> asyncio.Task[T]:
         label = name or getattr(coro, "__qualname__", "task")
         task = asyncio.Task(coro, loop=self, name=label, context=context)
-        self._tasks[task] = None
+        self._tasks[task] = PROCESS.get() if context is None else context.get(PROCESS, "")
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 

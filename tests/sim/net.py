@@ -1,13 +1,15 @@
 """Simulated Net port: streams between named hosts, with latency, chunks, cuts and resets.
 
 Nothing is lost inside a stream, as in TCP: what is sent while the way is cut arrives after it heals. A cut may be one
-way. Ports and hosts live in one `SimNetwork`; each node gets its own `SimNet`.
+way. Ports and hosts live in one `SimNetwork`; each node gets its own `SimNet`. Call-backs run in the context of the
+process that asked for them, so that a frozen one finds full buffers when it goes on.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 
 from tests.sim.loop import SimLoop
 from tiered.errors import Unavailable
@@ -31,6 +33,8 @@ class SimNetwork:
         self._cuts: dict[tuple[str, str], None] = {}
         self._streams: dict[SimStream, None] = {}
         self._next_port = FIRST_PORT
+        self.context = copy_context()
+        """Where bytes travel: whoever sent them may be frozen by the time they arrive."""
 
     def host(self, name: str) -> SimNet:
         return SimNet(self, name)
@@ -39,9 +43,17 @@ class SimNetwork:
         """Nothing passes from source to target until `heal`."""
         self._cuts[source, target] = None
 
+    def mend(self, source: str, target: str) -> None:
+        """The way from source to target is open again, and what waited on it arrives."""
+        self._cuts.pop((source, target), None)
+        self._flush()
+
     def heal(self) -> None:
         """Every way is open again, and what waited arrives."""
         self._cuts.clear()
+        self._flush()
+
+    def _flush(self) -> None:
         for stream in list(self._streams):
             stream.flush()
 
@@ -51,6 +63,11 @@ class SimNetwork:
             stream.broken()
         for listener in [listener for (name, _), listener in self._listeners.items() if name == host]:
             listener.close()
+
+    def break_between(self, one: str, other: str) -> None:
+        """The connections between two hosts are reset, both live on."""
+        for stream in [stream for stream in self._streams if (stream.host, stream.far.host) == (one, other)]:
+            stream.broken()
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -103,8 +120,8 @@ class SimNet:
         listener = network.listener(target, port)
         if listener is None:
             raise Unavailable(f"cannot connect to {host}:{port}: Connection refused", refused=True)
-        near = SimStream(network, self._host, f"{host}:{port}")
-        far = SimStream(network, target, f"{self._host}:{network.port()}")
+        near = SimStream(network, self._host, f"{host}:{port}", copy_context())
+        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context)
         near.join(far)
         far.join(near)
         listener.accept(far)
@@ -131,9 +148,10 @@ class SimListener:
         self._network = network
         self._owner = owner
         self._accepted = accepted
+        self.context = copy_context()
 
     def accept(self, stream: SimStream) -> None:
-        self._accepted(stream)
+        self._network.loop.call_soon(self._accepted, stream, context=self.context)
 
     def close(self) -> None:
         self._network.drop_listener(self._owner, self.port)
@@ -144,9 +162,10 @@ class SimStream:
 
     far: SimStream
 
-    def __init__(self, network: SimNetwork, host: str, peer: str) -> None:
+    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context) -> None:
         self.host = host
         self.peer = peer
+        self._context = context
         self._network = network
         self._inbox = bytearray()
         self._way: list[tuple[int, bytes | None]] = []
@@ -247,7 +266,7 @@ class SimStream:
     def wake_writer(self) -> None:
         if self._can_write() and not self._write_due:
             self._write_due = True
-            self._network.loop.call_soon(self._call_writer)
+            self._network.loop.call_soon(self._call_writer, context=self._context)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -258,7 +277,7 @@ class SimStream:
             due_ns = max(due_ns, self._way[-1][0])
         self._way.append((due_ns, data))
         self._under_way += len(data or b"")
-        loop.call_later((due_ns - loop.now_ns) / 1e9, self.flush)
+        loop.call_later((due_ns - loop.now_ns) / 1e9, self.flush, context=self._network.context)
 
     def _check(self) -> None:
         if self._closed or self._error:
@@ -267,7 +286,7 @@ class SimStream:
     def _wake(self) -> None:
         if self._can_read() and not self._read_due:
             self._read_due = True
-            self._network.loop.call_soon(self._call_reader)
+            self._network.loop.call_soon(self._call_reader, context=self._context)
 
     def _can_read(self) -> bool:
         return self._readable is not None and bool(self._inbox or self._ended or self._error)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.sim.clock import SimClock
-from tests.sim.loop import Deadlock, Endless, SimLoop
+from tests.sim.loop import Deadlock, Endless, SimLoop, process_context
 
 
 async def crowd(order: list[int]) -> None:
@@ -117,3 +117,68 @@ def test_tasks_left_over_are_cancelled() -> None:
     loop = SimLoop(1)
     loop.run(main())
     assert (ends, SimClock(loop).mono_ns()) == (["cancelled"], 1_000_000_000)
+
+
+async def ticking(order: list[str], name: str, count: int) -> None:
+    for number in range(count):
+        await asyncio.sleep(1)
+        order.append(f"{name}{number}")
+
+
+def test_a_frozen_process_misses_its_timers_and_catches_up() -> None:
+    loop, order = SimLoop(1), list[str]()
+
+    async def main() -> None:
+        one = loop.create_task(ticking(order, "a", 4), context=process_context("a"))
+        other = loop.create_task(ticking(order, "b", 4), context=process_context("b"))
+        await asyncio.sleep(1.5)
+        loop.freeze("a")
+        assert loop.is_frozen("a") and not loop.is_frozen("b")
+        await other
+        assert sorted(order) == ["a0", "b0", "b1", "b2", "b3"]
+        loop.resume("a")
+        await asyncio.sleep(0.1)
+        assert order[-1] == "a1" and loop.tasks_of("a") == [one]
+        await one
+
+    loop.run(main())
+    assert not loop.is_frozen("a")
+
+
+def test_all_that_a_process_starts_belongs_to_it() -> None:
+    loop, order = SimLoop(1), list[str]()
+
+    async def parent() -> None:
+        task = asyncio.get_running_loop().create_task(ticking(order, "child", 3))
+        asyncio.get_running_loop().call_later(2.5, order.append, "timer")
+        await asyncio.gather(task, ticking(order, "self", 3))
+
+    async def main() -> None:
+        loop.create_task(parent(), context=process_context("p"))
+        await asyncio.sleep(1.5)
+        assert len(loop.tasks_of("p")) == 3
+        for task in loop.tasks_of("p"):
+            task.cancel()
+        while loop.tasks_of("p"):
+            await asyncio.sleep(0)
+        loop.bury("p")
+        loop.resume("p")
+        await asyncio.sleep(5)
+        assert loop.tasks_of("p") == []
+
+    loop.run(main())
+    assert sorted(order) == ["child0", "self0"], "a dead process does nothing more, not even its timers"
+
+
+def test_a_clock_that_drifts_runs_at_its_own_pace() -> None:
+    loop = SimLoop(1)
+    clock = SimClock(loop)
+
+    async def main() -> None:
+        clock.drift_ppm = 1000
+        await asyncio.sleep(100)
+        assert clock.mono_ns() == 100_100_000_000
+        await clock.sleep(10.01)
+        assert loop.time() == 110
+
+    loop.run(main())

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.sim.loop import SimLoop
+from tests.sim.loop import SimLoop, process_context
 from tests.sim.net import SimNetwork
 from tiered.errors import Unavailable
 from tiered.ports import Stream
@@ -77,6 +77,57 @@ def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
     talk.loop.run(main())
     assert talk.text() == b"held back"
     assert talk.heard[0][0] > 60
+
+
+def test_one_way_is_mended_alone() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        talk.network.cut("a", "b")
+        talk.network.cut("a", "c")
+        stream.sendmsg([b"x"])
+        await asyncio.sleep(1)
+        talk.network.mend("a", "c")
+        assert talk.heard == []
+        talk.network.mend("a", "b")
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.text() == b"x"
+
+
+def test_a_frozen_process_is_heard_no_more_and_finds_full_buffers_when_it_goes_on() -> None:
+    talk = Talk()
+    talk.network.chunk_bytes_max = 1 << 20
+
+    async def main() -> None:
+        stream = await talk.loop.create_task(talk.connect(), context=process_context("b"))
+        stream.sendmsg([b"before "])
+        talk.loop.freeze("b")
+        await asyncio.sleep(1)
+        stream.sendmsg([b"while"])
+        await asyncio.sleep(1)
+        assert talk.heard == []
+        talk.loop.resume("b")
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert len(talk.heard) == 1 and talk.heard[0][0] > 2 and talk.text() == b"before while"
+
+
+def test_a_connection_between_two_hosts_breaks_and_others_do_not() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        other = await talk.network.host("c").connect("b", 9092, 5)
+        talk.network.break_between("a", "b")
+        with pytest.raises(Unavailable, match="reset"):
+            stream.sendmsg([b"x"])
+        assert other.sendmsg([b"y"]) == 1
+
+    talk.loop.run(main())
 
 
 def test_connecting_across_a_cut_times_out() -> None:
