@@ -81,6 +81,10 @@ class BrokerImage:
         """Whether it may lead and be in sync."""
         return self.alive and not self.fenced
 
+    def address(self, listener: str) -> str:
+        """HOST:PORT where other brokers reach it, by the `listener` of that name, else by the first; "" for none."""
+        return self.listeners.get(listener) or next(iter(self.listeners.values()), "")
+
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:

@@ -50,6 +50,10 @@ class MetadataLog:
         self.next_slot = 0
         self.epoch = 0
         self.trouble = ""
+        self.newest = b""
+        """The body of the last entry that was written here."""
+        self.undecided_since_ns = -1
+        """Since when an entry has been under way that the bucket has not confirmed; -1: none is."""
         self._snapshot_slot = -1
         self._bytes = 0
         self._watched_slot = False
@@ -139,12 +143,17 @@ class MetadataLog:
         mine = Entry(self.next_slot, self.epoch, self._nonce(), changes)
         body = layout.encode_entry(mine)
         key = layout.slot_key(mine.slot)
-        other = await self._create(key, body, mine, lambda data: layout.decode_entry(data, mine.slot))
-        await self._check_boundary(mine.slot)
+        self.undecided_since_ns = self._clock.mono_ns()
+        try:
+            other = await self._create(key, body, mine, lambda data: layout.decode_entry(data, mine.slot))
+            await self._check_boundary(mine.slot)
+        finally:
+            self.undecided_since_ns = -1
         self.trouble = ""
         if other is not None:
             return other
         self.next_slot += 1
+        self.newest = body
         self._bytes += len(body)
         self._commits.inc()
         return None
