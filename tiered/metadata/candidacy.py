@@ -1,7 +1,7 @@
 """When a broker that does not hear the controller stands for its place (rule M4): it asks the others first.
 
-Pure; times are milliseconds. Being wrong here costs a change of controller, never a record: the slot in the metadata log
-decides (election.py).
+Pure; times are milliseconds. Being wrong here costs a change of controller, never a record: the slot in the metadata
+log decides (election.py).
 """
 
 from __future__ import annotations
