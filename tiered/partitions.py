@@ -48,6 +48,7 @@ class Partitions:
         world: World,
         metrics: Metrics,
         *,
+        incarnation: str,
         disk: DiskState,
         directory: DataDirectory,
         cold: ColdTier,
@@ -61,6 +62,7 @@ class Partitions:
         self.doubtful: frozenset[TopicPartition] = frozenset()
         self.unreported: list[Replica] = []
         self.past = Past.OPEN
+        self._incarnation = incarnation
         self._world = world
         self._metrics = metrics
         self._disk = disk
@@ -144,7 +146,7 @@ class Partitions:
             await self._follow(old, new, settings)
 
     async def _follow(self, old: Image, new: Image, settings: Settings) -> None:
-        delta = between(old, new, settings.node_id)
+        delta = between(old, new, settings.node_id, self._incarnation)
         self.settings = settings
         for at in delta.dropped:
             self._drop(at, old.topics[at.topic].topic_id)
@@ -241,8 +243,10 @@ class Partitions:
                 self.settings.node_id,
                 lead.leader_epoch,
                 known.isr,
-                copies=len(known.replicas),
+                replicas=known.replicas,
                 epoch_start=hot.end_offset,
+                partition_epoch=known.partition_epoch,
+                began_ns=self._world.clock.mono_ns(),
             ),
             cold=self._cold,
             begun=begun,

@@ -1,45 +1,67 @@
 """One partition as its leader sees it: how far the copies are, what is committed, and where a new leader must begin.
 
-Pure: positions in, high watermark out. The rules are R2, R3 and R5 of docs/DESIGN.md. Positions count appended offsets,
-or fsynced ones when the topic says `flush=ack`; the carrier says which it reports.
+Pure: positions in, high watermark and wishes for the in-sync set out. Rules R2, R3, R5 and R6 of docs/DESIGN.md.
+Positions count appended offsets, or fsynced ones when the topic says `flush=ack`; the carrier says which it reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tiered.errors import Fenced
+from tiered.replication.progress import NEVER_NS, Progress
 
 Lineage = Sequence[tuple[int, int]]
 """(leader epoch, its first offset), in order."""
 
 
-@dataclass(slots=True)
-class Follower:
-    """One copy elsewhere: it has everything below `offset`."""
+class Wish(NamedTuple):
+    """What the leader wants the in-sync set to be, based on `partition_epoch`: (node id, incarnation number) of each
+    member, itself included, by node id."""
 
-    incarnation: str
-    offset: int
+    partition_epoch: int
+    members: tuple[tuple[int, int], ...]
+
+    @property
+    def isr(self) -> frozenset[int]:
+        return frozenset(node for node, _ in self.members)
 
 
 class Partition:
-    """What the leader of `leader_epoch`, which begins at `epoch_start`, knows. `end` is the leader's own position; all
-    offsets are exclusive ends."""
+    """What the leader of `leader_epoch`, which begins at `epoch_start`, knows since `began_ns`. `end` is the leader's
+    own position; all offsets are exclusive ends. `high_watermark` is what it knows to be committed from before."""
 
-    def __init__(self, node_id: int, leader_epoch: int, isr: Collection[int], *, copies: int, epoch_start: int) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        leader_epoch: int,
+        isr: Collection[int],
+        *,
+        replicas: Collection[int],
+        epoch_start: int,
+        partition_epoch: int = 0,
+        high_watermark: int = 0,
+        began_ns: int = 0,
+    ) -> None:
         self.node_id = node_id
         self.leader_epoch = leader_epoch
-        self.copies = copies
-        self.end = 0
+        self.partition_epoch = partition_epoch
+        self.replicas = tuple(replicas)
+        self.end = high_watermark
         self.epoch_start = epoch_start
-        self.high_watermark = 0
+        self.high_watermark = high_watermark
+        self._began_ns = began_ns
         self._isr = frozenset(isr)
         self._proposed: frozenset[int] = frozenset()
+        """Everybody in a wish based on this partition epoch that the metadata log may yet take."""
+        self._asking = False
+        self._unsure = False
         self._counted: frozenset[int] = self._isr
         """Who must have a record before it is committed: committed and proposed members."""
         self._alone = self._counted == {node_id}
-        self._followers: dict[int, Follower] = {}
+        self._followers: dict[int, Progress] = {}
 
     @property
     def isr(self) -> frozenset[int]:
@@ -54,7 +76,9 @@ class Partition:
     def may_ack(self, min_isr: int) -> bool:
         """Whether enough copies are in sync; fewer replicas than `min_isr` ask for all of them."""
         in_sync = len(self._isr)
-        return in_sync >= min_isr or in_sync >= self.copies
+        return in_sync >= min_isr or in_sync >= len(self.replicas)
+
+    # -- positions ----------------------------------------------------------------------------------------------------
 
     def advance(self, end: int, min_isr: int) -> bool:
         """The leader's own position is `end`; one below the last is no news, as when a topic that counted appends
@@ -63,28 +87,97 @@ class Partition:
             self.end = end
         return self._move(min_isr)
 
-    def fetched(self, broker: int, incarnation: str, offset: int, min_isr: int) -> bool:
-        """A follower asks for `offset`: it has all below. `Fenced` for another incarnation than the one that was heard
-        last and is in sync (rule R6). Whether the high watermark moved."""
+    def fetched(self, broker: int, incarnation: int, offset: int, *, log_end: int, now_ns: int, min_isr: int) -> bool:
+        """A follower asks for `offset`: it has all below. `Fenced` for a broker that is no replica, and for another
+        incarnation than the one that was heard last and is in sync (rule R6). Whether the high watermark moved."""
+        if broker not in self.replicas or broker == self.node_id:
+            raise Fenced(f"broker {broker} is none of the other replicas {self.replicas}")
         known = self._followers.get(broker)
-        if known is not None and known.incarnation != incarnation and broker in self._isr:
-            raise Fenced(f"broker {broker} fetches as {incarnation}, but {known.incarnation} is in sync")
-        self._followers[broker] = Follower(incarnation, offset)
+        if known is None or known.incarnation != incarnation:
+            if known is not None and broker in self._isr:
+                raise Fenced(f"broker {broker} fetches as {incarnation}, but {known.incarnation} is in sync")
+            in_sync = broker in self._isr  # from before this leader: its time counts from when that began
+            known = Progress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
+            self._followers[broker] = known
+        known.fetched(offset, log_end, now_ns)
         return self._move(min_isr)
 
-    def may_join(self, broker: int) -> bool:
-        """Whether a follower may be proposed for the ISR (rule R2)."""
+    def offset_of(self, broker: int) -> int | None:
+        """How far a follower was heard to be."""
         follower = self._followers.get(broker)
-        return follower is not None and follower.offset >= max(self.high_watermark, self.epoch_start)
+        return follower.offset if follower is not None else None
 
-    def propose(self, isr: Collection[int]) -> None:
+    # -- the in-sync set ----------------------------------------------------------------------------------------------
+
+    def may_join(self, broker: int, now_ns: int, lag_ns: int) -> bool:
+        """Whether a follower outside may be proposed for the ISR (rule R2), and would stay in it."""
+        follower = self._followers.get(broker)
+        if follower is None or broker in self._counted:
+            return False
+        enough = follower.offset >= max(self.high_watermark, self.epoch_start)
+        return enough and not follower.lags(self.end, now_ns, lag_ns)
+
+    def lags(self, broker: int, now_ns: int, lag_ns: int) -> bool:
+        """Whether a member is behind for so long that it should leave."""
+        if broker == self.node_id:
+            return False
+        follower = self._followers.get(broker)
+        if follower is None:
+            return now_ns - self._began_ns > lag_ns
+        return follower.lags(self.end, now_ns, lag_ns)
+
+    def wish(self, now_ns: int, lag_ns: int, live: Mapping[int, int]) -> Wish | None:
+        """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers; None when it is so,
+        or while an answer is awaited. After one that was never answered it is said even where nothing changes: only a
+        newer partition epoch tells that the other one is not granted any more."""
+        if self._asking or self.node_id not in live:
+            return None
+        members = [(broker, live[broker]) for broker in self.replicas if broker in live]
+        wanted = [member for member in members if self._fits(*member, now_ns, lag_ns)]
+        found = Wish(self.partition_epoch, tuple(sorted(wanted)))
+        return found if self._unsure or found.isr != self._isr else None
+
+    def _fits(self, broker: int, incarnation: int, now_ns: int, lag_ns: int) -> bool:
+        if broker in self._isr:
+            return not self.lags(broker, now_ns, lag_ns)
+        known = self._followers.get(broker)
+        if known is None or known.incarnation != incarnation:
+            return False
+        return broker in self._counted or self.may_join(broker, now_ns, lag_ns)
+
+    def propose(self, wish: Wish) -> None:
         """An ISR is under way to the metadata log: from now on it counts together with the committed one (rule R3)."""
-        self._proposed = frozenset(isr)
+        assert wish.partition_epoch == self.partition_epoch and not self._asking, wish
+        self._asking = True
+        self._proposed |= wish.isr
         self._count()
 
-    def commit(self, isr: Collection[int], min_isr: int) -> bool:
-        """The metadata log has it; nothing is proposed any more. Whether the high watermark moved."""
+    def refused(self, wish: Wish, min_isr: int) -> bool:
+        """The controller did not grant it. It counts no more, unless an earlier one may have been granted unheard.
+        Whether the high watermark moved."""
+        if wish.partition_epoch != self.partition_epoch or not self._asking:
+            return False
+        self._asking = False
+        if not self._unsure:
+            self._proposed = frozenset()
+            self._count()
+        return self._move(min_isr)
+
+    def unanswered(self, wish: Wish) -> None:
+        """Nobody knows whether it is granted: it counts until the metadata log has something newer, and may be asked
+        for again meanwhile."""
+        if wish.partition_epoch == self.partition_epoch and self._asking:
+            self._asking, self._unsure = False, True
+
+    def commit(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, min_isr: int) -> bool:
+        """The metadata log has it; what was proposed on an older one can be granted no more. Whether the high watermark
+        moved."""
+        if partition_epoch <= self.partition_epoch:
+            return False
+        self.partition_epoch = partition_epoch
+        self.replicas = tuple(replicas)
         self._isr, self._proposed = frozenset(isr), frozenset()
+        self._asking = self._unsure = False
         self._count()
         return self._move(min_isr)
 
@@ -92,6 +185,7 @@ class Partition:
         """What always holds."""
         assert self.high_watermark <= self.end, self
         assert self.node_id in self._isr, self
+        assert self._isr | self._proposed == self._counted, self
 
     def _move(self, min_isr: int) -> bool:
         if not self.may_ack(min_isr):

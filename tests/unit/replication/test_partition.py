@@ -1,15 +1,44 @@
-"""The leader's rules: what is committed (R3), who joins (R2), and where a new leader begins (R5)."""
+"""The leader's rules: what is committed (R3), who joins (R2) and leaves, and where a new leader begins (R5)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tiered.errors import Fenced
-from tiered.replication.partition import Cold, Keep, Partition, Restart, reconcile
+from tiered.replication.partition import Cold, Keep, Partition, Restart, Wish, reconcile
+
+LAG = 10
+LIVE = {1: 11, 2: 22, 3: 33}
+
+
+def led(isr: list[int], replicas: list[int] | None = None, *, start: int = 0, epoch: int = 7) -> Partition:
+    """Broker 1 leads, since time 0."""
+    return Partition(1, 4, isr, replicas=replicas or isr, epoch_start=start, partition_epoch=epoch)
+
+
+def fetched(
+    partition: Partition, broker: int, offset: int, *, now: int = 0, min_isr: int = 1, end: int | None = None
+) -> bool:
+    """A fetch of the live incarnation."""
+    log_end = partition.end if end is None else end
+    return partition.fetched(broker, LIVE[broker], offset, log_end=log_end, now_ns=now, min_isr=min_isr)
+
+
+def granted(partition: Partition, isr: list[int], min_isr: int = 1) -> bool:
+    """The metadata log has this in-sync set."""
+    return partition.commit(isr, partition.replicas, partition.partition_epoch + 1, min_isr)
+
+
+def asked(partition: Partition, now: int = 0) -> Wish:
+    """What it wishes, on its way to the controller."""
+    wish = partition.wish(now, LAG, LIVE)
+    assert wish is not None
+    partition.propose(wish)
+    return wish
 
 
 def test_alone_what_is_written_is_committed() -> None:
-    partition = Partition(1, 4, [1], copies=1, epoch_start=0)
+    partition = led([1])
     assert partition.advance(10, 1)
     assert partition.high_watermark == 10
     assert not partition.advance(10, 1)
@@ -17,58 +46,207 @@ def test_alone_what_is_written_is_committed() -> None:
 
 
 def test_what_is_committed_is_on_every_in_sync_copy() -> None:
-    partition = Partition(1, 4, [1, 2, 3], copies=3, epoch_start=0)
+    partition = led([1, 2, 3])
     assert not partition.advance(10, 2)
-    assert not partition.fetched(2, "b", 10, 2)
-    assert partition.fetched(3, "c", 7, 2)
+    assert not fetched(partition, 2, 10, min_isr=2)
+    assert fetched(partition, 3, 7, min_isr=2)
     assert partition.high_watermark == 7
 
 
+def test_a_leader_goes_on_from_what_it_knows_to_be_committed() -> None:
+    partition = Partition(1, 4, [1, 2], replicas=[1, 2], epoch_start=12, high_watermark=9)
+    partition.advance(12, 1)
+    assert partition.high_watermark == 9
+    assert not fetched(partition, 2, 5)
+    assert partition.high_watermark == 9
+    assert fetched(partition, 2, 12)
+    partition.check()
+
+
 def test_nothing_is_committed_below_the_minimum_of_in_sync_copies() -> None:
-    partition = Partition(1, 4, [1, 2], copies=3, epoch_start=0)
-    partition.fetched(2, "b", 10, 2)
+    partition = led([1, 2], [1, 2, 3])
+    fetched(partition, 2, 10, min_isr=2)
     partition.advance(10, 2)
     assert partition.high_watermark == 10
-    partition.commit([1], 2)
+    granted(partition, [1], 2)
     assert not partition.may_ack(2)
     assert not partition.advance(20, 2)
     assert partition.high_watermark == 10
 
 
 def test_a_minimum_above_the_copies_asks_for_all_of_them() -> None:
-    partition = Partition(1, 4, [1], copies=1, epoch_start=0)
+    partition = led([1])
     assert partition.may_ack(2)
     assert partition.advance(5, 2)
 
 
 def test_a_proposed_member_counts_before_it_is_committed() -> None:
-    partition = Partition(1, 4, [1], copies=2, epoch_start=0)
+    partition = led([1], [1, 2])
     partition.advance(10, 1)
-    partition.fetched(2, "b", 10, 1)
-    partition.propose([1, 2])
+    fetched(partition, 2, 10)
+    assert asked(partition) == Wish(7, ((1, 11), (2, 22)))
     assert not partition.advance(20, 1)
-    assert partition.fetched(2, "b", 15, 1)
+    assert fetched(partition, 2, 15)
     assert partition.high_watermark == 15
+    partition.check()
+
+
+def test_a_member_counts_until_its_leaving_is_committed() -> None:
+    partition = led([1, 2])
+    partition.advance(20, 1)
+    fetched(partition, 2, 10)
+    assert asked(partition, now=LAG + 1).isr == {1}
+    assert partition.high_watermark == 10
+    assert granted(partition, [1])
+    assert partition.high_watermark == 20
 
 
 def test_a_follower_joins_only_from_the_start_of_the_leaders_epoch() -> None:
-    partition = Partition(1, 4, [1], copies=2, epoch_start=50)
-    assert not partition.may_join(2)
-    partition.fetched(2, "b", 49, 1)
-    assert not partition.may_join(2)
-    partition.fetched(2, "b", 50, 1)
-    assert partition.may_join(2)
+    partition = Partition(1, 4, [1, 3], replicas=[1, 2, 3], epoch_start=50)
+    partition.advance(50, 1)
+    assert not partition.may_join(2, 0, LAG)
+    fetched(partition, 2, 49, end=49)
+    assert not partition.may_join(2, 0, LAG)
+    fetched(partition, 2, 50)
+    assert partition.may_join(2, 0, LAG)
+
+
+def test_a_follower_joins_only_with_all_that_is_committed() -> None:
+    partition = led([1], [1, 2])
+    partition.advance(50, 1)
+    fetched(partition, 2, 49, end=49)
+    assert not partition.may_join(2, 0, LAG)
+    assert partition.wish(0, LAG, LIVE) is None
+
+
+def test_a_follower_that_would_leave_at_once_does_not_join() -> None:
+    partition = led([1, 3], [1, 2, 3])
+    partition.advance(90, 1)
+    fetched(partition, 3, 50)
+    fetched(partition, 2, 60)
+    assert not partition.may_join(2, LAG + 1, LAG)
+    fetched(partition, 2, 90, now=LAG + 2)
+    assert partition.may_join(2, LAG + 2, LAG)
+
+
+def test_a_follower_that_reads_all_there_was_is_in_sync_while_the_leader_writes_on() -> None:
+    partition = led([1, 2])
+    for now in range(0, 10 * LAG, LAG // 2):
+        partition.advance(100 + now, 1)
+        fetched(partition, 2, 100 + now - LAG // 2, now=now)
+        assert not partition.lags(2, now, LAG)
+    assert partition.lags(2, 11 * LAG, LAG)
+
+
+def test_a_follower_that_reads_but_never_gets_to_the_end_leaves() -> None:
+    partition = led([1, 2])
+    for now in range(LAG + 2):
+        partition.advance(100 * (now + 1), 1)
+        fetched(partition, 2, now, now=now)
+    assert partition.lags(2, LAG + 2, LAG)
+
+
+def test_a_member_that_was_never_heard_has_its_time_from_when_the_leader_began() -> None:
+    partition = led([1, 2])
+    assert partition.wish(LAG, LAG, LIVE) is None
+    wish = partition.wish(LAG + 1, LAG, LIVE)
+    assert wish is not None and wish.isr == {1}
+
+
+def test_who_has_everything_stays_however_long_it_is_silent() -> None:
+    partition = led([1, 2])
+    partition.advance(10, 1)
+    fetched(partition, 2, 10)
+    assert partition.wish(100 * LAG, LAG, LIVE) is None
+
+
+def test_only_live_brokers_are_wished_for_by_the_incarnation_that_fetched() -> None:
+    partition = led([1], [1, 2])
+    fetched(partition, 2, 0)
+    assert partition.wish(0, LAG, {1: 11}) is None
+    assert partition.wish(0, LAG, {1: 11, 2: 99}) is None
+    assert partition.wish(0, LAG, {2: 22}) is None
+    assert partition.wish(0, LAG, LIVE) == Wish(7, ((1, 11), (2, 22)))
+
+
+def test_one_wish_at_a_time_is_under_way() -> None:
+    partition = led([1], [1, 2, 3])
+    fetched(partition, 2, 0)
+    asked(partition)
+    fetched(partition, 3, 0)
+    assert partition.wish(0, LAG, LIVE) is None
+    granted(partition, [1, 2])
+    assert asked(partition).isr == {1, 2, 3}
+
+
+def test_a_refused_wish_counts_no_more() -> None:
+    partition = led([1], [1, 2])
+    fetched(partition, 2, 0)
+    wish = asked(partition)
+    assert not partition.advance(10, 1)
+    assert partition.refused(wish, 1)
+    assert partition.high_watermark == 10
+    partition.check()
+
+
+def test_a_wish_without_an_answer_counts_until_the_metadata_log_goes_on() -> None:
+    partition = led([1], [1, 2, 3])
+    fetched(partition, 2, 0)
+    partition.unanswered(asked(partition))
+    fetched(partition, 3, 0)
+    second = asked(partition)
+    assert second.isr == {1, 2, 3}
+    partition.refused(second, 1)
+    assert not partition.advance(10, 1)
+    partition.check()
+    assert granted(partition, [1])
+    assert partition.high_watermark == 10
+
+
+def test_after_a_wish_without_an_answer_even_no_change_is_wished_for() -> None:
+    partition = led([1], [1, 2])
+    fetched(partition, 2, 0)
+    partition.unanswered(asked(partition))
+    assert partition.wish(0, LAG, {1: 11}) == Wish(7, ((1, 11),))
+
+
+def test_an_answer_to_a_wish_that_is_over_changes_nothing() -> None:
+    partition = led([1], [1, 2])
+    fetched(partition, 2, 0)
+    wish = asked(partition)
+    granted(partition, [1])
+    newer = asked(partition)
+    assert not partition.refused(wish, 1)
+    partition.unanswered(wish)
+    assert partition.wish(0, LAG, LIVE) is None
+    assert not partition.advance(10, 1)
+    assert newer.partition_epoch == 8
+
+
+def test_an_older_in_sync_set_is_no_news() -> None:
+    partition = led([1, 2])
+    assert not partition.commit([1], [1, 2], 7, 1)
+    assert partition.isr == {1, 2}
 
 
 def test_another_incarnation_of_an_in_sync_follower_is_fenced() -> None:
-    partition = Partition(1, 4, [1, 2], copies=2, epoch_start=0)
-    partition.fetched(2, "b", 5, 1)
+    partition = led([1, 2])
+    fetched(partition, 2, 5)
     with pytest.raises(Fenced):
-        partition.fetched(2, "b2", 0, 1)
+        partition.fetched(2, 99, 0, log_end=5, now_ns=0, min_isr=1)
+    granted(partition, [1])
+    partition.fetched(2, 99, 0, log_end=5, now_ns=0, min_isr=1)
+    assert partition.offset_of(2) == 0
+
+
+def test_who_is_no_other_replica_is_fenced() -> None:
+    for broker in (1, 3):
+        with pytest.raises(Fenced):
+            fetched(led([1, 2]), broker, 5)
 
 
 def test_a_position_never_goes_back() -> None:
-    partition = Partition(1, 4, [1], copies=1, epoch_start=0)
+    partition = led([1])
     partition.advance(10, 1)
     assert not partition.advance(7, 1)
     assert partition.high_watermark == 10
