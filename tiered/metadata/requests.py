@@ -93,7 +93,8 @@ class ReplicaEnd:
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
     """-> None. A new incarnation takes its node id: it loses what the old one led, and stays eligible only when its
-    recovery proved `whole` (rule R1). `ends` are of the partitions whose logs could not be proved (rule R4)."""
+    recovery proved `whole` (rule R1). `ends` are of the replicas that could not be proved, or whose
+    partition waits for them (rule R4); `proved` are those that are whole although the broker is not, by `flush=ack`."""
 
     node_id: int
     incarnation: str
@@ -103,6 +104,7 @@ class RegisterBroker:
     whole: bool = False
     listeners: Mapping[str, str] = field(default_factory=dict)
     ends: tuple[ReplicaEnd, ...] = ()
+    proved: tuple[tuple[TopicId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
