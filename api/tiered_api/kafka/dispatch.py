@@ -21,7 +21,7 @@ from tiered_api.kafka.handlers import api_versions
 from tiered_api.kafka.handlers.fetch import Fetches
 from tiered_api.kafka.handlers.produce import Produces
 from tiered_api.kafka.headers import request_header, response_header
-from tiered_api.kafka.keys import API_VERSIONS, APIS
+from tiered_api.kafka.keys import ALL, API_VERSIONS
 from tiered_api.kafka.schema import Message
 from tiered_api.kafka.site import Call, Site
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH = 0, 1
-REQUEST_BYTES = 2 << 20
-"""Largest request of any API but Produce: small pieces become Python objects of many times their size."""
 
 Handle = Callable[[Site, Call[Any]], Awaitable[Message | bytes]]
 Work = Callable[[], Awaitable["Sequence[Part] | None"]]
@@ -112,7 +110,7 @@ class Dispatch:
         if api is None:
             connection.refuse("unsupported", f"api {header.key} version {header.version}")
             return
-        if len(frame) > REQUEST_BYTES:
+        if len(frame) > api.request_bytes:
             connection.refuse("frame_size", f"{api.name} of {len(frame)} bytes")
             return
         self._site.requests[api.key] += 1
@@ -144,10 +142,10 @@ class Dispatch:
     def _handler(self, key: int) -> Handle:
         handle = self.handlers.get(key)
         if handle is None:
-            module = import_module(f"tiered_api.kafka.handlers.{APIS[key].module}")
+            module = import_module(f"tiered_api.kafka.handlers.{ALL[key].module}")
             handle = self.handlers[key] = module.handle
         return handle
 
 
 def _name(key: int) -> str:
-    return APIS[key].name if key in APIS else str(key)
+    return ALL[key].name if key in ALL else str(key)

@@ -3,6 +3,8 @@
 The versions are those of Kafka 4.2. A request of a key or version that is not here ends its connection, as in Kafka;
 ApiVersions alone is answered (KIP-511), so that a client of any age learns what there is. The messages' tables are
 loaded when they are first needed: a broker's start loads none.
+
+Brokers ask each other in Kafka's frames too, with keys that Kafka does not have: clients are not told of these.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 @dataclass(frozen=True)
 class Api:
     """One API: `low` to `high` are the versions that ApiVersions answers, those below `served_from` are refused.
-    From `flexible` on, messages have tagged fields and lengths that are varints (KIP-482)."""
+    From `flexible` on, messages have tagged fields and lengths that are varints (KIP-482). A request may have
+    `request_bytes`, except of Produce: small pieces become Python objects of many times their size."""
 
     key: int
     name: str
@@ -31,6 +34,7 @@ class Api:
     high: int
     flexible: int
     served_from: int = 0
+    request_bytes: int = 2 << 20
 
     @property
     def served(self) -> range:
@@ -98,8 +102,18 @@ _TABLE = (
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )
 
+_AMONG_BROKERS = (
+    Api(20001, "TieredFollow", 0, 0, 0),
+    Api(20002, "TieredSubmit", 0, 0, 0, request_bytes=16 << 20),
+    Api(20003, "TieredHeard", 0, 0, 0),
+)
+
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
-_SERVED = {(api.key, version): api for api in _TABLE for version in api.served}
+"""Kafka's."""
+AMONG_BROKERS: dict[int, Api] = {api.key: api for api in _AMONG_BROKERS}
+"""Ours."""
+ALL: dict[int, Api] = APIS | AMONG_BROKERS
+_SERVED = {(api.key, version): api for api in ALL.values() for version in api.served}
 
 
 def find(key: int, version: int) -> Api | None:

@@ -16,7 +16,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import Net, Stream
 from tiered_api.kafka.codec import Malformed, decode, encode
 from tiered_api.kafka.headers import request_bytes, response_position
-from tiered_api.kafka.keys import API_VERSIONS, APIS
+from tiered_api.kafka.keys import ALL, API_VERSIONS
 from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.schema import Message, Versions
 
@@ -68,7 +68,7 @@ class Link:
         name = type(request).__name__.removesuffix("Request")
         frame = await self._exchange(request, version, name, timeout)
         try:
-            return decode(answer, version, frame, response_position(APIS[request.spec.key], version, frame)[1])
+            return decode(answer, version, frame, response_position(ALL[request.spec.key], version, frame)[1])
         except Malformed as error:
             self._lose(Unavailable(f"{self.address} answered {name} with bytes that do not parse", final=True))
             raise Corrupt(f"{name} does not parse: {error}", where=self.address) from None
@@ -133,7 +133,7 @@ class Link:
         if self.closed:
             raise self.closed
         self._number = (self._number + 1) & 0x7FFFFFFF
-        head = request_bytes(APIS[request.spec.key], version, self._number, self._client_id)
+        head = request_bytes(ALL[request.spec.key], version, self._number, self._client_id)
         body = encode(request, version)
         if awaited is not None:
             self._awaited[self._number] = awaited

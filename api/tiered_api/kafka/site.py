@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from tiered.metrics import Counter, Metrics
 from tiered.node import Node
 from tiered.quiet import Quiet
-from tiered_api.kafka.keys import APIS
+from tiered_api.kafka.keys import ALL
 from tiered_api.kafka.schema import Message
 from tiered_api.kafka.topic_fragments import TopicFragments
 
@@ -59,7 +59,7 @@ class Site:
         self.node = node
         self.clock = node.world.clock
         self.refusals = Refusals(node.metrics, node)
-        self.requests = [0] * (max(APIS) + 1)
+        self.requests = dict.fromkeys(ALL, 0)
         """Requests taken, by API key."""
         self.produced_bytes = 0
         self.fetched_bytes = 0
@@ -68,7 +68,7 @@ class Site:
         self.topic_fragments = TopicFragments()
         metrics = node.metrics
         metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).read(
-            lambda: {(api.name,): self.requests[key] for key, api in APIS.items() if self.requests[key]}
+            lambda: {(api.name,): self.requests[key] for key, api in ALL.items() if self.requests[key]}
         )
         metrics.counter("tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended.").read(
             lambda: self.produced_bytes

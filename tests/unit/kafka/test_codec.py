@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.kafka.values import TABLES, Drawn, versions
+from tests.unit.kafka.values import OURS, TABLES, Drawn, versions
 from tiered.ids import text_id
 from tiered_api.kafka import decoder, encoder, wire
 from tiered_api.kafka.codec import Malformed, decode, encode
@@ -39,18 +39,18 @@ from tiered_api.kafka.messages.offset_delete import OffsetDeleteRequest
 from tiered_api.kafka.schema import ZERO_ID, Message
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", TABLES | OURS)
 def test_every_table_comes_back(name: str) -> None:
-    table = TABLES[name]
+    table = (TABLES | OURS)[name]
     for version in versions(table):
         for seed in range(20, 24):
             message = Drawn(seed).message(table, version)
             assert decode(table, version, memoryview(encode(message, version))) == message, (version, seed)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", TABLES | OURS)
 def test_defaults_come_back(name: str) -> None:
-    table = TABLES[name]
+    table = (TABLES | OURS)[name]
     for version in versions(table):
         made = decode(table, version, encode(table(), version))
         assert made == table()

@@ -18,7 +18,7 @@ def test_the_versions_are_kafkas() -> None:
     assert " ".join(ours) == KAFKA_4_2
 
 
-@pytest.mark.parametrize("api", keys.APIS.values(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", keys.ALL.values(), ids=lambda api: api.name)
 def test_both_tables_of_an_api_are_one_apis(api: keys.Api) -> None:
     request, response = api.request.spec, api.response.spec
     assert request.key == response.key == api.key
@@ -28,6 +28,14 @@ def test_both_tables_of_an_api_are_one_apis(api: keys.Api) -> None:
     assert request.versions.high >= api.high
     assert api.served == range(max(api.low, request.versions.low), api.high + 1)
     assert all(api.is_flexible(version) == (version in request.flexible) for version in range(api.high + 1))
+
+
+def test_what_brokers_ask_each_other_is_served_and_not_offered() -> None:
+    for key, api in keys.AMONG_BROKERS.items():
+        assert keys.find(key, 0) is api
+        assert key not in keys.APIS
+        assert key >= 10_000, "Kafka may come to have smaller ones"
+    assert not keys.AMONG_BROKERS.keys() & {key for key, _, _ in keys.offered()}
 
 
 def test_what_is_not_served_is_not_found() -> None:

@@ -18,7 +18,11 @@ TABLES: dict[str, type[Message]] = {
         ConsumerProtocolAssignment,
     )
 }
-"""Every message there is."""
+"""Every message that Kafka has too."""
+OURS: dict[str, type[Message]] = {
+    table.__name__: table for api in keys.AMONG_BROKERS.values() for table in (api.request, api.response)
+}
+"""Messages among our brokers."""
 
 INTEGERS = {
     Kind.INT8: (-(2**7), 2**7 - 1),

@@ -1,0 +1,19 @@
+"""TieredHeard (API key 20003, ours): what this broker knows of the controller, for one that misses it."""
+
+from __future__ import annotations
+
+from tiered.errors import Refused
+from tiered_api.kafka.among_brokers import cluster_of, words
+from tiered_api.kafka.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+from tiered_api.kafka.site import Call, Site
+
+
+async def handle(site: Site, call: Call[TieredHeardRequest]) -> TieredHeardResponse:
+    """At once, from memory."""
+    try:
+        heard = cluster_of(site, call.request.cluster_id).heard()
+    except Refused as refused:
+        return TieredHeardResponse(refused.code.number, words(refused))
+    return TieredHeardResponse(
+        controller_epoch=heard.controller_epoch, controller=heard.controller, heard_ms_ago=heard.heard_ms_ago
+    )

@@ -1,0 +1,20 @@
+"""TieredSubmit (API key 20002, ours): a request to the controller that came to another broker."""
+
+from __future__ import annotations
+
+from tiered.errors import Refused
+from tiered_api.kafka.among_brokers import cluster_of, words
+from tiered_api.kafka.faults import timeout_ms
+from tiered_api.kafka.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
+from tiered_api.kafka.site import Call, Site
+
+
+async def handle(site: Site, call: Call[TieredSubmitRequest]) -> TieredSubmitResponse:
+    """The controller's reply, when what it changes is committed."""
+    asked = call.request
+    try:
+        cluster = cluster_of(site, asked.cluster_id)
+        answer = await cluster.submitted(asked.request, timeout_ms(asked.timeout_ms) / 1000)
+    except Refused as refused:
+        return TieredSubmitResponse(refused.code.number, words(refused))
+    return TieredSubmitResponse(reply=answer.reply, slot=answer.slot)

@@ -1,0 +1,23 @@
+"""TieredHeard (API key 20003, ours): what a broker knows of the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.schema import Kind, Message, integer, message, string
+
+
+@message(20003, "0", "0+")
+@dataclass(slots=True)
+class TieredHeardRequest(Message):
+    cluster_id: str = string()
+
+
+@message(20003, "0", "0+")
+@dataclass(slots=True)
+class TieredHeardResponse(Message):
+    error_code: int = integer(Kind.INT16)
+    error_message: str | None = string(nullable="0+", default=None)
+    controller_epoch: int = integer(Kind.INT32, default=-1)
+    controller: int = integer(Kind.INT32, default=-1)
+    heard_ms_ago: int = integer(Kind.INT64, default=-1)

@@ -1,0 +1,174 @@
+"""How this broker asks others: `tiered.peers.Peers` in Kafka's frames.
+
+Answers come in order on a connection, and one that is late holds up all behind it. So each connection has one request
+at a time, and there are as many as are needed at once: a long poll delays nothing. Brokers of one cluster know the same
+versions, so that nothing is negotiated. Nothing is sent twice by itself: only the caller knows what may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn, TypeVar
+
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.listeners import host_and_port
+from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
+from tiered.ports import Net
+from tiered_api.kafka.client import code_of
+from tiered_api.kafka.link import Link
+from tiered_api.kafka.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
+from tiered_api.kafka.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+from tiered_api.kafka.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
+from tiered_api.kafka.schema import Message
+
+AT_ONCE = 64
+"""Requests to one broker that are under way; more wait for their turn, within their time."""
+IDLE_MAX = 4
+"""Connections to one broker that lie ready."""
+ANSWERS_FIRST = 0.9
+"""Part of a caller's time that the other side is told of, so that its answer comes before the end."""
+
+A = TypeVar("A", bound=Message)
+
+
+class _Broker:
+    """The connections to one address."""
+
+    def __init__(self) -> None:
+        self.idle: list[Link] = []
+        self.turns = asyncio.Semaphore(AT_ONCE)
+        self.asking = 0
+
+
+class KafkaPeers:
+    """Implements `Peers`. `cluster_id` is said with every request once it is known."""
+
+    def __init__(self, net: Net, *, client_id: str = "broker", cluster_id: str = "") -> None:
+        self.cluster_id = cluster_id
+        self._net = net
+        self._client_id = client_id
+        self._brokers: dict[str, _Broker] = {}
+        self._links: dict[Link, None] = {}
+
+    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
+        """See `Peers.follow`."""
+        request = TieredFollowRequest(
+            self.cluster_id, ask.node_id, ask.incarnation, ask.slot, ask.applied, ask.controller_epoch, ask.wait_ms
+        )
+        answer = await self._ask(address, request, TieredFollowResponse, timeout)
+        _check(answer.error_code, answer.error_message)
+        return FollowAnswer(
+            answer.controller_epoch, answer.next_slot, tuple(answer.entries), answer.too_old, answer.store_age_ms
+        )
+
+    async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
+        """See `Peers.submit`."""
+        timeout_ms = int(timeout * 1000 * ANSWERS_FIRST)
+        asked = TieredSubmitRequest(self.cluster_id, timeout_ms, request)
+        answer = await self._ask(address, asked, TieredSubmitResponse, timeout)
+        _check(answer.error_code, answer.error_message)
+        return SubmitAnswer(answer.reply, answer.slot)
+
+    async def heard(self, address: str, timeout: float) -> HeardAnswer:
+        """See `Peers.heard`."""
+        answer = await self._ask(address, TieredHeardRequest(self.cluster_id), TieredHeardResponse, timeout)
+        _check(answer.error_code, answer.error_message)
+        return HeardAnswer(answer.controller_epoch, answer.controller, answer.heard_ms_ago)
+
+    async def is_gone(self, address: str, timeout: float) -> bool:
+        """See `Peers.is_gone`."""
+        try:
+            stream = await self._net.connect(*_place(address), timeout)
+        except Unavailable as error:
+            return error.refused
+        stream.close()
+        return False
+
+    async def close(self) -> None:
+        """Ends all connections; who waits on one is told."""
+        for link in list(self._links):
+            link.close()
+        self._links.clear()
+        self._brokers.clear()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    async def _ask(self, address: str, request: Message, answer: type[A], timeout: float, version: int = 0) -> A:
+        """The answer of the broker at `address`. `Unavailable`: it cannot be reached (`refused`: nobody listens there,
+        so that nothing was asked), or was asked and did not answer in time."""
+        broker = self._brokers.setdefault(address, _Broker())
+        broker.asking += 1
+        end = asyncio.get_running_loop().time() + timeout
+        try:
+            async with asyncio.timeout_at(end):
+                await broker.turns.acquire()
+            try:
+                return await self._exchange(broker, address, request, answer, end, version)
+            finally:
+                broker.turns.release()
+        except TimeoutError:
+            raise Unavailable(f"{address} has {AT_ONCE} requests to answer first") from None
+        except (Unavailable, Corrupt) as error:
+            # What lies ready is as old as what has just failed.
+            while broker.idle:
+                self._drop(broker.idle.pop())
+            raise Unavailable(str(error), refused=isinstance(error, Unavailable) and error.refused) from None
+        finally:
+            broker.asking -= 1
+            if not broker.asking and not broker.idle and self._brokers.get(address) is broker:
+                del self._brokers[address]
+
+    async def _exchange(
+        self, broker: _Broker, address: str, request: Message, answer: type[A], end: float, version: int
+    ) -> A:
+        loop = asyncio.get_running_loop()
+        link = self._ready(broker) or await self._open(address, end - loop.time())
+        try:
+            got = await link.ask(request, answer, end - loop.time(), version)
+        except BaseException:
+            self._drop(link)  # its answer may still come, ahead of the next one
+            raise
+        self._keep(broker, link)
+        return got
+
+    def _ready(self, broker: _Broker) -> Link | None:
+        """The connection that was used last, of those that are whole."""
+        while broker.idle:
+            link = broker.idle.pop()
+            if link.closed is None:
+                return link
+            self._drop(link)
+        return None
+
+    async def _open(self, address: str, timeout: float) -> Link:
+        stream = await self._net.connect(*_place(address), timeout)
+        link = Link(stream, address, self._client_id)
+        self._links[link] = None
+        return link
+
+    def _keep(self, broker: _Broker, link: Link) -> None:
+        if link.closed is None and len(broker.idle) < IDLE_MAX and link in self._links:
+            broker.idle.append(link)
+        else:
+            self._drop(link)
+
+    def _drop(self, link: Link) -> None:
+        self._links.pop(link, None)
+        link.close()
+
+
+def _place(address: str) -> tuple[str, int]:
+    place = host_and_port(address)
+    if place is None:
+        raise Unavailable(f"{address!r} is no HOST:PORT")
+    return place
+
+
+def _check(number: int, message: str | None) -> None:
+    if number:
+        _refuse(number, message)
+
+
+def _refuse(number: int, message: str | None) -> NoReturn:
+    code = code_of(number)
+    raise Refused(code, message or code.name)
