@@ -103,7 +103,7 @@ class Node:
         )
         self.coordinators = Coordinators(self)
         self.partitions = Partitions(
-            settings, self.world, metrics,
+            settings, self.world, metrics, incarnation=self.incarnation,
             disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images,
             begun=self.coordinators.lead,
             closed=lambda replica: self.tiering.wake(replica),

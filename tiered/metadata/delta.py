@@ -1,8 +1,8 @@
-"""Two images -> what one broker has to do about the difference: lead, let go, configure, drop."""
+"""Two images -> what one broker has to do about the difference: lead, follow, let go, configure, drop."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
@@ -19,9 +19,21 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Copy from `leader` under this epoch; while that is `NO_LEADER`, keep the log as it is. `fresh` as in `Lead`."""
+
+    at: TopicPartition
+    topic_id: TopicId
+    leader: int
+    leader_epoch: int
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """In the order in which to act: drop, resign, configure, lead. `configured` names topics with other settings,
-    `lost` the losses that were reported since."""
+    """In the order in which to act: drop, resign, configure, in sync, follow, lead. `configured` names topics with
+    other settings; they count before `in_sync`, the same leaderships with another in-sync set, because a high watermark
+    may have to stand still by the new `min.insync.replicas`. `lost` are the losses that were reported since."""
 
     dropped: tuple[TopicPartition, ...] = ()
     resigned: tuple[TopicPartition, ...] = ()
@@ -29,41 +41,82 @@ class Delta:
     configured: tuple[str, ...] = ()
     lost: tuple[tuple[TopicPartition, Loss], ...] = ()
     brokers_configured: bool = False
+    followed: tuple[Follow, ...] = ()
+    in_sync: tuple[tuple[TopicPartition, PartitionImage], ...] = ()
 
 
-def between(old: Image, new: Image, node_id: int) -> Delta:
-    """What `node_id` has to do when `old` becomes `new`. Topics that are the same object in both cost nothing."""
-    dropped: list[TopicPartition] = []
-    resigned: list[TopicPartition] = []
-    led: list[Lead] = []
+@dataclass(slots=True)
+class _Draft:
+    """The difference as it is found. `was_here` and `is_here` say whether the incarnation had its place in either
+    image: without it, it holds logs but neither leads nor follows."""
+
+    node_id: int
+    was_here: bool
+    is_here: bool
+    dropped: list[TopicPartition] = field(default_factory=list)
+    resigned: list[TopicPartition] = field(default_factory=list)
+    led: list[Lead] = field(default_factory=list)
+    followed: list[Follow] = field(default_factory=list)
+    in_sync: list[tuple[TopicPartition, PartitionImage]] = field(default_factory=list)
+
+    def partition(self, at: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage) -> None:
+        node = self.node_id
+        fresh = was is None and now.leader_epoch == 0  # a later epoch: others have led it, though we see it only now
+        before = was if self.was_here else None
+        leads = self.is_here and now.leader == node
+        led = before is not None and before.leader == node
+        same = before is not None and (before.leader, before.leader_epoch) == (now.leader, now.leader_epoch)
+        if led and not leads:
+            self.resigned.append(at)
+        if leads and not same:
+            self.led.append(Lead(at, topic_id, now.leader_epoch, fresh))
+        elif leads and before is not None and before.partition_epoch != now.partition_epoch:
+            self.in_sync.append((at, now))
+        held = before is not None and node in before.replicas
+        if self.is_here and not leads and node in now.replicas and not (same and held):
+            self.followed.append(Follow(at, topic_id, now.leader, now.leader_epoch, fresh))
+        if was is not None and node in was.replicas and node not in now.replicas:
+            self.dropped.append(at)
+
+
+def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
+    """What this incarnation of `node_id` has to do when `old` becomes `new`; in the step in which it appears, that is
+    to lead or follow all it holds. Topics that are the same object in both cost nothing."""
+    draft = _Draft(node_id, _has_place(old, node_id, incarnation), _has_place(new, node_id, incarnation))
     configured: list[str] = []
     lost: list[tuple[TopicPartition, Loss]] = []
     for topic_id, topic in old.topics_by_id.items():
         if topic_id not in new.topics_by_id:
             held = (p for p, each in enumerate(topic.partitions) if node_id in each.replicas)
-            dropped += [TopicPartition(topic.name, p) for p in held]
+            draft.dropped += [TopicPartition(topic.name, p) for p in held]
     for topic_id, topic in new.topics_by_id.items():
         before = old.topics_by_id.get(topic_id)
-        if before is topic:
+        if before is topic and draft.was_here == draft.is_here:
             continue
         for p, (was, now) in enumerate(_pairs(before, topic)):
+            if was is now and draft.was_here == draft.is_here:
+                continue
             at = TopicPartition(topic.name, p)
-            if now.leader == node_id and (was is None or was.leader_epoch != now.leader_epoch):
-                led.append(Lead(at, topic_id, now.leader_epoch, was is None))
-            elif was is not None and was.leader == node_id and now.leader != node_id:
-                resigned.append(at)
+            draft.partition(at, topic_id, was, now)
             if now.loss is not None and (was is None or was.loss != now.loss):
                 lost.append((at, now.loss))
         if before is not None and before.configs != topic.configs:
             configured.append(topic.name)
     return Delta(
-        tuple(dropped),
-        tuple(resigned),
-        tuple(led),
+        tuple(draft.dropped),
+        tuple(draft.resigned),
+        tuple(draft.led),
         tuple(configured),
         tuple(lost),
         old.broker_configs != new.broker_configs,
+        tuple(draft.followed),
+        tuple(draft.in_sync),
     )
+
+
+def _has_place(image: Image, node_id: int, incarnation: str) -> bool:
+    broker = image.brokers.get(node_id)
+    return broker is not None and broker.alive and broker.incarnation == incarnation
 
 
 def _pairs(before: TopicImage | None, now: TopicImage) -> list[tuple[PartitionImage | None, PartitionImage]]:

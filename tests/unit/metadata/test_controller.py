@@ -9,7 +9,7 @@ import pytest
 
 from tiered.config import Settings
 from tiered.errors import Code, Refused
-from tiered.ids import TopicId, TopicPartition, text_id
+from tiered.ids import TopicId, text_id
 from tiered.metadata import requests
 from tiered.metadata.changes import (
     CLUSTER,
@@ -21,7 +21,6 @@ from tiered.metadata.changes import (
     TopicCreated,
 )
 from tiered.metadata.controller import PARTITIONS_MAX, Controller
-from tiered.metadata.delta import Delta, Lead, between
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 from tiered.metadata.requests import Request
 from tiered.metadata.settings import broker_settings
@@ -229,44 +228,3 @@ def test_a_forgotten_topic_is_forgotten_once() -> None:
     decide(shard, requests.ForgetTopic(topic_id))
     assert shard.image.deleted == {}
     assert shard.decide(requests.ForgetTopic(topic_id), 1000).changes == ()
-
-
-# -- what a broker has to do about it ---------------------------------------------------------------------------------
-
-
-def test_the_difference_of_two_images_is_what_to_do() -> None:
-    shard = controller(1, 2)
-    start = shard.image
-    decide(shard, requests.CreateTopic("t", 2, 1))
-    created = shard.image
-    topic_id = created.topics["t"].topic_id
-    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
-    assert between(start, created, 1) == Delta(led=(Lead(first, topic_id, 0, True),))
-    assert between(start, created, 2) == Delta(led=(Lead(second, topic_id, 0, True),))
-    decide(shard, requests.AlterTopicConfigs("t", {"segment.ms": "5"}))
-    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
-    assert between(created, shard.image, 1) == Delta(configured=("t",), brokers_configured=True)
-    again = shard.image
-    decide(shard, requests.RegisterBroker(1, "again", "d", ""))
-    assert between(again, shard.image, 1) == Delta(led=(Lead(first, topic_id, 1, False),))
-    decide(shard, requests.DeleteTopic("t"))
-    assert between(again, shard.image, 1) == Delta(dropped=(first,))
-
-
-def test_a_loss_is_heard_of_when_it_is_reported() -> None:
-    shard = controller(1)
-    decide(shard, requests.CreateTopic("t"))
-    before, topic_id = shard.image, shard.image.topics["t"].topic_id
-    decide(shard, requests.ReportLoss(topic_id, 0, 0, 7))
-    found = between(before, shard.image, 1)
-    assert [(at, loss.from_offset) for at, loss in found.lost] == [(TopicPartition("t", 0), 7)]
-    assert between(shard.image, shard.image, 1) == Delta()
-
-
-def test_a_leadership_that_moved_is_resigned() -> None:
-    shard = controller(1, 2)
-    decide(shard, requests.CreateTopic("t", 1, 2))
-    before = shard.image
-    decide(shard, requests.StopBroker(1, "i1"))
-    assert between(before, shard.image, 1) == Delta(resigned=(TopicPartition("t", 0),))
-    assert between(before, shard.image, 2).led == (Lead(TopicPartition("t", 0), before.topics["t"].topic_id, 1, False),)

@@ -1,0 +1,132 @@
+"""What one broker has to do when the committed image changes."""
+
+from __future__ import annotations
+
+from tests.unit.metadata.test_controller import controller, decide
+from tiered.ids import TopicId, TopicPartition
+from tiered.metadata import changes as kinds
+from tiered.metadata import requests
+from tiered.metadata.changes import NO_LEADER, Change
+from tiered.metadata.delta import Delta, Follow, Lead, between
+from tiered.metadata.image import Image
+
+T = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def broker(node_id: int, incarnation: str = "") -> kinds.BrokerRegistered:
+    return kinds.BrokerRegistered(node_id, incarnation or f"i{node_id}", "d", "", "", 0)
+
+
+def led(partition: int, leader: int, epoch: int, *isr: int) -> kinds.PartitionChanged:
+    return kinds.PartitionChanged(T, partition, leader, epoch, isr, ())
+
+
+def image(*changes: Change) -> Image:
+    """Two brokers, and a topic of two partitions: each leads one, both are in sync in both."""
+    topic = kinds.TopicCreated("t", T, ((1, 2), (2, 1)), {}, 0)
+    return Image().apply([broker(1), broker(2), topic, led(0, 1, 0, 1, 2), led(1, 2, 0, 2, 1), *changes], 0)
+
+
+def test_the_difference_of_two_images_is_what_to_do() -> None:
+    shard = controller(1, 2)
+    start = shard.image
+    decide(shard, requests.CreateTopic("t", 2, 1))
+    created = shard.image
+    topic_id = created.topics["t"].topic_id
+    assert between(start, created, 1, "i1") == Delta(led=(Lead(FIRST, topic_id, 0, True),))
+    assert between(start, created, 2, "i2") == Delta(led=(Lead(SECOND, topic_id, 0, True),))
+    decide(shard, requests.AlterTopicConfigs("t", {"segment.ms": "5"}))
+    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
+    assert between(created, shard.image, 1, "i1") == Delta(configured=("t",), brokers_configured=True)
+    again = shard.image
+    decide(shard, requests.RegisterBroker(1, "again", "d", ""))
+    assert between(again, shard.image, 1, "again") == Delta(led=(Lead(FIRST, topic_id, 1, False),))
+    decide(shard, requests.DeleteTopic("t"))
+    assert between(again, shard.image, 1, "again") == Delta(dropped=(FIRST,))
+
+
+def test_a_loss_is_heard_of_when_it_is_reported() -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t"))
+    before, topic_id = shard.image, shard.image.topics["t"].topic_id
+    decide(shard, requests.ReportLoss(topic_id, 0, 0, 7))
+    found = between(before, shard.image, 1, "i1")
+    assert [(at, loss.from_offset) for at, loss in found.lost] == [(FIRST, 7)]
+    assert between(shard.image, shard.image, 1, "i1") == Delta()
+
+
+def test_what_others_lead_is_followed() -> None:
+    empty = Image().apply([broker(1), broker(2)], 0)
+    assert between(empty, image(), 1, "i1") == Delta(
+        led=(Lead(FIRST, T, 0, True),), followed=(Follow(SECOND, T, 2, 0, True),)
+    )
+
+
+def test_a_leadership_that_moves_is_resigned_here_and_taken_there() -> None:
+    old = image()
+    new = old.apply([led(0, 2, 1, 2)], 1)
+    assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, 2, 1),))
+    assert between(old, new, 2, "i2") == Delta(led=(Lead(FIRST, T, 1, False),))
+
+
+def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:
+    old = image()
+    new = old.apply([led(0, NO_LEADER, 0)], 1)
+    assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, NO_LEADER, 0),))
+    assert between(old, new, 2, "i2") == Delta(followed=(Follow(FIRST, T, NO_LEADER, 0),))
+    assert between(new, new.apply([led(0, 1, 1, 1)], 2), 2, "i2") == Delta(followed=(Follow(FIRST, T, 1, 1),))
+
+
+def test_another_in_sync_set_under_the_same_epoch_is_the_leaders_to_know() -> None:
+    old = image()
+    new = old.apply([led(0, 1, 0, 1)], 1)
+    assert between(old, new, 1, "i1") == Delta(in_sync=((FIRST, new.topics["t"].partitions[0]),))
+    assert between(old, new, 2, "i2") == Delta()
+    assert between(old, old.apply([led(0, 1, 1, 1)], 1), 1, "i1") == Delta(led=(Lead(FIRST, T, 1, False),))
+
+
+def test_another_incarnation_neither_leads_nor_follows() -> None:
+    old = Image().apply([broker(1), broker(2)], 0)
+    assert between(old, image(), 1, "earlier") == Delta()
+    assert between(image(), image().apply([led(1, 1, 1, 1)], 1), 1, "earlier") == Delta()
+
+
+def test_all_that_an_incarnation_holds_begins_when_it_appears() -> None:
+    """Also what the step does not change, and never as if no copy existed."""
+    old = image(broker(2, "gone"))
+    new = old.apply([broker(1, "new"), led(0, 1, 1, 1)], 1)
+    assert between(old, new, 1, "new") == Delta(led=(Lead(FIRST, T, 1, False),), followed=(Follow(SECOND, T, 2, 0),))
+    assert between(old, old.apply([broker(1, "new")], 1), 1, "new").led == (Lead(FIRST, T, 0, False),)
+
+
+def test_who_is_replaced_or_has_stopped_gives_up_all_of_it() -> None:
+    old = image()
+    for last in (broker(1, "new"), kinds.BrokerStopped(1, "i1")):
+        assert between(old, old.apply([last], 1), 1, "i1") == Delta(resigned=(FIRST,))
+
+
+def test_saying_something_else_of_itself_starts_nothing_anew() -> None:
+    assert between(image(), image().apply([broker(1)], 1), 1, "i1") == Delta()
+
+
+def test_a_fenced_broker_follows_whoever_took_over() -> None:
+    old = image()
+    new = old.apply([kinds.BrokerFenced(1, "i1"), led(0, 2, 1, 2), led(1, 2, 0, 2)], 1)
+    assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, 2, 1),))
+
+
+def test_a_partition_seen_first_under_a_later_epoch_has_a_past() -> None:
+    """Created, led and lost by another broker in slots that are applied in one step: what it wrote may be cold."""
+    empty = Image().apply([broker(1), broker(2)], 0)
+    assert between(empty, image(led(1, 1, 1, 1)), 1, "i1").led == (
+        Lead(FIRST, T, 0, True),
+        Lead(SECOND, T, 1, False),
+    )
+
+
+def test_a_replica_that_goes_elsewhere_is_dropped() -> None:
+    old = image()
+    new = old.apply([kinds.PartitionChanged(T, 0, 2, 1, (2,), (), replicas=(2,))], 1)
+    assert between(old, new, 1, "i1") == Delta(dropped=(FIRST,), resigned=(FIRST,))
+    assert between(new, old.apply([led(0, 2, 2, 2)], 2), 1, "i1") == Delta(followed=(Follow(FIRST, T, 2, 2),))
