@@ -100,14 +100,20 @@ class FetchedPart(NamedTuple):
 
 
 class Peers(Protocol):
-    """The other brokers, each at its HOST:PORT. Timeouts are in seconds."""
+    """The other brokers, each at its HOST:PORT. Timeouts are in seconds.
+
+    `cluster_id` is said with every call once it is known: a broker of another cluster, which has come to be at that
+    address, answers `Refused(INCONSISTENT_CLUSTER_ID)`."""
+
+    cluster_id: str
 
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
         """The metadata log from its controller. `Refused(NOT_CONTROLLER)`: it is another one, or nobody yet."""
         ...
 
     async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
-        """A request to the controller. `Refused` as the controller refuses it; NOT_CONTROLLER: nothing was done."""
+        """A request to the controller. `Refused` as the controller refuses it; NOT_CONTROLLER: nothing was done, nor
+        was it where `Unavailable` is `refused`."""
         ...
 
     async def heard(self, address: str, timeout: float) -> HeardAnswer:

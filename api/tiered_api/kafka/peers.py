@@ -8,14 +8,25 @@ versions, so that nothing is negotiated. Nothing is sent twice by itself: only t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import TopicId
 from tiered.listeners import host_and_port
-from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
+from tiered.peers import (
+    Diverging,
+    FetchedPart,
+    FollowAnswer,
+    FollowAsk,
+    HeardAnswer,
+    ReplicaFetch,
+    SubmitAnswer,
+)
 from tiered.ports import Net
 from tiered_api.kafka.client import code_of
 from tiered_api.kafka.link import Link
+from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tiered_api.kafka.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
@@ -25,6 +36,7 @@ AT_ONCE = 64
 """Requests to one broker that are under way; more wait for their turn, within their time."""
 IDLE_MAX = 4
 """Connections to one broker that lie ready."""
+FETCH_VERSION = 17
 ANSWERS_FIRST = 0.9
 """Part of a caller's time that the other side is told of, so that its answer comes before the end."""
 
@@ -74,6 +86,12 @@ class KafkaPeers:
         answer = await self._ask(address, TieredHeardRequest(self.cluster_id), TieredHeardResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return HeardAnswer(answer.controller_epoch, answer.controller, answer.heard_ms_ago)
+
+    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+        """See `Peers.fetch`. Records are views of the answer's frame."""
+        answer = await self._ask(address, _fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
+        _check(answer.error_code, None)
+        return list(_fetched(answer))
 
     async def is_gone(self, address: str, timeout: float) -> bool:
         """See `Peers.is_gone`."""
@@ -155,6 +173,45 @@ class KafkaPeers:
     def _drop(self, link: Link) -> None:
         self._links.pop(link, None)
         link.close()
+
+
+def _fetch_request(ask: ReplicaFetch) -> FetchRequest:
+    topics: dict[str, FetchTopic] = {}
+    for each in ask.partitions:
+        topic = topics.get(each.topic_id)
+        if topic is None:
+            topic = topics[each.topic_id] = FetchTopic(topic_id=each.topic_id)
+        topic.partitions.append(
+            FetchPartition(
+                each.partition, each.leader_epoch, each.offset, each.last_epoch, each.log_start_offset,
+                ask.partition_max_bytes,
+            )
+        )  # fmt: skip
+    return FetchRequest(
+        replica_state=ReplicaState(ask.node_id, ask.incarnation),
+        max_wait_ms=ask.max_wait_ms,
+        min_bytes=1,
+        max_bytes=ask.max_bytes,
+        topics=list(topics.values()),
+    )
+
+
+def _fetched(answer: FetchResponse) -> Iterator[FetchedPart]:
+    for topic in answer.responses:
+        topic_id = TopicId(topic.topic_id)
+        for part in topic.partitions:
+            diverging = part.diverging_epoch
+            yield FetchedPart(
+                topic_id,
+                part.partition_index,
+                part.error_code,
+                part.high_watermark,
+                part.log_start_offset,
+                part.local_start_offset,
+                part.cold_end_offset,
+                Diverging(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
+                part.records or b"",
+            )
 
 
 def _place(address: str) -> tuple[str, int]:

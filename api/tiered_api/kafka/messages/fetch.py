@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tiered_api.kafka.schema import Kind, Message, array, integer, message, records, string, struct, uuid
+from tiered_api.kafka.schema import OUR_TAGS, Kind, Message, array, integer, message, records, string, struct, uuid
 
 
 @dataclass(slots=True)
@@ -94,6 +94,8 @@ class PartitionData:
     aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, "4+", nullable="4+")
     preferred_read_replica: int = integer(Kind.INT32, "11+", default=-1)
     records: Any = records(nullable="0+")
+    local_start_offset: int = integer(Kind.INT64, "17+", default=-1, tag=OUR_TAGS, tagged="17+")
+    cold_end_offset: int = integer(Kind.INT64, "17+", default=-1, tag=OUR_TAGS + 1, tagged="17+")
 
 
 @dataclass(slots=True)
