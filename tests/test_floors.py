@@ -5,7 +5,7 @@
 3  tiered/node.py, world.py    wiring: settings and ports become a running broker
 2  carriers   (asyncio, files, bucket)   hot <- cold <- replication <- metadata
 1  decisions  (pure)                     hot <- cold <- replication <- metadata
-0  words      tiered/{ids,errors,setting,config,ports,metrics,quiet}  tiered/records/
+0  words      tiered/{ids,errors,setting,config,ports,metrics,quiet,peers}  tiered/records/
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.sources import imports, modules, tree
 
 WORDS = tuple(
     f"tiered.{name}"
-    for name in ["ids", "errors", "setting", "kafka_names", "listeners", "config", "ports", "metrics", "quiet"]
+    for name in ["ids", "errors", "setting", "kafka_names", "listeners", "config", "ports", "metrics", "quiet", "peers"]
 )
 FOLDERS = ("tiered.hot", "tiered.cold", "tiered.replication", "tiered.metadata")
 WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "socket", "subprocess", "tempfile"}

@@ -17,6 +17,7 @@ from tests.sim.store import SimBucket
 from tests.sources import ROOT
 from tests.transcript import Command, Say, commands, played
 from tests.unit.groups.narrator import Narrator
+from tests.unit.replication.copies import Copying
 from tiered.cold.faulty import Fault, Faults, Kind
 from tiered.errors import Fenced
 from tiered.ids import TopicId
@@ -160,6 +161,10 @@ def new_leader() -> Say:
     return NewLeader().say
 
 
+def copying() -> Say:
+    return Copying().say
+
+
 def group() -> Say:
     return Narrator(GroupSettings(retention_ms=60_000, retention_check_ms=10_000)).say
 
@@ -167,6 +172,9 @@ def group() -> Say:
 STORIES: dict[str, Callable[[], Say]] = {
     "controller_takeover": controllers,
     "controller_void_slot": controllers,
+    "copies_fast_failover": copying,
+    "copies_power_cut": copying,
+    "copies_restart": copying,
     "new_leader": new_leader,
     "group_cooperative": group,
     "group_expiry": group,
