@@ -11,6 +11,7 @@ from tiered.errors import Code
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 from tiered.metadata.topic_names import INTERNAL
+from tiered_api.kafka.brokers import live
 from tiered_api.kafka.codec import encode
 from tiered_api.kafka.faults import TOPIC_OPERATIONS
 from tiered_api.kafka.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
@@ -39,7 +40,7 @@ class TopicFragments:
         if image is self._image:
             return
         self._image = image
-        alive = frozenset(broker.node_id for broker in image.brokers.values() if broker.alive)
+        alive = live(image)
         if alive != self._alive:
             self._alive = alive
             self._forget()

@@ -62,6 +62,16 @@ def test_a_topic_that_changed_is_made_anew_and_a_broker_that_went_changes_all() 
     assert (orphan.topics[0].partitions[0].error_code, orphan.topics[0].partitions[0].leader_id) == (5, -1)
 
 
+def test_a_broker_that_is_not_heard_is_away() -> None:
+    fragments, one, heard = TopicFragments(), topic("t"), image(1, 2)
+    fragments.follow(heard)
+    before = fragments.of(one, 12, False)
+    fragments.follow(replace(heard, brokers=dict(heard.brokers) | {2: replace(heard.brokers[2], fenced=True)}))
+    answer = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [fragments.of(one, 12, False)]))
+    assert before != fragments.of(one, 12, False)
+    assert answer.topics[0].partitions[0].offline_replicas == [2]
+
+
 def test_fragments_take_a_bounded_place() -> None:
     size = len(TopicFragments().of(topic("t000"), 12, False))
     fragments = TopicFragments(bytes_max=10 * size)

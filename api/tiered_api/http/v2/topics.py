@@ -76,4 +76,4 @@ async def get_offsets(request: Request) -> web.StreamResponse:
 async def list_brokers(request: Request) -> web.StreamResponse:
     """The ids of the live brokers."""
     brokers = request.site.node.image.brokers.values()
-    return shown(request, {"brokers": sorted(broker.node_id for broker in brokers if broker.alive)})
+    return shown(request, {"brokers": sorted(broker.node_id for broker in brokers if broker.live)})

@@ -7,7 +7,7 @@ name brokers that are away (KIP-1073): those without an address to tell are left
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered_api.kafka.brokers import serving
+from tiered_api.kafka.brokers import controller, serving
 from tiered_api.kafka.faults import CLUSTER_OPERATIONS
 from tiered_api.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -29,9 +29,9 @@ async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClus
         return _refused(Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown")
     response = DescribeClusterResponse(
         cluster_id=site.node.cluster_id,
-        controller_id=image.controller,
+        controller_id=controller(image),
         brokers=[
-            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.alive)
+            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live)
             for broker, host, port in serving(image, call.listener, fenced=request.include_fenced_brokers)
         ],
     )

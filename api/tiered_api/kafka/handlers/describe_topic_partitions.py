@@ -10,6 +10,7 @@ from __future__ import annotations
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_name
+from tiered_api.kafka.brokers import live
 from tiered_api.kafka.faults import TOPIC_OPERATIONS
 from tiered_api.kafka.messages.describe_topic_partitions import (
     Cursor,
@@ -41,7 +42,7 @@ async def handle(site: Site, call: Call[DescribeTopicPartitionsRequest]) -> Desc
 
 def page(image: Image, names: list[str], begun: str, first: int, limit: int) -> DescribeTopicPartitionsResponse:
     """`names` in order, the topic `begun` from partition `first` on, up to `limit` partitions."""
-    alive = frozenset(broker.node_id for broker in image.brokers.values() if broker.alive)
+    alive = live(image)
     response = DescribeTopicPartitionsResponse()
     room = max(1, min(limit, LIMIT))
     for name in names:
@@ -83,7 +84,7 @@ def _partition(topic: TopicImage, number: int, alive: frozenset[int]) -> Describ
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=list(partition.elr),
-        last_known_elr=[],
+        last_known_elr=list(partition.last_known),
         offline_replicas=[each for each in partition.replicas if each not in alive],
     )
 

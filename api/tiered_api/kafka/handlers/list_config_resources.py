@@ -24,7 +24,7 @@ async def handle(site: Site, call: Call[ListConfigResourcesRequest]) -> ListConf
     found: list[ConfigResource] = []
     for kind in (Kind.BROKER_LOGGER, Kind.BROKER):
         if kind in kinds:
-            found += [ConfigResource(str(node_id), kind) for node_id, each in image.brokers.items() if each.alive]
+            found += [ConfigResource(str(node_id), kind) for node_id, each in image.brokers.items() if each.live]
     if Kind.TOPIC in kinds:
         found += [ConfigResource(name, Kind.TOPIC) for name in image.topics]
     return ListConfigResourcesResponse(config_resources=found)

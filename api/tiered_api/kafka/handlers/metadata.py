@@ -17,7 +17,7 @@ from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.requests import CreateTopic, CreateTopics
 from tiered.metadata.topic_names import INTERNAL, check_name
-from tiered_api.kafka.brokers import serving
+from tiered_api.kafka.brokers import controller, serving
 from tiered_api.kafka.faults import CLUSTER_OPERATIONS, PARTITIONS_AT_ONCE, has_id
 from tiered_api.kafka.messages.metadata import (
     MetadataRequest,
@@ -50,7 +50,7 @@ async def handle(site: Site, call: Call[MetadataRequest]) -> bytes:
             for broker, host, port in serving(image, call.listener)
         ],
         cluster_id=site.node.cluster_id,
-        controller_id=image.controller,
+        controller_id=controller(image),
     )
     if request.include_cluster_authorized_operations:
         head.cluster_authorized_operations = CLUSTER_OPERATIONS
