@@ -63,7 +63,7 @@ class FetchAsk(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The answer for one partition."""
+    """The answer for one partition; `tags` are its tagged fields in flexible versions."""
 
     partition: int
     code: int = 0
@@ -71,6 +71,7 @@ class Found(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     data: Part = b""
+    tags: bytes = b"\0"
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -203,9 +204,11 @@ def answer(
     *,
     read_committed: bool = False,
     code: int = 0,
+    tags: bytes = b"\0",
 ) -> list[Part]:
-    """The whole answer for `count` topics, from its length on; what `nothing` gave may stand for a partition. There are
-    no aborted transactions: a reader of committed records is told so by an empty list, others by none."""
+    """The whole answer for `count` topics, from its length on, with tagged fields of its own; what `nothing` gave may
+    stand for a partition. There are no aborted transactions: a reader of committed records is told so by an empty list,
+    others by none."""
     flexible = version >= FLEXIBLE
     pieces: list[Part] = []
     copied = COPIED_BYTES
@@ -229,11 +232,11 @@ def answer(
             elif size:
                 run.append(data)
             if flexible:
-                run.append(b"\0")
+                run.append(found.tags)
         if flexible:
             run.append(b"\0")
     if flexible:
-        run.append(b"\0")
+        run.append(tags)
     if run:
         pieces.append(b"".join(run))
     size = sum([piece.length if isinstance(piece, FileSlice) else len(piece) for piece in pieces])
@@ -267,7 +270,7 @@ def _head(version: int, correlation_id: int, size: int, code: int) -> bytes:
 
 
 def _partition(version: int, found: Found, size: int, read_committed: bool) -> bytes:
-    index, code, high_watermark, stable, log_start, _ = found
+    index, code, high_watermark, stable, log_start, _, _ = found
     if version >= FLEXIBLE:
         return _P12.pack(index, code, high_watermark, stable, log_start, read_committed, NONE) + varint(size + 1)
     aborted = 0 if read_committed else -1

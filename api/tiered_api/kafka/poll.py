@@ -15,6 +15,7 @@ from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames
 from tiered_api.kafka.cold_loads import Load
 from tiered_api.kafka.fetch_frames import FetchAsk, Found, Part, Topic, Wanted
+from tiered_api.kafka.new_leaders import ELSEWHERE, NO_TAGS, NewLeaders
 
 if TYPE_CHECKING:
     from tiered_api.kafka.connection import Connection, Slot
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 COLD_WAIT_MS = 500
 """A fetch that has to wait for the bucket waits at least so long (Kafka's `remote.fetch.max.wait.ms`)."""
 WAIT_MAX_MS = 300_000
+LEADERS_FROM, LEADER_TAG = 16, 1
+"""From that version on an answer tells who leads instead (KIP-951), under that tag."""
 NAME = "Fetch"
 FENCED = Code.FENCED_LEADER_EPOCH.number
 UNKNOWN_EPOCH = Code.UNKNOWN_LEADER_EPOCH.number
@@ -112,9 +115,22 @@ class Poll:
             end = at + len(topic.wanted)
             told.append((topic.echo, founds[at:end]))
             at = end
+        tags = self._tell_leaders(told) if self._failed and self._version >= LEADERS_FROM else NO_TAGS
         return fetch_frames.answer(
-            self._version, self._correlation_id, told, len(topics), read_committed=self._ask.read_committed
+            self._version, self._correlation_id, told, len(topics), read_committed=self._ask.read_committed, tags=tags
         )
+
+    def _tell_leaders(self, told: list[tuple[bytes, list[Found | bytes]]]) -> bytes:
+        """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
+        leaders: NewLeaders | None = None
+        for echo, founds in told:
+            for place, found in enumerate(founds):
+                if isinstance(found, Found) and found.code in ELSEWHERE:
+                    if leaders is None:
+                        image = self._fetches.site.node.image
+                        leaders = NewLeaders(image, self._connection.listener, LEADER_TAG)
+                    founds[place] = found._replace(tags=leaders.by_id(echo, found.partition))
+        return NO_TAGS if leaders is None else leaders.endpoints()
 
     def _nothing(self, place: int) -> bytes:
         """The answer for a partition whose end was asked for, as it is by now."""

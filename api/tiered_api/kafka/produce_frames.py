@@ -46,7 +46,7 @@ class ProduceAsk(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the records of one partition."""
+    """What became of the records of one partition; `tags` are tagged fields for flexible versions."""
 
     partition: int
     code: int = 0
@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
     log_start_offset: int = -1
     why: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
+    tags: bytes = b"\0"
 
 
 def parse(frame: memoryview, version: int, at: int) -> ProduceAsk:
@@ -191,8 +192,10 @@ _OFFSETS_V3 = Struct(">qq")
 _HEAD_FLEXIBLE = Struct(">iiB")
 
 
-def answer(version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequence[Outcome]]]) -> bytes:
-    """The whole answer, from its length on."""
+def answer(
+    version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequence[Outcome]]], tags: bytes = b"\0"
+) -> bytes:
+    """The whole answer, from its length on; `tags` as in `Outcome`."""
     flexible = version >= FLEXIBLE
     parts = [varint(len(topics) + 1) if flexible else _INT.pack(len(topics))]
     for echo, outcomes in topics:
@@ -202,7 +205,7 @@ def answer(version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequ
             parts.append(_partition(version, outcome))
         if flexible:
             parts.append(b"\0")
-    parts.append(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")  # throttle time, tags
+    parts.append(b"\0\0\0\0" + tags if flexible else b"\0\0\0\0")  # behind the throttle time
     body = b"".join(parts)
     if flexible:
         return _HEAD_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body
@@ -231,7 +234,7 @@ class Template:
 
 
 def _partition(version: int, outcome: Outcome) -> bytes:
-    index, code, base_offset, append_time, log_start, why, record_errors = outcome
+    index, code, base_offset, append_time, log_start, why, record_errors, tags = outcome
     if version >= FLEXIBLE and not code:
         return _V9_FINE.pack(index, 0, base_offset, append_time, log_start, 1, 0, 0)
     if version < 5:
@@ -243,7 +246,7 @@ def _partition(version: int, outcome: Outcome) -> bytes:
         errors = [_INT.pack(record) + _short(text) for record, text in record_errors]
         return fixed + _INT.pack(len(errors)) + b"".join(errors) + _short(why)
     errors = [_INT.pack(record) + _compact(text) + b"\0" for record, text in record_errors]
-    return fixed + varint(len(errors) + 1) + b"".join(errors) + _compact(why) + b"\0"
+    return fixed + varint(len(errors) + 1) + b"".join(errors) + _compact(why) + tags
 
 
 def _short(text: str | None) -> bytes:

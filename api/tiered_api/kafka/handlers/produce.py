@@ -1,7 +1,8 @@
 """Produce (0), versions 3 to 13: record batches into partitions, as they came.
 
 Versions 0 to 2 are offered but end the connection, as in Kafka 4: some clients compress only when they see version 0
-(KAFKA-18659). Version 7 brought zstd, 8 errors of single records (KIP-467), 9 flexible frames, 13 topic ids (KIP-516).
+(KAFKA-18659). Version 7 brought zstd, 8 errors of single records (KIP-467), 9 flexible frames, 10 who leads instead
+(KIP-951), 13 topic ids (KIP-516).
 Transactional batches are refused: nobody could end their transaction.
 
 The work is done in the turn that brings the request. Only acks=all on a partition with other replicas, or with
@@ -24,7 +25,8 @@ from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
 from tiered.replication.replica import ALL, Replica
 from tiered_api.kafka import produce_frames
-from tiered_api.kafka.produce_frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic
+from tiered_api.kafka.new_leaders import ELSEWHERE, NO_TAGS, NewLeaders
+from tiered_api.kafka.produce_frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic, compact_text
 from tiered_api.kafka.record_errors import record_errors
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 API_KEY = 0
 ZSTD_FROM = 7
 RECORD_ERRORS_FROM = 8
+LEADERS_FROM, LEADER_TAG = 10, 0
 KNOWN_MAX = 10_000
 HEAD_BYTES_MAX = 1024
 WAIT_MAX_MS = 600_000
@@ -116,10 +119,11 @@ class Produces:
             return None
         if waiting:
             timeout_ms = max(0, min(ask.timeout_ms, WAIT_MAX_MS))
-            wait = partial(self._wait, version, correlation_id, topics, waiting, timeout_ms)
+            wait = partial(self._wait, connection.listener, version, correlation_id, topics, waiting, timeout_ms)
             self._dispatch.spawn(connection, wait, "Produce")
             return None
-        return (produce_frames.answer(version, correlation_id, topics),)
+        tags = self._tell_leaders(connection.listener, version, topics) if failed else NO_TAGS
+        return (produce_frames.answer(version, correlation_id, topics, tags),)
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
@@ -157,6 +161,7 @@ class Produces:
 
     async def _wait(
         self,
+        listener: str,
         version: int,
         correlation_id: int,
         topics: Outcomes,
@@ -171,7 +176,24 @@ class Produces:
                 outcomes[place] = Outcome(outcomes[place].partition, fault.code.number, why=fault.why)
             elif fault is not None:
                 raise fault
-        return (produce_frames.answer(version, correlation_id, topics),)
+        tags = self._tell_leaders(listener, version, topics)
+        return (produce_frames.answer(version, correlation_id, topics, tags),)
+
+    def _tell_leaders(self, listener: str, version: int, topics: Outcomes) -> bytes:
+        """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
+        if version < LEADERS_FROM or not any(each.code in ELSEWHERE for _, outcomes in topics for each in outcomes):
+            return NO_TAGS
+        leaders = NewLeaders(self._site.node.image, listener, LEADER_TAG)
+        for echo, outcomes in topics:
+            for place, each in enumerate(outcomes):
+                if each.code not in ELSEWHERE:
+                    continue
+                if version >= BY_ID:
+                    tags = leaders.by_id(echo, each.partition)
+                else:
+                    tags = leaders.by_name(compact_text(memoryview(echo), 0)[0] or "", each.partition)
+                outcomes[place] = each._replace(tags=tags)
+        return leaders.endpoints()
 
     def _find(self, known: dict[tuple[bytes, int], Replica], topic: Topic, index: int) -> Replica:
         name = topic.name
