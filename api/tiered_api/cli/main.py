@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     command: Command = args.command
     try:
-        code = int(getattr(import_module(command.module), command.function)(args))
+        code = int(_loaded(command)(args))
         sys.stdout.flush()
         return code
     except Refused as refused:
@@ -42,6 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         drop_output()
         return _fail(f"cannot write the output: {error.strerror}", Exit.UNAVAILABLE)
+
+
+def _loaded(command: Command) -> Callable[[Namespace], int]:
+    """The function that runs a command. What modules are made of stays: to look for garbage in it takes a tenth of a
+    broker's start."""
+    gc.disable()
+    try:
+        function: Callable[[Namespace], int] = getattr(import_module(command.module), command.function)
+    finally:
+        gc.enable()
+    return function
 
 
 def _fail(why: str, code: Exit) -> int:

@@ -44,6 +44,7 @@ class Running:
 
 def serve(args: Namespace) -> int:
     """Runs a broker until it is told to stop."""
+    gc.disable()  # what a start makes stays: to look through it again and again would only take time
     options = {
         "data.dir": args.data_dir,
         "store": args.store,
@@ -56,7 +57,6 @@ def serve(args: Namespace) -> int:
     log_to_stderr(chosen.log_level)
     for warning in warnings:
         log.warning("%s", warning)
-    gc.disable()  # what a start makes stays: to look through it again and again would only take time
     return asyncio.run(_until_stopped(chosen))
 
 
