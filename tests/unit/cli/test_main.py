@@ -1,0 +1,35 @@
+"""The command `tiered`: what stands between the arguments and the module of a command."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from tiered_api.cli.main import _loaded
+from tiered_api.cli.parsing import Command
+
+MODULE = """
+import gc
+
+collected = gc.isenabled()
+
+def run(args):
+    return 10 * collected + gc.isenabled()
+"""
+
+
+def test_no_garbage_is_looked_for_while_a_command_loads_only_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_command_of_a_test.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = _loaded(Command("a_command_of_a_test", "run"))
+    assert run(None) == 1  # type: ignore[arg-type]
+
+
+def test_a_command_that_does_not_load_leaves_the_collector_on() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        _loaded(Command("no_such_command_of_a_test", "run"))
+    assert gc.isenabled()
