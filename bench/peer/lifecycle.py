@@ -47,7 +47,7 @@ def start(leg: Leg) -> Figures:
 def partitions(leg: Leg, *, count: int) -> Figures:
     topics = {f"many-{number}": PARTITIONS_A_TOPIC for number in range(count // PARTITIONS_A_TOPIC)}
     each = list(every_partition(topics))
-    with leg.broker(leg.root) as broker:
+    with leg.broker(leg.root, keeps=True) as broker:
         time.sleep(SETTLE_SECONDS)
         before = broker.rss()
         window, started = Window(broker.pid), time.perf_counter()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.figures import paired
+from bench.peer.brokers import Tiered, environment
 from bench.peer.machine import Window, cpu_of
 from bench.peer.report import Pair, interval, row, table
 from bench.peer.throughput import JSON_LINES, json_lines
@@ -121,3 +122,20 @@ def test_an_interval_without_strangers_has_no_negative_share() -> None:
     spent = window.close()
     assert spent.broker_cpu >= 0.05
     assert 0.0 <= spent.foreign <= 1.0
+
+
+def test_a_broker_of_a_leg_starts_from_compiled_modules_whatever_the_shell_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("TIERED_LOG_LEVEL", "debug")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment()
+    assert environment()["TIERED_LOG_LEVEL"] == "debug"
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_files_of_a_leg_go_with_it_unless_they_are_kept_for_the_end(tmp_path: Path, keeps: bool) -> None:
+    broker = Tiered(tmp_path, keeps=keeps)
+    (broker.directory / "data").mkdir()
+    broker.close()
+    assert broker.directory.exists() is keeps
