@@ -253,6 +253,7 @@ class Partitions:
             clock=self._world.clock,
             disk=self._disk,
             segment_closed=self._closed,
+            joinable=lambda replica: None,
         )
 
     def _configure(self, topic: TopicImage) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiered.replication.replica import Replica
+    from tiered.replication.readable import Readable
 
 
-def explain(replica: Replica) -> dict[str, Any]:
+def explain(replica: Readable) -> dict[str, Any]:
     """Where the records are, and what stands in the way of their going elsewhere."""
     log, state = replica.log, replica.state
     return {

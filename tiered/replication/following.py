@@ -113,9 +113,9 @@ def _append(part: FetchedPart, held: Held) -> Step:
 
 
 def _cut(diverging: Diverging, held: Held) -> Step:
-    """Nothing above the leader's end of its epoch is common, nor what the follower has of later epochs (KIP-279:
-    the leader has none between that one and the follower's last). Where it has none of the epoch itself, the next answer
-    names an earlier one."""
+    """Nothing above the leader's end of its epoch is common, nor what the follower has of later epochs: the leader has
+    none between that one and the follower's last (KIP-279). Where the follower has none of the epoch itself, the next
+    answer names an earlier one."""
     named, offset = diverging
     if named != NO_EPOCH:
         _, own_end = held.epochs.end_of(named, held.end)

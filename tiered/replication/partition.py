@@ -109,13 +109,14 @@ class Partition:
 
     # -- the in-sync set ----------------------------------------------------------------------------------------------
 
-    def may_join(self, broker: int, now_ns: int, lag_ns: int) -> bool:
-        """Whether a follower outside may be proposed for the ISR (rule R2), and would stay in it."""
+    def has_enough(self, broker: int) -> bool:
+        """Whether a follower has all that is committed, and all from before this leader (rule R2)."""
         follower = self._followers.get(broker)
-        if follower is None or broker in self._counted:
-            return False
-        enough = follower.offset >= max(self.high_watermark, self.epoch_start)
-        return enough and not follower.lags(self.end, now_ns, lag_ns)
+        return follower is not None and follower.offset >= max(self.high_watermark, self.epoch_start)
+
+    def may_join(self, broker: int, now_ns: int, lag_ns: int) -> bool:
+        """Whether a follower outside may be proposed for the ISR, and would stay in it."""
+        return broker not in self._counted and self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
 
     def lags(self, broker: int, now_ns: int, lag_ns: int) -> bool:
         """Whether a member is behind for so long that it should leave."""

@@ -11,6 +11,8 @@ from tiered.cold.collector import Collector
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
+from tiered.errors import Code, Refused, Unavailable
+from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
 from tiered.ports import Clock
 
@@ -61,6 +63,25 @@ class DiskState:
         if self.full is not None:
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
+
+    def judge(self, refused: Refused, hot: DiskLog) -> None:
+        """A write to a log was refused, perhaps by the disk."""
+        if refused.code is Code.KAFKA_STORAGE_ERROR and hot.broken:
+            self.died(refused.why)
+        elif refused.code is Code.KAFKA_STORAGE_ERROR:
+            self.refused(refused.why)
+
+    async def flush(self, hot: DiskLog, up_to: int | None = None) -> int:
+        """fsyncs a log; returns the flushed offset. `Unavailable`: a failed fsync ends the use of the directory, a full
+        disk does not."""
+        try:
+            return await hot.flush(up_to)
+        except Unavailable as error:
+            if error.final:
+                self.died(str(error))
+            else:
+                self.refused(str(error))
+            raise
 
     def died(self, why: str) -> None:
         """The directory may not be used any more."""

@@ -22,6 +22,13 @@ class Watcher(Protocol):
         """There may be more in that place of it."""
 
 
+def watched(watchers: dict[tuple[Watcher, int], None], watcher: Watcher, place: int) -> None:
+    """One more of them. `Refused` when too many watch."""
+    if len(watchers) >= PARKED_MAX:
+        raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait on this partition already")
+    watchers[watcher, place] = None
+
+
 class Waiting(Generic[T]):
     """Tokens by the offset that they wait for. A token that left early is forgotten when its offset comes up."""
 
