@@ -56,7 +56,7 @@ def _written(value: object) -> Any:
     if kind in _PLAIN:
         return value
     known: Any = KINDS.get(kind.__name__)
-    if known is kind:
+    if known == kind:
         return {"kind": kind.__name__} | {name: _written(getattr(value, name)) for name in _hints(known)}
     if isinstance(value, Code):
         return {"kind": "Code", "of": value.name}

@@ -1,0 +1,203 @@
+"""Who is in sync with a partition, who left the set whole, and who leads: every way in which that changes.
+
+Pure functions from one `PartitionImage` to the next; the same object where nothing changes. The rules are R1 to R4 of
+docs/DESIGN.md. What always holds is in `check`; what must never be lost is the eligible set: while |ISR| is below
+`min.insync.replicas` the high watermark stands still, so whoever left it since has all that was acknowledged (ELR,
+KIP-966); as soon as the ISR is large enough again, it alone does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tiered.errors import Code
+from tiered.ids import NO_EPOCH, TopicId
+from tiered.metadata.changes import NO_LEADER, Change, LossReported, PartitionChanged
+from tiered.metadata.image import End, Loss, PartitionImage
+from tiered.metadata.requests import IsrWish
+
+UNKNOWN_OFFSET = 0
+"""Where a loss begins of which nobody knows; the leader that finds its log reports what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a change goes by: who may lead, the topic's settings, and the time. `min_isr` as it is set: fewer replicas
+    ask for all of them."""
+
+    live: frozenset[int]
+    min_isr: int = 1
+    unclean: bool = False
+    now_ms: int = 0
+
+
+def first(replicas: tuple[int, ...], terms: Terms) -> PartitionImage:
+    """A new partition: nothing is stored, so everybody who lives is in sync."""
+    isr = tuple(node for node in replicas if node in terms.live)
+    return PartitionImage(replicas, isr[0] if isr else NO_LEADER, 0, isr)
+
+
+def left(old: PartitionImage, node: int, terms: Terms) -> PartitionImage:
+    """`node` is fenced or has stopped; `terms.live` is without it. What its log holds is not in doubt."""
+    if node not in old.isr:
+        return old
+    isr = _without(old.isr, node)
+    return _led(old, isr, (*old.elr, node), old.last_known, old.ends, terms)
+
+
+def returned(old: PartitionImage, node: int, end: End | None, terms: Terms) -> PartitionImage:
+    """A new incarnation of `node` is there, and in `terms.live` (rule R1). With an `end` its log is not proved whole:
+    it is no longer eligible, and while nobody leads, an election may have to wait for it (rule R4)."""
+    eligible = node in old.isr or node in old.elr
+    if node not in old.replicas or not (eligible or old.leader == NO_LEADER):
+        return old
+    isr, elr, last_known, ends = _without(old.isr, node), _without(old.elr, node), old.last_known, old.ends
+    if eligible and end is None:
+        elr = (*elr, node)
+    elif end is not None and (eligible or node in last_known):
+        last_known = (*_without(last_known, node), node)
+        ends = (*(each for each in ends if each.node_id != node), end)
+    return _led(old, isr, elr, last_known, ends, terms)
+
+
+def resettled(old: PartitionImage, terms: Terms) -> PartitionImage:
+    """The same incarnation lives again, or the topic's settings changed: somebody may lead now, and an ISR that is
+    large enough now is alone eligible."""
+    return _led(old, old.isr, old.elr, old.last_known, old.ends, terms)
+
+
+def handed_over(old: PartitionImage, node: int, terms: Terms) -> PartitionImage:
+    """`node` is about to stop: another one of the ISR leads, if there is one."""
+    heir = _first_of(_without(old.isr, node), old.replicas, terms)
+    return old if old.leader != node or heir is None else _elected(old, heir, old.isr, old.elr, terms)
+
+
+def preferred(old: PartitionImage, terms: Terms) -> PartitionImage | Code:
+    """The first replica leads, where it is in sync."""
+    wanted = old.replicas[0]
+    if old.leader == wanted:
+        return Code.ELECTION_NOT_NEEDED
+    if wanted not in old.isr or wanted not in terms.live:
+        return Code.PREFERRED_LEADER_NOT_AVAILABLE
+    return _elected(old, wanted, old.isr, old.elr, terms)
+
+
+def unclean(old: PartitionImage, terms: Terms) -> PartitionImage | Code:
+    """Somebody who lives leads, whatever it lacks: an operator's word ends the wait."""
+    if old.leader != NO_LEADER:
+        return Code.ELECTION_NOT_NEEDED
+    found = resettled(old, replace(terms, unclean=True))
+    return Code.ELIGIBLE_LEADERS_NOT_AVAILABLE if found is old else found
+
+
+def wished(
+    old: PartitionImage, node: int, wish: IsrWish, incarnations: Mapping[int, int], terms: Terms
+) -> PartitionImage | Code:
+    """What `node` wishes as leader, granted or refused (KIP-497). `incarnations` are the numbers of live brokers. That
+    a member has all that is committed is for the leader to know (rule R2)."""
+    if wish.leader_epoch != old.leader_epoch:
+        return Code.FENCED_LEADER_EPOCH if wish.leader_epoch < old.leader_epoch else Code.UNKNOWN_LEADER_EPOCH
+    if old.leader != node:
+        return Code.NOT_LEADER_OR_FOLLOWER
+    if wish.partition_epoch != old.partition_epoch:
+        return Code.INVALID_UPDATE_VERSION
+    wanted = [each.node_id for each in wish.isr]
+    if node not in wanted or len(set(wanted)) != len(wanted):
+        return Code.INVALID_REQUEST
+    for each in wish.isr:
+        if each.node_id not in old.replicas or incarnations.get(each.node_id) != each.incarnation:
+            return Code.INELIGIBLE_REPLICA
+    isr = tuple(each for each in old.replicas if each in wanted)
+    if set(isr) == set(old.isr):
+        return old
+    gone = tuple(each for each in old.isr if each not in wanted)
+    elr = (*(each for each in old.elr if each not in wanted), *gone)
+    return _led(old, isr, elr, (), (), terms)
+
+
+def changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage) -> Iterator[Change]:
+    """What makes `new` of `old`."""
+    if new is old:
+        return
+    ends = tuple((end.node_id, end.leader_epoch, end.end_offset) for end in new.ends)
+    yield PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, new.elr, new.last_known, ends)
+    if new.loss is not None and new.loss != old.loss:
+        yield LossReported(topic_id, p, new.loss.leader_epoch, new.loss.from_offset, new.loss.at_ms)
+
+
+def check(image: PartitionImage, terms: Terms) -> None:
+    """What always holds."""
+    isr, elr = set(image.isr), set(image.elr)
+    assert isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image
+    assert isr <= terms.live, (image, terms)
+    assert image.leader in isr or (image.leader == NO_LEADER and not isr), image
+    assert not elr or len(isr) < _enough(image, terms), (image, terms)
+    assert image.leader == NO_LEADER or not (image.last_known or image.ends), image
+    assert {end.node_id for end in image.ends} == set(image.last_known), image
+    assert not elr & set(image.last_known), image
+
+
+def _led(
+    old: PartitionImage,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    ends: tuple[End, ...],
+    terms: Terms,
+) -> PartitionImage:
+    """`old` with these sets, led as follows from them. A leader who is not in `isr` is none."""
+    if len(isr) >= _enough(old, terms):
+        elr = ()
+    if old.leader in isr:
+        same = isr == old.isr and elr == old.elr
+        return old if same else replace(old, isr=isr, elr=elr)
+    heir = _first_of(isr, old.replicas, terms)
+    if heir is not None:
+        return _elected(old, heir, isr, elr, terms)
+    heir = _first_of(elr, old.replicas, terms)
+    if heir is not None:
+        return _elected(old, heir, (heir,), _without(elr, heir), terms)
+    heir = _last_resort(old.replicas, elr, last_known, ends, terms)
+    if heir is None:
+        made = replace(old, leader=NO_LEADER, isr=(), elr=elr, last_known=last_known, ends=ends)
+        return old if made == old else made
+    made = _elected(old, heir, (heir,), (), terms)
+    if not elr and last_known in ((), (heir,)):
+        return made  # nothing was ever stored, or the only one that is waited for reports itself what it lacks
+    end = next((each.end_offset for each in ends if each.node_id == heir), UNKNOWN_OFFSET)
+    return replace(made, loss=Loss(made.leader_epoch, end, terms.now_ms))
+
+
+def _elected(
+    old: PartitionImage, heir: int, isr: tuple[int, ...], elr: tuple[int, ...], terms: Terms
+) -> PartitionImage:
+    """Under the next epoch, whoever led before; the election is over."""
+    elr = () if len(isr) >= _enough(old, terms) else elr
+    return PartitionImage(old.replicas, heir, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch)
+
+
+def _last_resort(
+    replicas: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], terms: Terms
+) -> int | None:
+    """Who leads though nobody who lives is eligible: the best of the last known once all of them are back (rule R4),
+    anybody where nothing was ever stored, or where the topic prefers to serve."""
+    living = tuple(node for node in replicas if node in terms.live)
+    settled = not elr and all(node in terms.live for node in last_known)
+    if not living or not (settled or terms.unclean):
+        return None
+    known = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}
+    return max(living, key=lambda node: known.get(node, (NO_EPOCH - 1, 0)))  # the first in the order of replicas
+
+
+def _first_of(nodes: tuple[int, ...], replicas: tuple[int, ...], terms: Terms) -> int | None:
+    return next((node for node in replicas if node in nodes and node in terms.live), None)
+
+
+def _without(nodes: tuple[int, ...], node: int) -> tuple[int, ...]:
+    return tuple(each for each in nodes if each != node) if node in nodes else nodes
+
+
+def _enough(image: PartitionImage, terms: Terms) -> int:
+    """So many in sync let the high watermark move (rule R3)."""
+    return min(terms.min_isr, len(image.replicas))
