@@ -22,6 +22,8 @@ CODEC_RECORDS = 1_500_000
 JSON_LINES = 1000
 JSON_BYTES = 1024
 GONE_SECONDS = 10.0
+WARM_SECONDS, TIMED_SECONDS = 40.0, 15.0
+"""At most so much of warming up and of timing, in whole rounds."""
 PRODUCER: dict[str, object] = {
     "linger.ms": 50,
     "batch.num.messages": 10_000,
@@ -114,17 +116,23 @@ def produce(leg: Leg, *, size: int, codec: str = "none") -> Figures:
     properties = {**PRODUCER, "compression.codec": codec}
     if codec != "none":
         options += ["-f", str(json_lines(leg.root))]
+    warm: list[Load] = []
     timed: list[Load] = []
     with leg.broker(leg.root) as broker:
         empty = broker.disk_bytes()
-        for number in range(leg.scale.warm_rounds + leg.scale.timed_rounds):
-            done = fill(broker, f"round-{number}", PARTITIONS, options, properties)
-            if number >= leg.scale.warm_rounds:
-                timed.append(done)
-            if number + 1 < leg.scale.warm_rounds + leg.scale.timed_rounds:
-                delete_topic(broker.address, f"round-{number}")
+        while not _enough(timed, leg.scale.timed_rounds, TIMED_SECONDS):
+            number = len(warm) + len(timed)
+            if number:
+                delete_topic(broker.address, f"round-{number - 1}")
                 wait_gone(broker, empty + 64 * MB)
+            done = fill(broker, f"round-{number}", PARTITIONS, options, properties)
+            (timed if _enough(warm, leg.scale.warm_rounds, WARM_SECONDS) else warm).append(done)
         return summed(timed, broker)
+
+
+def _enough(done: Sequence[Load], rounds: int, seconds: float) -> bool:
+    """So many rounds, or, where clients that compress make them long, so much time."""
+    return len(done) >= rounds or sum(each.counted["seconds"] for each in done) >= seconds
 
 
 def consume(leg: Leg, *, size: int) -> Figures:
