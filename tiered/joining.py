@@ -35,7 +35,8 @@ PARTITIONS_SAID = 100
 
 
 class Joining:
-    """The start of one node, and what is left of it to do later: `trustworthy` once all logs could be opened."""
+    """The start of one node, and what is left of it to do later: `trustworthy` once all logs could be opened, `trusted`
+    once every loss is told too, and the next start may believe the data directory."""
 
     def __init__(self, node: Node, hostname: str) -> None:
         self._node = node
@@ -43,7 +44,7 @@ class Joining:
         self.trustworthy = False
         self._known = False
         self._found: Found | None = None
-        self._trusted = False
+        self.trusted = False
         self._reporting = asyncio.Lock()
 
     async def refuse_twins(self, image: Image) -> list[requests.StopBroker]:
@@ -119,12 +120,12 @@ class Joining:
             partitions.unreported += lost
             raise
         partitions.doubtful -= {replica.at for replica in lost}
-        if self.trustworthy and not partitions.doubtful and not self._trusted:
+        if self.trustworthy and not partitions.doubtful and not self.trusted:
             # Not earlier: after a death before this, the next start must doubt the same logs again.
             if not self._known and self._found is not None:
                 directory = self._found.directory_id
                 await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
-            self._trusted = True
+            self.trusted = True
             await node.directory.trust()
 
 

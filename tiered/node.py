@@ -263,12 +263,13 @@ class Node:
     async def stop(self, *, clean: bool = True) -> None:
         """Ends everything; `clean` also makes all durable, so that the next start has nothing to check or to report.
 
-        A broker that failed is never stopped cleanly. Safe to call after a start that did not succeed.
+        A broker that failed is never stopped cleanly, nor one that has losses to tell: the next start must doubt the
+        same logs again. Safe to call after a start that did not succeed.
         """
         served, self._serving = self._serving, False
         self.coordinators.refuse("the broker is stopping")
         self.partitions.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
-        clean = clean and served and not self._failure and self.disk.dead is None
+        clean = clean and served and not self._failure and self.disk.dead is None and self.joining.trusted
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)

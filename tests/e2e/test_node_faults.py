@@ -92,6 +92,26 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
     run(story)
 
 
+def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
+    """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        await fill(await site.create(), 3)
+        await site.crash(site.machine.power_cut)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest")]
+        node = await site.start()
+        assert node.partitions.unopened
+        await site.stop()
+        site.machine.kill()
+        site.machine.faults.rules = []
+        again = (await site.start()).replica("t", 0)
+        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        await site.stop()
+
+    run(story)
+
+
 def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
     async def story(site: Site) -> None:
         await site.start()
