@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from tiered.ports import FileSlice
 from tiered_api.kafka.produce_frames import classic_text, compact_text
-from tiered_api.kafka.wire import Malformed, read_varint, skip_tags, varint
+from tiered_api.kafka.wire import Malformed, read_varint, skip_tags, tag_count, varint
 
 FLEXIBLE = 12
 BY_ID = 13
+REPLICA_STATE_TAG = 1
 PARTITIONS_MAX = 10_000
 
 COPIED_BYTES = 8 << 10
@@ -51,7 +52,7 @@ class Topic(NamedTuple):
 
 
 class FetchAsk(NamedTuple):
-    """A whole request, without what a broker needs that has no sessions and no followers."""
+    """A whole request, without what belongs to sessions; `replica` is the broker that says to ask, -1 for consumers."""
 
     max_wait_ms: int
     min_bytes: int
@@ -60,6 +61,7 @@ class FetchAsk(NamedTuple):
     session_id: int
     session_epoch: int
     topics: list[Topic]
+    replica: int = -1
 
 
 class Found(NamedTuple):
@@ -99,8 +101,10 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
     end = len(frame)
     if flexible:
         at = skip_tags(frame, at, end)
+    replica = -1
     if version < 15:
-        at += 4  # the replica's id, of no meaning without followers
+        (replica,) = _INT.unpack_from(frame, at)
+        at += 4
     max_wait_ms, min_bytes, max_bytes, isolation = _WAIT.unpack_from(frame, at)
     at += _WAIT.size
     session_id, session_epoch = 0, -1
@@ -141,9 +145,24 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
     if version >= 11:
         at = (compact_text(frame, at) if flexible else classic_text(frame, at))[1]
     if flexible:
+        if frame[at] and version >= 15:
+            replica = _replica(frame, at)
         at = skip_tags(frame, at, end)
-    ask = FetchAsk(max_wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics)
+    ask = FetchAsk(max_wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, replica)
     return ask, at
+
+
+def _replica(frame: memoryview, at: int) -> int:
+    """The replica's id in the tagged fields of a request (KIP-903)."""
+    found = -1
+    count, at = tag_count(frame, at)
+    for _ in range(count):
+        tag, at = read_varint(frame, at)
+        size, at = read_varint(frame, at)
+        if tag == REPLICA_STATE_TAG:
+            (found,) = _INT.unpack_from(frame, at)
+        at += size
+    return found
 
 
 def _wanted(frame: memoryview, version: int, at: int) -> tuple[Wanted, int]:

@@ -89,7 +89,7 @@ class KafkaPeers:
 
     async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
         """See `Peers.fetch`. Records are views of the answer's frame."""
-        answer = await self._ask(address, _fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
+        answer = await self._ask(address, fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
         _check(answer.error_code, None)
         return list(_fetched(answer))
 
@@ -175,7 +175,8 @@ class KafkaPeers:
         link.close()
 
 
-def _fetch_request(ask: ReplicaFetch) -> FetchRequest:
+def fetch_request(ask: ReplicaFetch) -> FetchRequest:
+    """What a follower asks, as the one request of a Fetch without a session."""
     topics: dict[str, FetchTopic] = {}
     for each in ask.partitions:
         topic = topics.get(each.topic_id)

@@ -63,6 +63,7 @@ class Site:
         """Requests taken, by API key."""
         self.produced_bytes = 0
         self.fetched_bytes = 0
+        self.replicated_bytes = 0
         self.cold_bytes = 0
         """Bytes of cold batches that are loaded and not yet sent, or under way."""
         self.topic_fragments = TopicFragments()
@@ -73,6 +74,9 @@ class Site:
         metrics.counter("tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended.").read(
             lambda: self.produced_bytes
         )
+        metrics.counter(
+            "tiered_kafka_replicated_bytes_total", "Bytes of record batches that followers were sent."
+        ).read(lambda: self.replicated_bytes)
         metrics.counter("tiered_kafka_fetched_bytes_total", "Bytes of record batches that were answered.").read(
             lambda: self.fetched_bytes
         )

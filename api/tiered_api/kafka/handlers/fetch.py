@@ -2,7 +2,8 @@
 
 Version 7 brought sessions, which are declined (session id 0): every request names all its partitions. Version 9 brought
 leader epochs (KIP-320), 11 the nearest replica (KIP-392: none is preferred), 12 flexible frames, 13 topic ids
-(KIP-516), 15 to 18 fields of followers. At least one batch is given where there is one, however large (KIP-74).
+(KIP-516), 15 to 18 fields of followers, who are served by replica_fetch.py. At least one batch is given where there is
+one, however large (KIP-74).
 
 Records of hot segments are answered in the turn that brings the request, as slices of files that the kernel copies. A
 request for which there is too little waits on the high watermarks of its partitions. Cold partitions are loaded
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.replication.replica import Replica
-from tiered_api.kafka import fetch_frames
+from tiered_api.kafka import fetch_frames, replica_frames
 from tiered_api.kafka.cold_loads import ColdLoads
-from tiered_api.kafka.fetch_frames import BY_ID, Found, Topic
+from tiered_api.kafka.fetch_frames import BY_ID, FetchAsk, Found, Topic
+from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
 from tiered_api.kafka.poll import NAME, Poll
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
@@ -43,6 +45,7 @@ class Fetches:
         self.site = site
         self.guard = guard
         self.loads = ColdLoads(site)
+        self.copies = ReplicaFetches(site, guard)
         self.waiting: dict[Poll, None] = {}
         self.parked = 0
         """Partitions of all fetches that wait."""
@@ -58,7 +61,13 @@ class Fetches:
     ) -> Sequence[Part] | None:
         """Reads what the request asks for; its answer, or None where that comes later."""
         self.site.requests[API_KEY] += 1
+        if version == replica_frames.VERSION and replica_frames.is_replicas(frame):
+            theirs = replica_frames.parse(frame, at)
+            if theirs is not None:
+                return self.copies.take(connection, theirs, correlation_id)
         ask = fetch_frames.parse(frame, version, at)
+        if ask.replica >= 0:
+            return self._refuse_replica(connection, version, correlation_id, ask)
         if ask.session_epoch > 0:
             code = Code.FETCH_SESSION_ID_NOT_FOUND.number
             return fetch_frames.answer(version, correlation_id, (), 0, code=code)
@@ -68,6 +77,15 @@ class Fetches:
             return poll.answer()
         poll.wait()
         return None
+
+    def _refuse_replica(
+        self, connection: Connection, version: int, correlation_id: int, ask: FetchAsk
+    ) -> Sequence[Part]:
+        """Our followers ask in one way only: this one asks in another, so it is none of them."""
+        self.site.refusals.note("stranger", connection.peer, f"says to be broker {ask.replica}")
+        code = Code.UNSUPPORTED_VERSION.number
+        told = [(topic.echo, [Found(each.partition, code) for each in topic.wanted]) for topic in ask.topics]
+        return fetch_frames.answer(version, correlation_id, told, len(told), code=code)
 
     def find(self, version: int, topic: Topic, index: int) -> Replica:
         """The partition; `Refused` when it is not served here."""
@@ -101,11 +119,13 @@ class Fetches:
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
+        self.copies.tidy()
         self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.gone}
         self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.gone}
 
     def hurry(self) -> None:
         """The broker stops: all that wait are answered with what there is."""
+        self.copies.hurry()
         for poll in list(self.waiting):
             poll.finish()
 

@@ -1,0 +1,91 @@
+"""Fetch (1) of followers: the records of a log up to its end, for brokers that copy it.
+
+What a follower asks for moves the high watermark. So only the incarnation that the metadata log names is heard (rule
+R6); whoever else says to be a replica is refused, and nothing is noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tiered.errors import Code, Refused
+from tiered.ids import incarnation_number
+from tiered.peers import FetchFrom
+from tiered.replication.replica import Replica
+from tiered_api.kafka import fetch_frames, replica_frames
+from tiered_api.kafka.replica_frames import ReplicaAsk
+from tiered_api.kafka.replica_poll import ReplicaPoll
+from tiered_api.kafka.site import Site
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.connection import Connection
+    from tiered_api.kafka.sending import Part
+
+Guard = Callable[["Connection", Callable[[], None], str], None]
+KNOWN_MAX = 50_000
+PARKED_MAX = 500_000
+"""Partitions for which followers wait: one more is answered at once with what there is."""
+
+
+class ReplicaFetches:
+    """Fetch requests of the followers of one broker, those that wait included."""
+
+    def __init__(self, site: Site, guard: Guard) -> None:
+        self.site = site
+        self.guard = guard
+        self.waiting: dict[ReplicaPoll, None] = {}
+        self.parked = 0
+        self.turns: dict[int, int] = {}
+        """By follower: the place that got nothing last time, for want of room; it is the first next time."""
+        self._known: dict[tuple[str, int], Replica] = {}
+
+    def take(self, connection: Connection, ask: ReplicaAsk, correlation_id: int) -> Sequence[Part] | None:
+        """The answer, or None where that comes later."""
+        stranger = self.stranger(ask)
+        if stranger is not None:
+            self.site.refusals.note("stranger", connection.peer, stranger.why)
+            return self.refusal(correlation_id, stranger)
+        max_bytes = min(ask.max_bytes, self.site.node.settings.fetch_max_bytes)
+        poll = ReplicaPoll(self, connection, correlation_id, ask, max_bytes)
+        poll.read(self.turns.pop(ask.node_id, 0))
+        if poll.is_done() or self.parked + poll.size > PARKED_MAX:
+            return poll.answer()
+        poll.wait()
+        return None
+
+    def stranger(self, ask: ReplicaAsk) -> Refused | None:
+        """Why this is not the broker that it says it is, if it is not."""
+        broker = self.site.node.image.brokers.get(ask.node_id)
+        if broker is None:
+            return Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {ask.node_id}")
+        if not broker.alive or incarnation_number(broker.incarnation) != ask.incarnation:
+            return Refused(Code.STALE_BROKER_EPOCH, f"broker {ask.node_id} is {broker.incarnation}, or stopped")
+        return None
+
+    def refusal(self, correlation_id: int, refused: Refused) -> Sequence[Part]:
+        """The whole answer to a stranger."""
+        return fetch_frames.answer(replica_frames.VERSION, correlation_id, (), 0, code=refused.code.number)
+
+    def find(self, asked: FetchFrom) -> Replica:
+        """The partition; `Refused` when it is not led here."""
+        known = self._known
+        place = asked.topic_id, asked.partition
+        replica = known.get(place)
+        if replica is None or replica.gone:
+            topic = self.site.node.image.topics_by_id.get(asked.topic_id)
+            if topic is None:
+                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {asked.topic_id}")
+            if len(known) >= KNOWN_MAX:
+                known.clear()
+            replica = known[place] = self.site.node.replica(topic.name, asked.partition)
+        return replica
+
+    def tidy(self) -> None:
+        """Forgets partitions that are led here no more."""
+        self._known = {place: replica for place, replica in self._known.items() if not replica.gone}
+
+    def hurry(self) -> None:
+        """The broker stops: all that wait are answered with what there is."""
+        for poll in list(self.waiting):
+            poll.finish()

@@ -1,0 +1,115 @@
+"""Fetch (API key 1) as followers send it and as their leader answers it: version 17, by hand.
+
+A request ends with the one tagged field that consumers do not send, `ReplicaState` (KIP-903). Partitions of the answer
+have two tagged fields of our own: where the leader's local log starts, and up to where the bucket has all.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import NamedTuple
+
+from tiered.ids import TopicId
+from tiered.peers import Diverging, FetchFrom
+from tiered_api.kafka.fetch_frames import PARTITIONS_MAX
+from tiered_api.kafka.schema import OUR_TAGS
+from tiered_api.kafka.wire import Malformed, id_text, read_varint, skip_tags, varint
+
+VERSION = 17
+
+_LIMITS = Struct(">iiibii")
+_ROW = Struct(">iiqiqib")
+"""Partition, leader epoch, offset, epoch of the last record, log start, most bytes; no tagged fields."""
+_STATE = Struct(">BBBiqB")
+_STATE_TAG = (1, 1, 13)
+"""One tagged field, number 1, of so many bytes: the replica's id and epoch."""
+
+_IDLE = Struct(">ihqqqBiBB3sq3sq")
+_OURS = Struct(">3sq3sq")
+_LOCAL_START = varint(OUR_TAGS) + b"\x08"
+_COLD_END = varint(OUR_TAGS + 1) + b"\x08"
+_DIVERGING = Struct(">BBBiqB")
+NONE = -1
+
+_new = tuple.__new__
+
+
+class Place(NamedTuple):
+    """One partition of a request."""
+
+    asked: FetchFrom
+    max_bytes: int
+
+
+class ReplicaAsk(NamedTuple):
+    """A whole request; each topic is its 16 bytes and how many of `places` are its."""
+
+    node_id: int
+    incarnation: int
+    max_wait_ms: int
+    max_bytes: int
+    topics: list[tuple[bytes, int]]
+    places: list[Place]
+
+
+def is_replicas(frame: memoryview) -> bool:
+    """Whether a request of `VERSION` may be a follower's, by what stands at its end; `parse` knows."""
+    return len(frame) > _STATE.size and frame[-16] == 1 and frame[-15] == 1 and frame[-14] == 13
+
+
+def parse(frame: memoryview, at: int) -> ReplicaAsk | None:
+    """The request whose body begins at `at`; None when it is not one of our followers. `Malformed` when it is none."""
+    try:
+        return _parse(frame, at)
+    except (error, IndexError) as problem:
+        raise Malformed(str(problem)) from None
+
+
+def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
+    at = skip_tags(frame, at, len(frame))
+    max_wait_ms, _, max_bytes, _, _, session_epoch = _LIMITS.unpack_from(frame, at)
+    count, at = read_varint(frame, at + _LIMITS.size)
+    left = PARTITIONS_MAX
+    topics: list[tuple[bytes, int]] = []
+    places: list[Place] = []
+    for _ in range(count - 1):
+        raw = bytes(frame[at : at + 16])
+        partitions, at = read_varint(frame, at + 16)
+        partitions -= 1
+        left -= max(partitions, 1)
+        if left < 0:
+            raise Malformed(f"more than {PARTITIONS_MAX} partitions")
+        end = at + partitions * _ROW.size
+        if end >= len(frame):
+            raise Malformed("more partitions than its frame has room for")
+        topic_id = TopicId(id_text(raw))
+        for index, epoch, offset, last_epoch, log_start, most, tags in _ROW.iter_unpack(frame[at:end]):
+            if tags:
+                return None
+            asked = _new(FetchFrom, (topic_id, index, epoch, offset, last_epoch, log_start))
+            places.append(_new(Place, (asked, most)))
+        if frame[end]:
+            return None
+        topics.append((raw, partitions))
+        at = end + 1
+    if session_epoch > 0 or len(frame) - at != 2 + _STATE.size or frame[at] != 1 or frame[at + 1] != 1:
+        return None  # partitions to forget, a rack
+    *tag, node_id, incarnation, _ = _STATE.unpack_from(frame, at + 2)
+    if tuple(tag) != _STATE_TAG or node_id < 0:
+        return None
+    return ReplicaAsk(node_id, incarnation, max_wait_ms, max_bytes, topics, places)
+
+
+def idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:
+    """A partition without records, whole."""
+    return _IDLE.pack(
+        index, 0, high_watermark, NONE, log_start, 0, NONE, 1, 2, _LOCAL_START, local_start, _COLD_END, cold_end
+    )
+
+
+def tags(local_start: int, cold_end: int, diverging: Diverging | None) -> bytes:
+    """The tagged fields of a partition."""
+    ours = _OURS.pack(_LOCAL_START, local_start, _COLD_END, cold_end)
+    if diverging is None:
+        return b"\2" + ours
+    return _DIVERGING.pack(3, 0, 13, *diverging, 0) + ours

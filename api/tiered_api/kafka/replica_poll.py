@@ -1,0 +1,214 @@
+"""One fetch of a follower under way: what it gets so far, and what it waits for.
+
+That a follower asks for an offset says that it has everything below, so each partition is noted even when no room is
+left for its records. It reads up to the log end, where consumers read up to the high watermark. As with theirs, a
+wake-up only marks a partition, and the reading is done once per turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tiered.errors import Code, Refused
+from tiered.replication.fetched import Copied
+from tiered.replication.replica import Replica
+from tiered_api.kafka import fetch_frames, replica_frames
+from tiered_api.kafka.fetch_frames import Found
+from tiered_api.kafka.replica_frames import ReplicaAsk
+from tiered_api.kafka.sending import Part
+
+if TYPE_CHECKING:
+    from tiered_api.kafka.connection import Connection, Slot
+    from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
+
+WAIT_MAX_MS = 60_000
+NAME = "Fetch of a follower"
+
+
+class ReplicaPoll:
+    """One request until its answer. `_founds` has of each place what it gets; None at the end of a log."""
+
+    __slots__ = (
+        "_ask",
+        "_connection",
+        "_correlation_id",
+        "_dirty",
+        "_failed",
+        "_fetches",
+        "_founds",
+        "_left",
+        "_replicas",
+        "_short",
+        "_slot",
+        "_timer",
+        "_total",
+        "_watched",
+    )
+
+    def __init__(
+        self, fetches: ReplicaFetches, connection: Connection, correlation_id: int, ask: ReplicaAsk, max_bytes: int
+    ) -> None:
+        self._fetches = fetches
+        self._connection = connection
+        self._correlation_id = correlation_id
+        self._ask = ask
+        count = len(ask.places)
+        self._founds: list[Found | None] = [None] * count
+        self._replicas: list[Replica | None] = [None] * count
+        self._left = max_bytes
+        self._total = 0
+        self._failed = False
+        self._short = -1
+        """The first place that got less than there is, for want of room."""
+        self._dirty: dict[int, None] = {}
+        self._watched: list[tuple[Replica, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._slot: Slot | None = None
+
+    @property
+    def size(self) -> int:
+        """How many partitions it asks for."""
+        return len(self._ask.places)
+
+    def read(self, first: int) -> None:
+        """Reads every partition once, from the place `first` on: whoever is early gets its bytes first."""
+        count = self.size
+        first = first % count if count else 0
+        for place in range(first, count):
+            self._read(place)
+        for place in range(first):
+            self._read(place)
+
+    def is_done(self) -> bool:
+        """Whether there is something to answer, an error among it."""
+        return self._total > 0 or self._failed or self._ask.max_wait_ms <= 0 or not self._ask.places
+
+    def answer(self) -> Sequence[Part]:
+        """The answer with what was found. Where nothing was, it says how far the log is by now."""
+        fetches = self._fetches
+        fetches.site.replicated_bytes += self._total
+        if self._short >= 0:
+            fetches.turns[self._ask.node_id] = self._short
+        founds = [found or self._idle(place) for place, found in enumerate(self._founds)]
+        told: list[tuple[bytes, list[Found | bytes]]] = []
+        at = 0
+        for echo, count in self._ask.topics:
+            told.append((echo, founds[at : at + count]))
+            at += count
+        return fetch_frames.answer(replica_frames.VERSION, self._correlation_id, told, len(told))
+
+    def _idle(self, place: int) -> bytes:
+        replica = self._replicas[place]
+        assert replica is not None
+        return replica_frames.idle(
+            replica.partition,
+            replica.high_watermark,
+            replica.log_start_offset,
+            replica.local_start_offset,
+            replica.cold_end_offset,
+        )
+
+    def _read(self, place: int) -> None:
+        asked, max_bytes = self._ask.places[place]
+        replica = self._replicas[place]
+        room = min(max_bytes, self._left)
+        if not self._total:
+            room = max(room, 1)  # one batch at least, however large
+        try:
+            if replica is None or replica.gone:
+                replica = self._replicas[place] = self._fetches.find(asked)
+            at_end = asked.offset == replica.log.end_offset
+            ask = self._ask
+            copied = replica.follower_fetched(ask.node_id, ask.incarnation, asked, 0 if at_end else max(room, 0))
+        except Refused as refused:
+            self._failed = True
+            self._founds[place] = Found(asked.partition, refused.code.number)
+            return
+        if copied.diverging is not None or copied.code is not Code.NONE:
+            self._failed = True
+        elif at_end:
+            self._founds[place] = None
+            return
+        elif not copied.size or (self._total and copied.size > room):
+            copied = copied._replace(data=b"")
+            if self._short < 0:
+                self._short = place
+        self._total += copied.size
+        self._left -= copied.size
+        self._founds[place] = _found(asked.partition, copied)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Keeps the answer's place, and answers when there is something or the time is up."""
+        fetches = self._fetches
+        self._slot = self._connection.reserve(self.leave)
+        fetches.waiting[self] = None
+        fetches.parked += self.size
+        seconds = min(self._ask.max_wait_ms, WAIT_MAX_MS) / 1000
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, fetches.guard, self._connection, self.finish, NAME)
+        try:
+            for place, replica in enumerate(self._replicas):
+                if replica is not None:
+                    replica.watch_end(self, place)
+                    self._watched.append((replica, place))
+        except Refused:
+            self._failed = True
+            loop.call_soon(fetches.guard, self._connection, self.finish, NAME)
+
+    def leave(self) -> None:
+        """Waits no more; nobody is there to be answered."""
+        fetches = self._fetches
+        if self in fetches.waiting:
+            del fetches.waiting[self]
+            fetches.parked -= self.size
+        for replica, place in self._watched:
+            replica.unwatch_end(self, place)
+        self._watched.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._slot = None
+
+    def finish(self) -> None:
+        """Answers with what there is."""
+        slot = self._slot
+        if slot is not None:
+            self.leave()
+            self._connection.answer(slot, self.answer())
+
+    def woken(self, place: int) -> None:
+        """There may be more of that partition."""
+        if not self._dirty:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._fetches.guard, self._connection, self._look, NAME)
+        self._dirty[place] = None
+
+    def _look(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        slot = self._slot
+        if slot is None:
+            return
+        stranger = self._fetches.stranger(self._ask)
+        if stranger is not None:
+            self.leave()
+            self._connection.answer(slot, self._fetches.refusal(self._correlation_id, stranger))
+            return
+        for place in dirty:
+            self._read(place)
+        if self.is_done():
+            self.finish()
+
+
+def _found(index: int, copied: Copied) -> Found:
+    return Found(
+        index,
+        copied.code.number,
+        copied.high_watermark,
+        replica_frames.NONE,
+        copied.log_start_offset,
+        copied.data,
+        replica_frames.tags(copied.local_start_offset, copied.cold_end_offset, copied.diverging),
+    )

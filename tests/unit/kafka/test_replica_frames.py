@@ -1,0 +1,130 @@
+"""Fetches of followers are read and written by hand: held against the codec, and shown hostile bytes."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import pytest
+
+from tests.fuzz_frames import SECONDS_MOST, mutated
+from tests.unit.kafka.test_frames_by_hand import framed
+from tests.unit.kafka.values import Drawn
+from tiered.ids import TopicId
+from tiered.peers import Diverging, FetchFrom, ReplicaFetch
+from tiered_api.kafka import fetch_frames, replica_frames
+from tiered_api.kafka.codec import Malformed, encode
+from tiered_api.kafka.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from tiered_api.kafka.peers import fetch_request
+from tiered_api.kafka.replica_frames import VERSION
+from tiered_api.kafka.wire import id_raw
+
+TOPICS = [TopicId("A" * 21 + each) for each in "Qgw"]
+
+
+def drawn(seed: int) -> ReplicaFetch:
+    chance = Random(seed)
+    places = [(topic, n) for topic in TOPICS[: seed % 4] for n in range(chance.choice((1, 2, 126, 127, 200)))]
+    wanted = [
+        FetchFrom(topic, n, chance.randint(0, 9), chance.getrandbits(62), chance.randint(-1, 9), chance.getrandbits(62))
+        for topic, n in places
+    ]
+    return ReplicaFetch(chance.randint(0, 9), chance.getrandbits(63), 500, 10 << 20, chance.getrandbits(20), wanted)
+
+
+def frame_of(request: FetchRequest) -> memoryview:
+    return memoryview(b"head\0" + encode(request, VERSION))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_follower_writes_its_leader_reads(seed: int) -> None:
+    asked = drawn(seed)
+    frame = frame_of(fetch_request(asked))
+    assert replica_frames.is_replicas(frame)
+    read = replica_frames.parse(frame, 4)
+    assert read is not None
+    assert read[:4] == (asked.node_id, asked.incarnation, asked.max_wait_ms, asked.max_bytes)
+    assert [place.asked for place in read.places] == asked.partitions
+    assert {place.max_bytes for place in read.places} <= {asked.partition_max_bytes}
+    assert sum(count for _, count in read.topics) == len(read.places)
+    assert [raw for raw, _ in read.topics] == [id_raw(topic) for topic in TOPICS[: seed % 4]]
+    assert fetch_frames.parse(frame, VERSION, 4).replica == asked.node_id
+
+
+def test_what_a_consumer_writes_is_no_followers() -> None:
+    for seed in range(300):
+        request: FetchRequest = Drawn(seed).message(FetchRequest, VERSION)
+        request.replica_state, request.cluster_id = ReplicaState(), None
+        frame = frame_of(request)
+        assert not replica_frames.is_replicas(frame) or replica_frames.parse(frame, 4) is None
+        assert fetch_frames.parse(frame, VERSION, 4).replica == -1
+
+
+def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
+    """A frame that our followers would not write, or of another version, is read as a consumer's is."""
+    for request in (
+        FetchRequest(replica_state=ReplicaState(3, 7), cluster_id="c"),
+        FetchRequest(replica_state=ReplicaState(3, 7), rack_id="r"),
+        FetchRequest(replica_state=ReplicaState(3, 7), session_id=1, session_epoch=1),
+        FetchRequest(
+            replica_state=ReplicaState(3, 7),
+            topics=[FetchTopic(topic_id=TOPICS[0], partitions=[FetchPartition(0, replica_directory_id=TOPICS[1])])],
+        ),
+    ):
+        frame = frame_of(request)
+        assert not replica_frames.is_replicas(frame) or replica_frames.parse(frame, 4) is None
+        assert fetch_frames.parse(frame, VERSION, 4).replica == 3
+    for version in range(4, 19):
+        named = {"replica_state": ReplicaState(5)} if version >= 15 else {"replica_id": 5}
+        body = encode(FetchRequest(**named), version)
+        frame = memoryview((b"\0" if version >= 12 else b"") + body)
+        assert fetch_frames.parse(frame, version, 0).replica == 5
+
+
+def test_a_leaders_answer_is_what_the_codec_says() -> None:
+    rows = [
+        (PartitionData(0, 0, 90, log_start_offset=5, local_start_offset=40, cold_end_offset=60), None),
+        (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), Diverging(2, 6)),
+        (PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3), Diverging(-1, 0)),
+        (PartitionData(3, 0, 1 << 40, log_start_offset=7, local_start_offset=8, cold_end_offset=9), None),
+    ]
+    founds: list[fetch_frames.Found | bytes] = []
+    for row, diverging in rows:
+        row.aborted_transactions, row.records = None, b"records" if row.partition_index == 0 else b""
+        if diverging:
+            row.diverging_epoch = EpochEndOffset(*diverging)
+        tags = replica_frames.tags(row.local_start_offset, row.cold_end_offset, diverging)
+        fields = (row.partition_index, row.error_code, row.high_watermark, -1, row.log_start_offset, row.records, tags)
+        founds.append(fetch_frames.Found(*fields))
+    whole = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPICS[0], partitions=[row for row, _ in rows])])
+    theirs = framed(1, VERSION, encode(whole, VERSION))
+    for _ in range(2):
+        made = fetch_frames.answer(VERSION, 77, [(id_raw(TOPICS[0]), founds)], 1)
+        assert b"".join(part for part in made if isinstance(part, bytes)) == theirs
+        founds[3] = replica_frames.idle(3, 1 << 40, 7, 8, 9)
+
+
+def test_hostile_bytes_are_malformed_and_nothing_worse() -> None:
+    chance = Random(1)
+    seeds = [bytes(frame_of(fetch_request(drawn(seed)))) for seed in range(4)]
+    for _ in range(3_000):
+        frame = memoryview(mutated(chance, chance.choice(seeds)))
+        began = time.perf_counter()
+        try:
+            if replica_frames.is_replicas(frame):
+                replica_frames.parse(frame, 4)
+        except Malformed:
+            pass
+        assert time.perf_counter() - began < SECONDS_MOST
+    many = encode(FetchRequest(topics=[FetchTopic()] * 10_001, replica_state=ReplicaState(1, 1)), VERSION)
+    with pytest.raises(Malformed, match="more than"):
+        replica_frames.parse(memoryview(b"\0" + many), 0)
