@@ -240,6 +240,8 @@ class DiskLog:
                 data = memoryview(data)[batches[len(known)].at :]
                 batches = restamp(data, base, leader_epoch)
                 base = known[0].base_offset
+        if len(data) > config.segment_bytes:
+            raise Refused(Code.RECORD_LIST_TOO_LARGE, f"{len(data)} bytes, segment.bytes is {config.segment_bytes}")
         self._write(data, batches, now_ms)
         return Appended(base, tail.end_offset - 1, append_time, False)
 
@@ -254,14 +256,17 @@ class DiskLog:
             if batch.base_offset != offset:
                 raise Refused(Code.CORRUPT_MESSAGE, f"batch at offset {batch.base_offset} does not follow {offset - 1}")
             offset = batch.last_offset + 1
-        self._write(data, walked.batches, now_ms)
+        if len(data) <= self.config.segment_bytes:
+            self._write(data, walked.batches, now_ms)
+            return
+        view = memoryview(data)
+        for batch in walked.batches:  # they come from a larger segment; no batch is too large for one of its own
+            self._write(view[batch.at : batch.at + batch.size], [batch._replace(at=0)], now_ms)
 
     def _write(self, data: bytearray | memoryview | bytes, batches: Sequence[Walked], now_ms: int) -> None:
         config, tail = self.config, self._tail
         if self._flushing.broken:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._flushing.broken)
-        if len(data) > config.segment_bytes:
-            raise Refused(Code.RECORD_LIST_TOO_LARGE, f"{len(data)} bytes, segment.bytes is {config.segment_bytes}")
         try:
             if len(batches) == 1 and tail.write_usual(data, batches[0], config):
                 return

@@ -63,7 +63,7 @@ def plan(
     start = _total(closed, active, config, now_ms, log_start, deletable_below, size_known)
     drop_below = start
     if cold_end is not None:
-        drop_below = max(start, _local(closed, config, now_ms, min(cold_end, deletable_below)))
+        drop_below = max(start, local_start(closed, config, now_ms, cold_end=min(cold_end, deletable_below)))
     emptied = all(segment.next_offset <= start for segment in closed)
     close_active = (
         emptied and active.size > 0 and active.next_offset <= deletable_below and _too_old(active, config, now_ms)
@@ -110,7 +110,7 @@ def _total(
     return start
 
 
-def _local(closed: Sequence[Held], config: TopicConfig, now_ms: int, cold_end: int) -> int:
+def local_start(closed: Sequence[Held], config: TopicConfig, now_ms: int, *, cold_end: int) -> int:
     """Where the local disk may begin: what is cold and beyond local retention goes.
 
     Size counts closed segments, the active one stays in any case: a limit of one segment keeps the newest closed one

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from tiered.cold.manifest import Manifest, SegmentEntry
-from tiered.errors import Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.index import OFFSET_ENTRY
-from tiered.hot.replay import RECALL_BYTES
 from tiered.ids import PartitionId
-from tiered.records.model import Walked
-from tiered.records.native import walk
+from tiered.replication.history import begin_behind, read_history
 from tiered.replication.partition import Cold, Lineage, Restart, reconcile
 from tiered.replication.storage import ColdTier
 
@@ -65,49 +60,9 @@ async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | 
     if not isinstance(found, Restart):
         return None
     log.warning("the bucket wins over the local log pid=%s offset=%d why=%s", manifest.pid, found.offset, found.why)
-    if manifest.entries:
-        sections = await cold.reader.sections(manifest.entries[-1])
-        try:
-            hot.restart_at(found.offset, sections.lineage, sections.producers or None)
-        except Corrupt as error:
-            log.error("producers are unknown from here on, retries may double pid=%s why=%s", manifest.pid, error)
-            hot.restart_at(found.offset, sections.lineage, None)
-        if len(hot.producers):
-            await _recall(hot, cold, manifest, sections.offset_index)
-    else:
-        hot.restart_at(found.offset, (), None)
-    # Before anything is appended: a power cut must not bring back parts of what was dropped.
+    begin_behind(hot, await read_history(cold, manifest))
     await hot.flush()
     return found
-
-
-async def _recall(hot: DiskLog, cold: ColdTier, manifest: Manifest, offset_index: bytes) -> None:
-    """Fills the windows of producers from the last cold batches: a snapshot holds only the newest of each, and who was
-    never answered tries all of his last five again."""
-    start = max(_recall_from(manifest.entries, offset_index), manifest.log_start_offset)
-    batches: list[Walked] = []
-    try:
-        async for piece in cold.reader.iterate(manifest.pid, start, manifest=manifest):
-            batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
-    except (Corrupt, Refused) as error:
-        log.error("producers are known by their last batch only pid=%s why=%s", manifest.pid, error)
-    hot.producers.recall(batches)
-
-
-def _recall_from(entries: Sequence[SegmentEntry], offset_index: bytes) -> int:
-    """The offset from which on about `RECALL_BYTES` are cold; `offset_index` is that of the last segment."""
-    *before, last = entries
-    room = RECALL_BYTES - last.log_bytes
-    if room < 0:
-        below = [relative for relative, position in OFFSET_ENTRY.iter_unpack(offset_index) if position <= -room]
-        return last.base_offset + (below[-1] if below else 0)
-    start = last.base_offset
-    for entry in reversed(before):
-        room -= entry.log_bytes
-        if room < 0:
-            break
-        start = entry.base_offset
-    return start
 
 
 def cold_lineage(entries: tuple[SegmentEntry, ...]) -> Lineage:

@@ -375,20 +375,6 @@ def test_a_directory_belongs_to_one_topic() -> None:
     story(told)
 
 
-def test_a_follower_takes_only_what_goes_on_from_its_end() -> None:
-    async def told(on: SimDisk) -> None:
-        leader = await filled(on, 4)
-        data = read_all(leader)
-        follower = await open_log(disk(1))
-        follower.append_as_follower(data, now_ms=NOW)
-        assert read_all(follower) == data
-        assert follower.epochs.lineage == ((0, 0),)
-        assert refusal(lambda: follower.append_as_follower(data, now_ms=NOW)) is Code.CORRUPT_MESSAGE
-        assert refusal(lambda: follower.append_as_follower(data[:-1], now_ms=NOW)) is Code.CORRUPT_MESSAGE
-
-    story(told)
-
-
 def test_a_request_larger_than_a_segment_is_refused() -> None:
     async def told(on: SimDisk) -> None:
         log = await open_log(on)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tests.sim.clock import SimClock, SimRng
@@ -17,10 +18,22 @@ from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import TopicConfig
+from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
+from tiered.peers import (
+    FetchedPart,
+    FetchFrom,
+    FollowAnswer,
+    FollowAsk,
+    HeardAnswer,
+    ReplicaFetch,
+    SubmitAnswer,
+)
 from tiered.ports import FileSlice
+from tiered.replication.copy import Copy
+from tiered.replication.fetcher import Asking, Fetchers, Ports
 from tiered.replication.leading import Begun, Past, begin
 from tiered.replication.partition import Partition
 from tiered.replication.replica import Replica
@@ -116,3 +129,114 @@ def whole(log: DiskLog, start: int | None = None) -> bytes:
         offset = int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big") + 1
         out += one
     return out
+
+
+class DirectPeers:
+    """Passes questions straight to the replicas of other brokers, each at the address "NODE:0", with a wait of the way
+    there and back. `cut` names addresses that do not answer."""
+
+    cluster_id = ""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.replicas: dict[str, dict[tuple[TopicId, int], Replica]] = {}
+        self.cut: set[str] = set()
+        self.asked: list[ReplicaFetch] = []
+        self.seconds = 0.001
+
+    def serve(self, replica: Replica) -> None:
+        """From now on its broker leads it."""
+        for replicas in self.replicas.values():
+            replicas.pop((replica.topic_id, replica.partition), None)
+        self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
+
+    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+        self.asked.append(ask)
+        await asyncio.sleep(self.seconds)
+        if address in self.cut:
+            await asyncio.sleep(timeout)
+            raise Unavailable(f"{address} does not answer")
+        woken = _Woken()
+        replicas = self.replicas.get(address, {})
+        watched = [found for each in ask.partitions if (found := replicas.get((each.topic_id, each.partition)))]
+        for replica in watched:
+            replica.watch_end(woken, 0)
+        try:
+            async with asyncio.timeout(ask.max_wait_ms / 1000):
+                while not any(part.records or part.code or part.diverging for part in self._parts(address, ask)):
+                    woken.event.clear()
+                    await woken.event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            for replica in watched:
+                replica.unwatch_end(woken, 0)
+        parts = self._parts(address, ask)
+        await asyncio.sleep(self.seconds)
+        return parts
+
+    def _parts(self, address: str, ask: ReplicaFetch) -> list[FetchedPart]:
+        return [self._part(address, ask, each) for each in ask.partitions]
+
+    def _part(self, address: str, ask: ReplicaFetch, asked: FetchFrom) -> FetchedPart:
+        replica = self.replicas.get(address, {}).get((asked.topic_id, asked.partition))
+        nothing = FetchedPart(
+            asked.topic_id, asked.partition, Code.NOT_LEADER_OR_FOLLOWER.number, -1, -1, -1, -1, None, b""
+        )
+        if replica is None:
+            return nothing
+        try:
+            found = replica.follower_fetched(ask.node_id, ask.incarnation, asked, ask.partition_max_bytes)
+        except Refused as refused:
+            return nothing._replace(code=refused.code.number)
+        return FetchedPart(
+            asked.topic_id, asked.partition, found.code.number, found.high_watermark, found.log_start_offset,
+            found.local_start_offset, found.cold_end_offset, found.diverging, content(found.data),
+        )  # fmt: skip
+
+    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
+        raise AssertionError("not asked here")
+
+    async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
+        raise AssertionError("not asked here")
+
+    async def heard(self, address: str, timeout: float) -> HeardAnswer:
+        raise AssertionError("not asked here")
+
+    async def is_gone(self, address: str, timeout: float) -> bool:
+        raise AssertionError("not asked here")
+
+    async def close(self) -> None: ...
+
+
+class _Woken:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def woken(self, place: int) -> None:
+        self.event.set()
+
+
+class Following:
+    """The fetchers of one broker, running, and what it follows."""
+
+    def __init__(self, rig: Rig, broker: Broker, peers: DirectPeers, **asking: int) -> None:
+        self._broker = broker
+        self.broken: list[Copy] = []
+        ports = Ports(peers, lambda node: f"{node}:0", broker.cold, rig.clock, self.broken.append)
+        made = Asking(broker.node_id, INCARNATIONS[broker.node_id], **asking)
+        self._fetchers = Fetchers(lambda: made, ports, broker.rng, broker.metrics)
+        self._task = rig.loop.create_task(self._fetchers.run(), name=f"fetchers-of-{broker.node_id}")
+
+    async def follow(self, leader: int, epoch: int, at: TopicPartition = AT, *, high_watermark: int = 0) -> Copy:
+        hot = await self._broker.log(at)
+        copy = Copy(
+            at, TOPIC_ID, hot, leader, epoch,
+            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state,
+        )  # fmt: skip
+        self._fetchers.follow(copy)
+        return copy
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

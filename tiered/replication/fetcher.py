@@ -1,0 +1,303 @@
+"""Copies partitions from their leaders: for each leader a few questions at a time, each for many partitions.
+
+A question waits at the leader until there is something. Partitions that had something last time ask together, those
+that had nothing too, so that a quiet one is not asked for with each batch of a busy one. What fails is asked again
+after a growing pause; who leads by then is the image's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import TopicId, TopicPartition
+from tiered.metrics import Metrics
+from tiered.peers import FetchedPart, FetchFrom, Peers, ReplicaFetch
+from tiered.ports import Clock, Rng
+from tiered.quiet import Quiet
+from tiered.replication.copy import Copy
+from tiered.replication.following import FromBucket, Nothing, Retry
+from tiered.replication.storage import ColdTier
+
+log = logging.getLogger(__name__)
+
+ROUNDS_MAX = 4
+"""Questions to one leader that are under way."""
+RESTORES_MAX = 4
+"""Logs that begin anew from the bucket at the same time."""
+PAUSE_SECONDS = (0.05, 2.0)
+ANSWER_SECONDS = 10.0
+"""How long an answer may take beyond what the leader was allowed to wait."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who asks, and for how much at most: bytes of a partition and of an answer, and the wait for the first of them."""
+
+    node_id: int
+    incarnation: int
+    max_wait_ms: int = 500
+    max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+
+
+class Ports(NamedTuple):
+    """What the fetchers of one broker share. `address_of` is where a broker answers others now, "" when nobody knows;
+    `broken` hears of a log that can only be judged by opening it anew."""
+
+    peers: Peers
+    address_of: Callable[[int], str]
+    cold: ColdTier
+    clock: Clock
+    broken: Callable[[Copy], None]
+
+
+@dataclass(slots=True)
+class _Place:
+    """One partition in its fetcher."""
+
+    copy: Copy
+    busy: bool = False
+    quiet: bool = False
+    failures: int = 0
+    not_before_ns: int = 0
+
+
+class Fetchers:
+    """Every partition that this broker follows, by leader."""
+
+    def __init__(self, asking: Callable[[], Asking], ports: Ports, rng: Rng, metrics: Metrics) -> None:
+        self._asking = asking
+        self._ports = ports
+        self._chance = rng.stream("fetchers")
+        self._restores = asyncio.Semaphore(RESTORES_MAX)
+        self._fetchers: dict[int, Fetcher] = {}
+        self._begun = asyncio.Event()
+        self._bytes = metrics.counter("tiered_replica_copied_bytes_total", "Bytes of log copied from leaders.")
+        self._failed = metrics.counter(
+            "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
+        )
+        metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").read(
+            lambda: float(sum(fetcher.troubles for fetcher in self._fetchers.values()))
+        )
+
+    def follow(self, copy: Copy) -> None:
+        """Copies it from its leader until it is `gone`."""
+        fetcher = self._fetchers.get(copy.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[copy.leader] = Fetcher(copy.leader, self)
+            self._begun.set()
+        fetcher.add(copy)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            running: dict[int, Fetcher] = {}
+            while True:
+                self._begun.clear()
+                for leader, fetcher in self._fetchers.items():
+                    if running.get(leader) is not fetcher:
+                        running[leader] = fetcher
+                        group.create_task(fetcher.run(), name=f"fetcher-{leader}")
+                await self._begun.wait()
+
+    # -- what a fetcher asks ------------------------------------------------------------------------------------------
+
+    @property
+    def ports(self) -> Ports:
+        return self._ports
+
+    @property
+    def asking(self) -> Asking:
+        """As the settings say now."""
+        return self._asking()
+
+    @property
+    def restores(self) -> asyncio.Semaphore:
+        return self._restores
+
+    @property
+    def chance(self) -> Random:
+        return self._chance
+
+    def copied(self, count: int) -> None:
+        self._bytes.inc(count)
+
+    def failed(self, count: int) -> None:
+        self._failed.inc(count)
+
+    def ended(self, leader: int, fetcher: Fetcher) -> None:
+        """It has nothing more to copy."""
+        if self._fetchers.get(leader) is fetcher:
+            del self._fetchers[leader]
+
+
+class Fetcher:
+    """All that is copied from one leader. Ends by itself when that is nothing."""
+
+    def __init__(self, leader: int, all_of_them: Fetchers) -> None:
+        self.leader = leader
+        self._all = all_of_them
+        self._ports = all_of_them.ports
+        self._places: dict[TopicPartition, _Place] = {}
+        self._rounds = 0
+        self._wake = asyncio.Event()
+        self._quiet = Quiet(self._ports.clock)
+
+    @property
+    def troubles(self) -> int:
+        return sum(bool(place.copy.trouble) for place in self._places.values())
+
+    def add(self, copy: Copy) -> None:
+        """One more; it takes the place of an earlier copy of the same partition."""
+        self._places[copy.at] = _Place(copy)
+        self._wake.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                self._places = {at: place for at, place in self._places.items() if not place.copy.gone}
+                if not self._places:
+                    self._all.ended(self.leader, self)
+                    return
+                for due in self._due():
+                    self._rounds += 1
+                    group.create_task(self._round(due, group), name=f"fetch-{self.leader}")
+                try:
+                    async with asyncio.timeout(self._until_next()):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    def _due(self) -> list[list[_Place]]:
+        """Who asks now, those apart that had something last time; all together where only one question is left."""
+        now_ns = self._ports.clock.mono_ns()
+        free = [place for place in self._places.values() if not place.busy and place.not_before_ns <= now_ns]
+        room = ROUNDS_MAX - self._rounds
+        if not free or not room:
+            return []
+        found = [free]
+        if room > 1:
+            found = [[place for place in free if not place.quiet], [place for place in free if place.quiet]]
+        for place in free:
+            place.busy = True
+        return [each for each in found if each]
+
+    def _until_next(self) -> float | None:
+        """Seconds until somebody's pause is over; None while nobody pauses."""
+        pauses = [place.not_before_ns for place in self._places.values() if not place.busy]
+        if not pauses or self._rounds >= ROUNDS_MAX:
+            return None
+        return max(0.001, (min(pauses) - self._ports.clock.mono_ns()) / 1e9)
+
+    # -- one question -------------------------------------------------------------------------------------------------
+
+    async def _round(self, places: Sequence[_Place], group: asyncio.TaskGroup) -> None:
+        restoring: list[_Place] = []
+        try:
+            asked = {(each.copy.topic_id, each.copy.at.partition): each for each in await self._durable(places)}
+            if asked:
+                restoring = await self._ask(asked)
+        except (Unavailable, Refused, Corrupt) as error:
+            for place in places:
+                self._failure(place, str(error))
+        finally:
+            self._rounds -= 1
+            for place in places:
+                place.busy = any(place is each for each in restoring)
+            self._wake.set()
+        for place in restoring:
+            group.create_task(self._restore(place), name=f"restore-{place.copy.at}")
+
+    async def _durable(self, places: Sequence[_Place]) -> list[_Place]:
+        """Those that may ask: what they say to have is as durable as their topics want, and so is every cut."""
+        waiting = [place for place in places if place.copy.must_flush]
+        results = await asyncio.gather(*(place.copy.flush() for place in waiting), return_exceptions=True)
+        for place, result in zip(waiting, results, strict=True):
+            if isinstance(result, Unavailable):
+                self._failure(place, str(result))
+            elif isinstance(result, BaseException):
+                raise result
+        now_ns = self._ports.clock.mono_ns()
+        return [each for each in places if not each.copy.gone and each.not_before_ns <= now_ns]
+
+    async def _ask(self, places: dict[tuple[TopicId, int], _Place]) -> list[_Place]:
+        """Asks, does what follows, and returns those that have to begin anew from the bucket."""
+        asking, restoring = self._all.asking, []
+        address = self._ports.address_of(self.leader)
+        if not address:
+            raise Unavailable(f"nobody knows where broker {self.leader} answers")
+        asks = {key: place.copy.asks() for key, place in places.items()}
+        ask = ReplicaFetch(
+            asking.node_id,
+            asking.incarnation,
+            asking.max_wait_ms,
+            asking.max_bytes,
+            asking.partition_max_bytes,
+            tuple(asks.values()),
+        )
+        for place in places.values():
+            place.quiet = True
+        parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+        for part in parts:
+            key = (part.topic_id, part.partition)
+            if key in places:
+                if self._take(places[key], asks[key], part):
+                    restoring.append(places[key])
+                if part.records:
+                    await self._ports.clock.sleep(0)  # others have their turn between two large ones
+        return restoring
+
+    def _take(self, place: _Place, asked: FetchFrom, part: FetchedPart) -> bool:
+        """Whether it has to begin anew from the bucket."""
+        copy = place.copy
+        before = copy.log.end_offset
+        try:
+            found = copy.take(asked, part)
+        except (Unavailable, Refused, Corrupt) as error:
+            self._failure(place, str(error))
+            if copy.log.broken:
+                self._ports.broken(copy)
+            return False
+        if isinstance(found, Retry):
+            self._failure(place, found.why)
+            return False
+        place.failures = 0
+        place.quiet = isinstance(found, Nothing)
+        if copy.log.end_offset > before:
+            self._all.copied(len(part.records))
+        return isinstance(found, FromBucket)
+
+    async def _restore(self, place: _Place) -> None:
+        try:
+            async with self._all.restores:
+                await place.copy.begin_behind_cold(self._ports.cold)
+            place.quiet = False
+        except (Unavailable, Refused, Corrupt) as error:
+            self._failure(place, str(error))
+            if place.copy.log.broken:
+                self._ports.broken(place.copy)
+        finally:
+            place.busy = False
+            self._wake.set()
+
+    def _failure(self, place: _Place, why: str) -> None:
+        """It asks again after a pause."""
+        shortest, longest = PAUSE_SECONDS
+        place.failures = min(place.failures + 1, 16)
+        pause = min(longest, shortest * 2 ** (place.failures - 1)) * (0.5 + self._all.chance.random() / 2)
+        place.not_before_ns = self._ports.clock.mono_ns() + int(pause * 1e9)
+        place.quiet, place.copy.trouble = False, why
+        self._all.failed(1)
+        unsaid = self._quiet.unsaid()
+        if unsaid is not None:
+            log.warning(
+                "partition is not copied partition=%s leader=%d failures=%d unsaid=%d why=%s",
+                place.copy.at, self.leader, place.failures, unsaid, why,
+            )  # fmt: skip
