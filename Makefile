@@ -6,7 +6,7 @@
 #   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
-#   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42
+#   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single or cluster
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -47,7 +47,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(OF),--of $(OF))
 
 bench: $(VENV)/.dev
 	@$(JARS)

@@ -1,23 +1,33 @@
-"""`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N]`: runs seeds and names those that fail."""
+"""`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster]`: runs seeds, each as
+the life of one broker and as that of a cluster, and names those that fail."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import sys
 import time
 import traceback
 
-from tests.sim.single import run
+from tests.sim import single
+from tests.sim.cluster import run as cluster
+
+WORLDS = ("single", "cluster")
 
 
-def outcome(seed: int) -> tuple[int, str, dict[str, int]]:
+def outcome(seed: int, world: str = "single") -> tuple[int, str, dict[str, int]]:
     """(seed, "" or the whole story of its failure, what the run did)."""
     try:
-        return seed, "", run(seed).counts
+        return seed, "", single.run(seed).counts if world == "single" else cluster.run(seed).counts
     except Exception as error:  # noqa: BLE001 whatever it is, it is reported
         return seed, "".join(traceback.format_exception(error)), {}
+
+
+def _outcome(task: tuple[int, str]) -> tuple[int, str, str, dict[str, int]]:
+    seed, story, counts = outcome(*task)
+    return seed, task[1], story, counts
 
 
 def main() -> int:
@@ -26,21 +36,24 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--of", choices=WORLDS, help="one broker, or a cluster (default: both)")
     args = parser.parse_args()
+    logging.getLogger("tiered").setLevel(logging.CRITICAL)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    began, failed, totals = time.perf_counter(), list[int](), dict[str, int]()
-    with multiprocessing.Pool(min(args.jobs, len(seeds)), maxtasksperchild=50) as pool:
-        for seed, story, counts in pool.imap_unordered(outcome, seeds):
+    tasks = [(seed, world) for seed in seeds for world in WORLDS if args.of in (None, world)]
+    began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()
+    with multiprocessing.Pool(min(args.jobs, len(tasks)), maxtasksperchild=50) as pool:
+        for seed, world, story, counts in pool.imap_unordered(_outcome, tasks):
             if story:
-                failed.append(seed)
+                failed.append(f"{world}:{seed}")
                 print(story, file=sys.stderr, flush=True)
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
     seconds = time.perf_counter() - began
     did = " ".join(f"{name}={count}" for name, count in sorted(totals.items()))
-    print(f"seeds={len(seeds)} failed={len(failed)} seconds={seconds:.1f} {did}")
+    print(f"runs={len(tasks)} failed={len(failed)} seconds={seconds:.1f} {did}")
     if failed:
-        print("failed: " + " ".join(str(seed) for seed in sorted(failed)))
+        print("failed: " + " ".join(sorted(failed)))
     return 1 if failed else 0
 
 

@@ -1,0 +1,177 @@
+"""The end of a run: everything is read, every predicate is asked, and in some runs the bucket alone must suffice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.sim.cluster import checkers
+from tests.sim.cluster.checkers import Dump
+from tests.sim.cluster.history import Send
+from tests.sim.cluster.witness import Finding
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import PartitionId, TopicPartition
+from tiered_api.kafka.client import Client
+from tiered_api.kafka.consuming import Consumer
+from tiered_api.kafka.routing import EARLIEST, LATEST, offsets_at
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.run import Run
+
+DUMP_SECONDS = 60.0
+COLD_SECONDS = 120.0
+TASKS_MAX = 400
+PENDING_MAX = 100
+
+
+async def end_of_run(run: Run) -> None:
+    """Everything that must hold once nothing fails any more."""
+    dumps = await dump_all(run)
+    for finding in judge(run, dumps):
+        run.findings.red(*finding)
+    run.findings.check()
+    if run.options.rebuild:
+        await rebuild(run, dumps)
+    run.findings.check()
+
+
+def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
+    """All predicates over the whole history."""
+    history = run.history
+    replicas = {
+        TopicPartition(topic.name, number): len(each.replicas)
+        for topic in run.truth.image.topics.values()
+        for number, each in enumerate(topic.partitions)
+    }
+    told = {where: run.truth.told.get(pid, []) for where in dumps if (pid := run.pid(where)) is not None}
+
+    def may_be_gone(where: TopicPartition, offset: int, since_ns: int) -> bool:
+        pid = run.pid(where)
+        return pid is None or run.truth.of(pid).may_be_gone(offset, since_ns)
+
+    def promised(send: Send) -> bool:
+        """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
+        its power."""
+        alone = replicas.get(send.where, 1) == 1 and not any(at >= send.invoked_ns for at in run.forgotten)
+        return send.acks == -1 or (send.acks == 1 and alone)
+
+    yield from checkers.dense(dumps)
+    yield from checkers.kept(history, dumps, promised, may_be_gone)
+    yield from checkers.losses_told(history, dumps, promised, told)
+    yield from checkers.one_value_each(history, dumps, may_be_gone)
+    yield from checkers.contiguous(history)
+    yield from checkers.below_high_watermark(history)
+    yield from checkers.no_phantoms(history, dumps)
+    yield from checkers.once(dumps, may_be_gone)
+    yield from checkers.in_order(history, dumps)
+    yield from checkers.one_owner(history.owned, run.forgotten)
+    yield from log_starts(run, dumps)
+
+
+def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
+    """I22: a log starts above 0 only where retention says so."""
+    for where, dump in dumps.items():
+        if dump.start > 0 and run.options.retention_bytes < 0:
+            yield Finding("I22", f"{where} starts at {dump.start}, and nothing was asked to go")
+
+
+async def dump_all(run: Run) -> dict[TopicPartition, Dump]:
+    """All of the topics of the run, read by a fresh client over the wire."""
+    client = run.world.client("c-audit")
+    wanted = [where for where in run.partitions() if where.topic.startswith("t")]
+    task = asyncio.create_task(_read(client, wanted), name="audit")
+    try:
+        await run.until(task.done, DUMP_SECONDS, "everything can be read")
+        return task.result()
+    finally:
+        task.cancel()
+        await client.close()
+
+
+async def _read(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartition, Dump]:
+    while True:
+        try:
+            starts = await offsets_at(client, wanted, EARLIEST)
+            ends = await offsets_at(client, wanted, LATEST)
+            return await _read_between(client, starts, ends)
+        except (Refused, Unavailable, Corrupt):
+            await asyncio.sleep(0.5)
+
+
+async def _read_between(
+    client: Client, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+) -> dict[TopicPartition, Dump]:
+    dumps = {where: Dump(start, ends[where]) for where, start in starts.items()}
+    consumer = Consumer(client, max_wait_ms=100)
+    consumer.assign({where: start for where, start in starts.items() if start < ends[where]})
+    try:
+        while left := [where for where, offset in consumer.positions().items() if offset < ends[where]]:
+            for fetched in await consumer.poll():
+                dump = dumps[fetched.where]
+                head = fetched.head
+                dump.batches.append((head.base_offset, head.producer_id, head.base_sequence, head.count))
+                dump.values.update((record.offset, record.value or b"") for record in fetched.records)
+            for where in left:
+                if consumer.positions()[where] >= ends[where]:
+                    consumer.drop(where)
+    finally:
+        await consumer.close()
+    for where, start in (await offsets_at(client, list(starts), EARLIEST)).items():
+        # Retention went on meanwhile: what it took in the middle of the reading is no hole.
+        dump = dumps[where]
+        if start > dump.start and dump.start not in dump.values:
+            dump.start = min([offset for offset in dump.values if offset >= dump.start], default=start)
+    return dumps
+
+
+def sample(run: Run) -> None:
+    """I30: nothing grows without bound."""
+    for host, _ in run.world.nodes():
+        tasks = len(run.loop.tasks_of(host.process))
+        run.high_load["tasks"] = max(run.high_load.get("tasks", 0), tasks)
+        if tasks > TASKS_MAX:
+            run.findings.red("I30", f"{host.process} has {tasks} tasks")
+        if host.server is not None and host.server.pending > PENDING_MAX:
+            run.findings.red("I30", f"{host.process} has {host.server.pending} requests under way")
+
+
+# -- the bucket alone -------------------------------------------------------------------------------------------------
+
+
+async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
+    """I31: all disks are lost at once; every topic and every cold record is back, and offsets go on above."""
+    for _, node in run.world.nodes():
+        for replica in node.replicas():
+            if replica.log.active_view.size:
+                replica.roll()
+    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold")
+    cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
+    topics = run.truth.image.topics.keys()
+    for host in run.world.hosts.values():
+        await host.end("disk")
+    for host in run.world.hosts.values():
+        host.power_on()
+    await run.until(run._is_live, COLD_SECONDS, "all brokers are back without their disks")
+    if run.truth.image.topics.keys() != topics:
+        run.findings.red("I31", f"topics were {sorted(topics)}, are {sorted(run.truth.image.topics)}")
+    after = await dump_all(run)
+    for where, old in before.items():
+        new = after[where]
+        lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
+        if lost or new.end < cold[where]:
+            run.findings.red("I31", f"{where} ends at {new.end}, cold was up to {cold[where]}, lost {lost[:5]}")
+        other = [offset for offset, value in old.values.items() if new.values.get(offset, value) != value]
+        if other:
+            run.findings.red("I31", f"{where} has other records at {other[:5]}")
+    await run._writable()
+
+
+def _is_cold(run: Run) -> bool:
+    """Whether all closed segments of what is tiered are in the bucket."""
+    for _, node in run.world.nodes():
+        for replica in node.replicas():
+            pid = PartitionId(replica.topic_id, replica.partition)
+            if run.truth.follows(pid) and replica.cold_end_offset < replica.high_watermark:
+                return False
+    return True

@@ -1,0 +1,220 @@
+"""Predicates over what clients did and saw: I1, I2, I4, I11 to I13, I17 and I18 of reliability.md 3, the client's half
+of I3, I6 and I8. Pure: observations in, broken rules out.
+
+`Dump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.sim.cluster.history import Commit, History, Owned, Poll, Send, Verdict
+from tests.sim.cluster.witness import Finding
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+
+ALL = -1
+MayBeGone = Callable[[TopicPartition, int, int], bool]
+"""(partition, offset, since when): whether the record there may be lost."""
+Promised = Callable[[Send], bool]
+"""Whether the acknowledgement of a send is a promise at all."""
+
+
+@dataclass
+class Dump:
+    """All of one partition that could be read at the end: values from `start` to `end`, and (producer id, sequence) of
+    the first record of each batch."""
+
+    start: int
+    end: int
+    values: dict[int, bytes] = field(default_factory=dict)
+    batches: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(base offset, producer id, base sequence, count)."""
+
+
+Dumps = Mapping[TopicPartition, Dump]
+
+
+def dense(dumps: Dumps) -> Iterator[Finding]:
+    """I3: every offset from the log start to the end has a record."""
+    for where, dump in dumps.items():
+        missing = [offset for offset in range(dump.start, dump.end) if offset not in dump.values]
+        if missing:
+            yield Finding("I3", f"{where} [{dump.start}, {dump.end}) lacks {missing[:5]}")
+
+
+def kept(history: History, dumps: Dumps, promised: Promised, may_be_gone: MayBeGone) -> Iterator[Finding]:
+    """I1, I2: what was acknowledged and promised to stay stands where the answer said, unless it may be gone or has
+    expired."""
+    for send in history.acknowledged():
+        dump = dumps.get(send.where)
+        if dump is None or not promised(send):
+            continue
+        for number, value in enumerate(send.values):
+            offset = send.base_offset + number
+            if offset < dump.start or dump.values.get(offset) == value:
+                continue
+            if not may_be_gone(send.where, offset, send.invoked_ns):
+                found = dump.values.get(offset)
+                elsewhere = next((at for at, other in dump.values.items() if other == value), None)
+                rule = "I1" if elsewhere is None else "I2"
+                yield Finding(
+                    rule, f"{send.where} {offset} {value[:20]!r} was acknowledged to {send.sender}, there is"
+                    f" {found and found[:20]!r} in [{dump.start}, {dump.end}); it is at {elsewhere}",
+                )  # fmt: skip
+
+
+def losses_told(
+    history: History, dumps: Dumps, promised: Promised, told: Mapping[TopicPartition, list[int]]
+) -> Iterator[Finding]:
+    """Where acknowledged records are gone the cluster says so, from an offset not above the first of them."""
+    first: dict[TopicPartition, int] = {}
+    for send in history.acknowledged():
+        dump = dumps.get(send.where)
+        if dump is None or not promised(send):
+            continue
+        for number, value in enumerate(send.values):
+            offset = send.base_offset + number
+            if offset >= dump.start and dump.values.get(offset) != value:
+                first[send.where] = min(offset, first.get(send.where, offset))
+    for where, offset in first.items():
+        if min(told.get(where) or [offset + 1]) > offset:
+            yield Finding("R4", f"{where}: {offset} is gone, told was {told.get(where)}")
+
+
+def one_value_each(history: History, dumps: Dumps, may_be_gone: MayBeGone) -> Iterator[Finding]:
+    """I4: an offset that was read once has one value, for all readers and at the end."""
+    seen: dict[tuple[TopicPartition, int], tuple[bytes, Poll]] = {}
+    for poll in history.polls:
+        for row in poll.rows:
+            known = seen.setdefault((poll.where, row.offset), (row.value, poll))
+            if known[0] != row.value:
+                if not may_be_gone(poll.where, row.offset, known[1].at_ns - READ_NS):
+                    yield Finding("I4", f"{poll.where} {row.offset} was {known[0][:20]!r}, then {row.value[:20]!r}")
+                seen[poll.where, row.offset] = (row.value, poll)
+    for (where, offset), (value, poll) in seen.items():
+        dump = dumps.get(where)
+        if dump is None or offset < dump.start or dump.values.get(offset) == value:
+            continue
+        if not may_be_gone(where, offset, poll.at_ns - READ_NS):
+            yield Finding("I4", f"{where} {offset} was read as {value[:20]!r}, is {dump.values.get(offset)!r} now")
+
+
+READ_NS = 10_000_000_000
+"""What a reader got may have been committed and lost so long before it arrived."""
+
+
+def contiguous(history: History) -> Iterator[Finding]:
+    """Each reader goes on where it was: nothing is skipped but what is below the log start, nothing comes again."""
+    for poll in history.polls:
+        offsets = [row.offset for row in poll.rows]
+        if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+            yield Finding("I3", f"{poll.reader} {poll.where}: one poll gives {offsets}")
+        if poll.fresh:
+            continue
+        if offsets[0] < poll.position:
+            yield Finding("I3", f"{poll.reader} {poll.where}: goes back from {poll.position} to {offsets[0]}")
+        if offsets[0] > max(poll.position, poll.log_start):
+            yield Finding(
+                "I3", f"{poll.reader} {poll.where}: from {poll.position} to {offsets[0]}, start {poll.log_start}"
+            )
+
+
+def below_high_watermark(history: History) -> Iterator[Finding]:
+    """I6, as seen by clients: nothing is served at or above the high watermark that comes with it."""
+    for poll in history.polls:
+        if poll.rows[-1].offset >= poll.high_watermark:
+            yield Finding("I6", f"{poll.reader} {poll.where}: {poll.rows[-1].offset} of {poll.high_watermark}")
+
+
+def no_phantoms(history: History, dumps: Dumps) -> Iterator[Finding]:
+    """I13: whatever is read was sent there, and not refused."""
+    sent = {value: send for send in history.sends for value in send.values}
+    for where, value in _read(history, dumps):
+        send = sent.get(value)
+        if send is None or send.where != where:
+            yield Finding("I13", f"{where} holds {value[:20]!r}, which nobody sent there")
+        elif send.verdict is Verdict.FAILED:
+            yield Finding("I13", f"{where} holds {value[:20]!r}, which was refused")
+
+
+def _read(history: History, dumps: Dumps) -> Iterator[tuple[TopicPartition, bytes]]:
+    for poll in history.polls:
+        for row in poll.rows:
+            yield poll.where, row.value
+    for where, dump in dumps.items():
+        for value in dump.values.values():
+            yield where, value
+
+
+def once(dumps: Dumps, may_be_gone: MayBeGone) -> Iterator[Finding]:
+    """I11: every value is there once; of each producer, sequences follow each other, but where records were lost. (Who
+    sends without an identity sends nothing twice here, so none of it is there twice either.)"""
+    for where, dump in dumps.items():
+        places: dict[bytes, int] = {}
+        for offset, value in dump.values.items():
+            if value in places:
+                yield Finding("I11", f"{where}: {value[:20]!r} is at {places[value]} and {offset}")
+            places[value] = offset
+        following: dict[int, int] = {}
+        for base, producer, sequence, count in dump.batches:
+            if producer < 0:
+                continue
+            if sequence != following.get(producer, sequence) and not may_be_gone(where, base, 0):
+                yield Finding(
+                    "I11", f"{where} {base}: producer {producer} goes on with {sequence}, not {following[producer]}"
+                )
+            following[producer] = sequence + count
+
+
+def in_order(history: History, dumps: Dumps) -> Iterator[Finding]:
+    """I12: what one sender knew to be written stands before what it sent later; of one identity, all it sent does."""
+    for where, dump in dumps.items():
+        places = {value: offset for offset, value in dump.values.items()}
+        last: dict[tuple[str, int], tuple[int, Send]] = {}
+        for send in (send for send in history.sends if send.where == where):
+            found = [places[value] for value in send.values if value in places]
+            if not found:
+                continue
+            for key in dict.fromkeys(((send.sender, -1), (send.sender, send.producer_id))):
+                before = last.get(key)
+                if before is not None and before[0] > found[0]:
+                    yield Finding("I12", f"{where}: {send.values[0][:20]!r} at {found[0]} comes after {before[0]}")
+            if found != sorted(found):
+                yield Finding("I12", f"{where}: {send.values[0][:20]!r} is torn: {found}")
+            if send.producer_id >= 0:
+                last[send.sender, send.producer_id] = (found[-1], send)
+            if send.verdict is Verdict.OK:
+                last[send.sender, -1] = (found[-1], send)
+
+
+def one_owner(owned: Iterable[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:
+    """I17: a partition has one owner in each generation, and one at each moment. At the times of `forgotten` a
+    coordinator may have lost what it knew of its members: it then counts generations anew."""
+    by_partition: dict[tuple[str, TopicPartition], list[Owned]] = {}
+    for each in owned:
+        for where in each.partitions:
+            by_partition.setdefault((each.group, where), []).append(each)
+    for (group, where), owners in by_partition.items():
+        owners.sort(key=lambda each: each.since_ns)
+        for number, each in enumerate(owners):
+            for other in owners[number + 1 :]:
+                if each.member == other.member or any(each.since_ns <= at <= other.since_ns for at in forgotten):
+                    continue
+                if each.generation == other.generation:
+                    yield Finding("I17", f"{group}: {where} has two owners in generation {each.generation}")
+                elif each.until_ns > other.since_ns:
+                    yield Finding("I17", f"{group}: {where} of {each} is given to {other}")
+
+
+def committed_offset(commits: Iterable[Commit], group: str, where: TopicPartition, found: int) -> Iterator[Finding]:
+    """I18: a group is where its last acknowledged commit put it, or where a later one may have."""
+    mine = [each for each in commits if each.group == group and each.where == where]
+    acknowledged = [each for each in mine if each.code is Code.NONE]
+    sure = acknowledged[-1] if acknowledged else None
+    allowed = {each.offset for each in mine if sure is None or each.done_ns >= sure.invoked_ns}
+    if sure is None:
+        allowed.add(-1)
+    if found not in allowed:
+        yield Finding("I18", f"{group} {where} is at {found}, acknowledged was {sure}, possible {sorted(allowed)[:9]}")

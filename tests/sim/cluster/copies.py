@@ -1,0 +1,305 @@
+"""All copies of one partition, what is committed of them, and the rules that bind them: a reference model.
+
+It is told what happens (a batch is appended here, a log cut there, a high watermark moves, the metadata log says who is
+in sync, a machine loses power) and says at once which rule that breaks: I3, I5 to I10 of reliability.md 3 and R1 to R4.
+It knows more than any broker: the true high watermark, the true content of every disk. Pure; whoever observes stands in
+`witness.py` and `truth.py`.
+
+Durability is conditional on a budget: a committed record may be lost only from the moment on at which no member of ISR
+or ELR, and not the bucket either, kept it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import PartitionImage
+
+Red = Callable[[str, str], None]
+"""Hears of a broken rule: its name, and what happened."""
+
+
+class Batch(NamedTuple):
+    """One batch of a log: equal ones are the same records."""
+
+    base: int
+    last: int
+    epoch: int
+    crc: int
+
+
+class Loss(NamedTuple):
+    """From `at_ns` on nothing holds the committed records from `from_offset` on: they may be gone."""
+
+    at_ns: int
+    from_offset: int
+
+
+@dataclass
+class Copy:
+    """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
+    show that nothing is missing; else `hurt` is the incarnation that suffered the damage."""
+
+    start: int = 0
+    end: int = 0
+    batches: list[Batch] = field(default_factory=list)
+    agreed: int = 0
+    proved: bool = True
+    hurt: str = ""
+
+    def at(self, offset: int) -> int:
+        """The index of the first batch at or above an offset."""
+        return bisect_left(self.batches, offset, key=lambda batch: batch.base)
+
+    def replace(self, start: int, batches: Iterable[Batch]) -> None:
+        """It holds just this from now on."""
+        self.batches = list(batches)
+        self.start = self.batches[0].base if self.batches else start
+        self.end = self.batches[-1].last + 1 if self.batches else start
+        self.agreed = self.start
+
+
+class Copies:
+    """One partition. Nodes are numbers; `now` gives the time of a loss."""
+
+    def __init__(self, name: str, red: Red, now: Callable[[], int]) -> None:
+        self.name = name
+        self.copies: dict[int, Copy] = {}
+        self.committed: dict[int, Batch] = {}
+        self.committed_end = 0
+        self.cold_end = 0
+        self.losses: list[Loss] = []
+        self.state: PartitionImage | None = None
+        self._lost_from: int | None = None
+        self._leaders: dict[int, tuple[int, str]] = {}
+        self._watermarks: dict[int, int] = {}
+        self._red = red
+        self._now = now
+
+    def copy(self, node: int) -> Copy:
+        return self.copies.setdefault(node, Copy())
+
+    # -- one log ------------------------------------------------------------------------------------------------------
+
+    def opened(self, node: int, start: int, batches: Sequence[Batch]) -> None:
+        """A start found this on its disk. What was there when the process was gone must be there still; after a power
+        cut, what is committed, if it counted only what was fsynced."""
+        copy = self.copy(node)
+        self._agree(copy)
+        end = batches[-1].last + 1 if batches else start
+        if copy.proved and end < (min(copy.agreed, self.committed_end) if copy.hurt else copy.end):
+            self._red("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
+        copy.replace(start, batches)
+        self._agree(copy)
+        self._budget()
+
+    def appended(self, node: int, batch: Batch) -> None:
+        copy = self.copy(node)
+        if batch.base != copy.end and (copy.batches or copy.end != copy.start):
+            self._red("I3", f"{self.name}: b{node} writes {batch} at the end {copy.end}")
+        if not copy.batches:
+            copy.start = copy.agreed = batch.base
+        copy.batches.append(batch)
+        copy.end = batch.last + 1
+
+    def cut(self, node: int, to: int, *, why: str) -> None:
+        """A log ends at `to` from now on. I7: what is committed is never cut away, unless it is lost anyway or cold."""
+        copy = self.copy(node)
+        self._agree(copy)
+        gone = copy.batches[copy.at(to) :]
+        kept = self._lost_from if self._lost_from is not None else self.committed_end
+        for batch in gone:
+            if self.committed.get(batch.base) == batch and self.cold_end <= batch.last < kept:
+                self._red("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
+                break
+        del copy.batches[len(copy.batches) - len(gone) :]
+        copy.end = to
+        copy.start = min(copy.start, to)
+        copy.agreed = min(copy.agreed, to)
+        self._budget()
+
+    def restarted(self, node: int, offset: int) -> None:
+        """A log begins empty at `offset`: what lies below is cold, or was never here."""
+        self.cut(node, min(offset, self.copy(node).start), why="restart")
+        self.copy(node).replace(offset, ())
+
+    def dropped(self, node: int, start: int) -> None:
+        """Local records below `start` are gone. I22: not before they are cold, or below the log start."""
+        copy = self.copy(node)
+        copy.batches = copy.batches[copy.at(start) :]
+        copy.start = max(copy.start, start)
+        copy.agreed = max(copy.agreed, copy.start)
+
+    def damaged(self, node: int, start: int, batches: Sequence[Batch], incarnation: str, *, proved: bool) -> None:
+        """A power cut or worse left just this on the disk, though the next start may not be able to prove it."""
+        copy = self.copy(node)
+        copy.replace(start, batches)
+        copy.proved, copy.hurt = proved, incarnation
+        self._agree(copy)
+        self._budget()
+
+    def cold(self, end: int) -> None:
+        """The bucket holds everything below."""
+        self.cold_end = max(self.cold_end, end)
+
+    # -- leaders ------------------------------------------------------------------------------------------------------
+
+    def leads(self, node: int, incarnation: str, epoch: int, end: int) -> None:
+        """I8: one leader per epoch. I9: who is elected has everything that is committed, unless that is lost."""
+        known = self._leaders.setdefault(epoch, (node, incarnation))
+        if known != (node, incarnation):
+            self._red("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
+        copy = self.copy(node)
+        self._agree(copy)
+        if copy.agreed < self.committed_end and not self._is_deposed(epoch):
+            lacks = max(copy.agreed, self.cold_end)
+            if lacks < self.committed_end:
+                self._budget()
+                if self._lost_from is None or self._lost_from > lacks:
+                    self._red(
+                        "I9", f"{self.name}: b{node} leads epoch {epoch} from {end}, committed is up to"
+                        f" {self.committed_end} and it has only up to {lacks}",
+                    )  # fmt: skip
+                self._forget_from(lacks)
+        if not self._is_deposed(epoch):
+            self._lost_from = None
+
+    def _is_deposed(self, epoch: int) -> bool:
+        return self.state is not None and self.state.leader_epoch > epoch
+
+    def _forget_from(self, offset: int) -> None:
+        """What is committed ends here: the rest is lost, and its offsets are given again."""
+        for base in [base for base, batch in self.committed.items() if batch.last >= offset]:
+            del self.committed[base]
+        self.losses.append(Loss(self._now(), offset))
+        self.committed_end = offset
+        for copy in self.copies.values():
+            copy.agreed = min(copy.agreed, max(offset, copy.start))
+
+    def watermark(self, node: int, epoch: int, high_watermark: int, in_sync: Collection[int], min_isr: int) -> None:
+        """A leader's high watermark moved. I6: never back within an epoch, only while enough are in sync, and only over
+        what all of them have. I5: what is committed once stays what it is."""
+        before = self._watermarks.get(epoch, 0)
+        if high_watermark < before:
+            self._red("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
+        self._watermarks[epoch] = max(before, high_watermark)
+        copy = self.copy(node)
+        if high_watermark > copy.end:
+            self._red("I6", f"{self.name}: high watermark {high_watermark} is beyond the end {copy.end} of b{node}")
+        self._agree(copy)
+        if copy.agreed < min(high_watermark, self.committed_end) and self._lost_from is None:
+            self._red(
+                "I5", f"{self.name}: b{node} commits {high_watermark} under epoch {epoch}, but its log parts at"
+                f" {copy.agreed} from what is committed up to {self.committed_end}",
+            )  # fmt: skip
+        self._commit(copy, high_watermark)
+        if len(in_sync) < min_isr:
+            self._red(
+                "R3", f"{self.name}: high watermark moves to {high_watermark} with {sorted(in_sync)} in sync,"
+                f" min.insync.replicas is {min_isr}",
+            )  # fmt: skip
+        for each in sorted(in_sync):
+            other = self.copy(each)
+            self._agree(other)
+            if other.proved and other.agreed < high_watermark and self._lost_from is None:
+                self._red(
+                    "I6", f"{self.name}: high watermark {high_watermark} of b{node}, but b{each} of the in-sync"
+                    f" {sorted(in_sync)} has only up to {other.agreed}",
+                )  # fmt: skip
+
+    def _commit(self, copy: Copy, upto: int) -> None:
+        if self.committed_end < copy.start:
+            self.committed_end = copy.start
+        for batch in copy.batches[copy.at(self.committed_end) :]:
+            if batch.last >= upto:
+                break
+            self.committed[batch.base] = batch
+            self.committed_end = batch.last + 1
+
+    # -- the metadata log ---------------------------------------------------------------------------------------------
+
+    def settled(self, new: PartitionImage, live: Collection[int], incarnations: dict[int, str]) -> None:
+        """The metadata log says this of the partition now; `live` are the brokers that may lead."""
+        old, self.state = self.state, new
+        members = sorted({*new.isr, *new.elr})
+        alone = len(new.replicas) == 1  # may wait for its next incarnation as a leader that is away
+        if new.leader != NO_LEADER and (new.leader not in new.isr or (new.leader not in live and not alone)):
+            self._red(
+                "I10", f"{self.name}: the leader {new.leader} is not live and in sync: {new}, live {sorted(live)}"
+            )
+        if {*new.isr} & {*new.elr} or not {*members} <= {*new.replicas}:
+            self._red("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
+        for node in members:
+            self._check_member(node, new, incarnations)
+        if old is not None:
+            self._check_step(old, new, members, incarnations)
+        for node in new.isr:
+            copy = self.copy(node)
+            if copy.hurt and copy.hurt != incarnations.get(node, ""):
+                copy.proved, copy.hurt = True, ""
+        self._budget()
+
+    def _check_member(self, node: int, new: PartitionImage, incarnations: dict[int, str]) -> None:
+        """I10, R1: whoever is in ISR or ELR has all that is committed; who came back unproved is in neither."""
+        copy = self.copy(node)
+        self._agree(copy)
+        returned = not copy.proved and copy.hurt != incarnations.get(node, "")
+        if returned and node in new.elr:
+            self._red("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
+        whole = max(copy.agreed, self.cold_end) >= self.committed_end
+        if not whole and self._lost_from is None and (copy.proved or (returned and node != new.leader)):
+            self._red("I10", f"{self.name}: b{node} has up to {copy.agreed} of {self.committed_end} committed: {new}")
+
+    def _check_step(
+        self, old: PartitionImage, new: PartitionImage, members: list[int], incarnations: dict[int, str]
+    ) -> None:
+        if new.leader_epoch < old.leader_epoch or (
+            new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
+        ):
+            self._red("I8", f"{self.name}: from {old} to {new}")
+        left = [node for node in sorted({*old.isr, *old.elr} - {*members}) if self._holds(node)]
+        if left and self.committed_end > self.cold_end and not any(self._holds(node) for node in members):
+            self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
+        if new.leader != NO_LEADER and not old.isr and not old.elr and old.last_known:
+            ends = {node: self.copy(node).agreed for node in old.last_known}
+            if ends.get(new.leader, 0) < max(ends.values()) and self._lost_from is not None:
+                self._red("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
+
+    def _holds(self, node: int) -> bool:
+        """Whether all that is committed is there, and can be shown to be."""
+        copy = self.copy(node)
+        self._agree(copy)
+        return copy.proved and copy.agreed >= self.committed_end
+
+    # -- the budget ---------------------------------------------------------------------------------------------------
+
+    def _agree(self, copy: Copy) -> None:
+        """Moves on to where the copy parts from what is committed."""
+        committed = self.committed
+        if copy.agreed >= min(copy.end, self.committed_end):
+            return
+        for batch in copy.batches[copy.at(copy.agreed) :]:
+            if committed.get(batch.base) != batch:
+                break
+            copy.agreed = batch.last + 1
+
+    def _budget(self) -> None:
+        """Whether what is committed is still held by somebody who may lead."""
+        if self.state is None or self.committed_end <= self.cold_end:
+            return
+        best = self.cold_end
+        for node in (*self.state.isr, *self.state.elr):
+            copy = self.copy(node)
+            self._agree(copy)
+            best = max(best, copy.agreed)
+        if best < self.committed_end and (self._lost_from is None or best < self._lost_from):
+            self._lost_from = best
+            self.losses.append(Loss(self._now(), best))
+
+    def may_be_gone(self, offset: int, since_ns: int) -> bool:
+        """Whether a record that was sent at `since_ns` and got this offset may be lost by now."""
+        return any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self.losses)

@@ -1,0 +1,140 @@
+"""What clients did and were told, and what their errors mean: the observations that the predicates judge.
+
+A send is `OK` (acknowledged), `FAILED` (surely not applied) or `UNKNOWN`. The table of codes is that of reliability.md
+3.1, with one more doubt: who waited for acks=all when leadership went is told NOT_LEADER, and the record may live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+
+
+class Verdict(Enum):
+    """What became of a request, as far as its sender can tell."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+SURELY_NOT = {
+    Code.NOT_ENOUGH_REPLICAS,
+    Code.CORRUPT_MESSAGE,
+    Code.MESSAGE_TOO_LARGE,
+    Code.RECORD_LIST_TOO_LARGE,
+    Code.INVALID_RECORD,
+    Code.INVALID_REQUEST,
+    Code.INVALID_REQUIRED_ACKS,
+    Code.INVALID_TIMESTAMP,
+    Code.INVALID_PRODUCER_EPOCH,
+    Code.UNSUPPORTED_VERSION,
+    Code.INVALID_TOPIC_EXCEPTION,
+}
+SURELY_NOT_AT_ONCE = {
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Code.UNKNOWN_PRODUCER_ID,
+}
+"""Sure only for a request that was sent once and did not wait for other replicas."""
+
+
+def verdict_of(code: Code, *, acks: int, attempts: int) -> Verdict:
+    """What an answer's code says of a send that was made for the `attempts`-th time."""
+    if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+        return Verdict.OK
+    if attempts > 1:
+        return Verdict.UNKNOWN
+    if code in SURELY_NOT or (acks != -1 and code in SURELY_NOT_AT_ONCE):
+        return Verdict.FAILED
+    if code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return Verdict.FAILED
+    return Verdict.UNKNOWN
+
+
+@dataclass(slots=True)
+class Send:
+    """One batch of a sender, of records with unique values. `done_ns` and `base_offset` are -1 while there is none."""
+
+    sender: str
+    number: int
+    where: TopicPartition
+    values: tuple[bytes, ...]
+    acks: int
+    invoked_ns: int
+    producer_id: int = -1
+    sequence: int = -1
+    done_ns: int = -1
+    verdict: Verdict = Verdict.UNKNOWN
+    base_offset: int = -1
+    attempts: int = 0
+
+
+class Row(NamedTuple):
+    """A record as a reader got it."""
+
+    offset: int
+    value: bytes
+
+
+class Poll(NamedTuple):
+    """What one fetch gave a reader: `rows` from `position` on, and what the partition said of itself. `fresh`: the
+    position was chosen, it does not follow from the poll before."""
+
+    reader: str
+    where: TopicPartition
+    at_ns: int
+    position: int
+    fresh: bool
+    rows: tuple[Row, ...]
+    log_start: int
+    high_watermark: int
+
+
+class Owned(NamedTuple):
+    """A member of a group had these partitions, from its assignment until it gave them up, or its session ended."""
+
+    group: str
+    member: str
+    generation: int
+    partitions: tuple[TopicPartition, ...]
+    since_ns: int
+    until_ns: int
+
+
+class Commit(NamedTuple):
+    """An offset that a member asked to be committed; `code` is what it was told, None for no answer."""
+
+    group: str
+    where: TopicPartition
+    offset: int
+    invoked_ns: int
+    done_ns: int
+    code: Code | None
+
+
+@dataclass
+class History:
+    """All of one run, in the order in which it happened."""
+
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    owned: list[Owned] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    codes: dict[str, int] = field(default_factory=dict)
+    """How often each error code was answered."""
+
+    def told(self, code: Code) -> None:
+        """Counts an answer."""
+        self.codes[code.name] = self.codes.get(code.name, 0) + 1
+
+    def acknowledged(self) -> Iterator[Send]:
+        """Sends that were answered well, and with an offset."""
+        return (send for send in self.sends if send.verdict is Verdict.OK and send.base_offset >= 0)

@@ -1,0 +1,13 @@
+"""A broker as the simulator makes it: the production node, with sizes that make things happen in short lives."""
+
+from __future__ import annotations
+
+from tiered.config import Settings
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered.ports import World
+
+
+def fresh_node(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Node:
+    """A node that has not started."""
+    return Node(settings, world, Metrics(), manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)

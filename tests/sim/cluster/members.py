@@ -1,0 +1,103 @@
+"""Members of a consumer group over the wire: they read what is theirs, commit it, and note since when and how long they
+owned it (until they give it up, or their session must have ended at the coordinator)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.sim.cluster.history import Commit, History, Owned
+from tests.sim.loop import SimLoop
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered_api.kafka import membership
+from tiered_api.kafka.client import Client
+from tiered_api.kafka.consuming import Consumer
+from tiered_api.kafka.membership import Member
+from tiered_api.kafka.offsets import committed
+
+CANNOT = (Refused, Unavailable, Corrupt)
+SESSION_MS = 6_000
+REBALANCE_MS = 6_000
+"""Not shorter than a session: who misses a rebalance is put out at its end, though heard until it began."""
+HEARTBEAT_SECONDS = 1.0
+
+
+@contextmanager
+def short_sessions() -> Iterator[None]:
+    """Members that are missed within a run's time."""
+    names = {"SESSION_MS": SESSION_MS, "REBALANCE_MS": REBALANCE_MS, "HEARTBEAT_SECONDS": HEARTBEAT_SECONDS}
+    before = {name: getattr(membership, name) for name in names}
+    for name, value in names.items():
+        setattr(membership, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(membership, name, value)
+
+
+class GroupMember:
+    """One member, which joins, reads, commits, and joins again, until `working` is unset."""
+
+    def __init__(self, name: str, group: str, client: Client, loop: SimLoop, history: History, topic: str) -> None:
+        self.name = name
+        self.working = True
+        self._group = group
+        self._client = client
+        self._loop = loop
+        self._history = history
+        self._topic = topic
+        self._draw = random.Random(f"{loop.seed}/{name}")
+        self._heard_ns = 0
+
+    async def work(self) -> None:
+        member = Member(self._client, self._group, [self._topic])
+        while self.working:
+            try:
+                await self._take_part(member)
+            except CANNOT:
+                await asyncio.sleep(0.5)
+        try:
+            async with asyncio.timeout(5):
+                await member.leave()
+        except (TimeoutError, *CANNOT):
+            await member._stop_heart()
+        await self._client.close()
+
+    async def _take_part(self, member: Member) -> None:
+        """One generation."""
+        async with asyncio.timeout(20):
+            mine = await member.join()
+        since_ns = self._heard_ns = self._loop.now_ns
+        name, generation = member._id, member._generation
+        consumer = Consumer(self._client, max_wait_ms=500)
+        try:
+            offsets = await committed(self._client, self._group)
+            consumer.assign({where: offsets.get(where, 0) for where in mine})
+            while self.working and not member.must_rejoin.is_set() and self._draw.random() > 0.02:
+                await consumer.poll()
+                if self._draw.random() < 0.3:
+                    await self._commit(member, consumer.positions())
+        finally:
+            await consumer.close()
+            # Whether its session lasted longer is not known here: it was heard last when it committed or joined.
+            until_ns = min(self._loop.now_ns, self._heard_ns + SESSION_MS * 1_000_000)
+            if mine:
+                self._history.owned.append(Owned(self._group, name, generation, tuple(mine), since_ns, until_ns))
+
+    async def _commit(self, member: Member, offsets: dict[TopicPartition, int]) -> None:
+        asked_ns = self._loop.now_ns
+        code: Code | None = None
+        try:
+            await member.commit(offsets)
+            if not member.must_rejoin.is_set():
+                code, self._heard_ns = Code.NONE, asked_ns
+        except Refused as refused:
+            code = refused.code
+            raise
+        finally:
+            for where, offset in offsets.items():
+                self._history.commits.append(Commit(self._group, where, offset, asked_ns, self._loop.now_ns, code))

@@ -1,0 +1,244 @@
+"""What goes wrong in a run: several troublemakers at a time, so that faults overlap, each of the kinds that the seed
+allows. Whatever one of them breaks it mends again after a while; `heal` mends everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.sim.cluster.options import Options
+from tests.sim.cluster.world import Host, World
+from tests.sim.disk import DiskFault
+from tests.sim.store import drawn_faults
+from tiered.cold.faulty import Kind
+
+PLENTY = 1 << 40
+RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
+CLOCK_JUMP_MS = 3_000_000
+
+
+class Nemesis:
+    """Makes trouble until it is told to end. `counts` says what it did."""
+
+    def __init__(self, options: Options, world: World) -> None:
+        self.counts: dict[str, int] = {}
+        self._options = options
+        self._world = world
+        self._draw = random.Random(f"{options.seed}/nemesis")
+        self._makers: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
+        for host in self._world.hosts.values():
+            host.restart_seconds = lambda: self._draw.choice(RESTART_SECONDS)
+            host.machine.clock.drift_ppm = self._draw.randint(-self._options.drift_ppm, self._options.drift_ppm)
+            if self._options.worst_fault:
+                drawn = drawn_faults(self._draw, self._options.worst_fault)
+                # A list that hides what is there is beyond what stores promise, and what groups rest on.
+                host.machine.faults.rules[:] = [rule for rule in drawn.rules if rule.kind is not Kind.STALE_LIST]
+                host.machine.faults.reply_seconds = min(drawn.reply_seconds, 1.0)
+        for number in range(self._options.troublemakers):
+            maker = self._world.loop.create_task(self._make_trouble(), name=f"nemesis-{number}")
+            self._makers.append(maker)
+
+    async def end(self) -> None:
+        """No more trouble; what is under way is broken off where it stands, then everything is mended."""
+        for maker in self._makers:
+            maker.cancel()
+        await asyncio.gather(*self._makers, return_exceptions=True)
+        self._world.story.tell("heal")
+        self._world.network.heal()
+        for host in self._world.hosts.values():
+            host.resume()
+            self._mend(host)
+        for host in self._world.hosts.values():
+            if not host.idle:
+                host.power_on()
+
+    def failure(self) -> BaseException | None:
+        """Why a troublemaker ended, if one did."""
+        done = (maker for maker in self._makers if maker.done() and not maker.cancelled())
+        return next((error for maker in done if (error := maker.exception())), None)
+
+    def _mend(self, host: Host) -> None:
+        machine = host.machine
+        machine.disk.capacity, machine.disk.sync_seconds = PLENTY, lambda: 0.0
+        machine.disk.faults.clear()
+        machine.faults.outage = False
+        machine.faults.rules.clear()
+        machine.faults.reply_seconds = 0.1
+
+    # -- troubles -----------------------------------------------------------------------------------------------------
+
+    async def _make_trouble(self) -> None:
+        if not self._options.troubles:
+            return
+        while True:
+            await asyncio.sleep(self._draw.expovariate(1 / self._options.pause_seconds))
+            kind = self._draw.choice(self._options.troubles)
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            await getattr(self, f"_{kind}")()
+
+    def _host(self) -> Host | None:
+        """One that nobody is busy with."""
+        free = [host for host in self._world.hosts.values() if host.idle and not host.frozen and host.process]
+        return self._draw.choice(free) if free else None
+
+    def _tell(self, what: str) -> None:
+        self._world.story.tell(f"nemesis: {what}")
+
+    async def _wait(self, most: float, least: float = 0.05) -> None:
+        """Short times are as frequent as long ones."""
+        await asyncio.sleep(least * (most / least) ** self._draw.random())
+
+    async def _kill(self) -> None:
+        await self._crash("kill")
+
+    async def _power(self) -> None:
+        await self._crash("power")
+
+    async def _disk_lost(self) -> None:
+        if self._draw.random() < 0.5:
+            await self._crash("disk")
+
+    async def _crash(self, how: str) -> None:
+        host = self._host()
+        if host is not None:
+            await host.end(how)
+            await asyncio.sleep(self._draw.choice(RESTART_SECONDS))
+            host.power_on()
+
+    async def _kill_all(self) -> None:
+        await self._crash_all("kill")
+
+    async def _power_all(self) -> None:
+        await self._crash_all("power")
+
+    async def _crash_all(self, how: str) -> None:
+        hosts = [host for host in self._world.hosts.values() if host.idle]
+        for host in hosts:
+            await host.end(how)
+        self._draw.shuffle(hosts)
+        for host in hosts:
+            await asyncio.sleep(self._draw.choice((0.0, 0.1, 1.0)))
+            host.power_on()
+
+    async def _flapping(self) -> None:
+        """One machine again and again, faster than anybody notices."""
+        host = self._host()
+        how = self._draw.choice(("kill", "power"))
+        for _ in range(self._draw.randint(2, 4)):
+            if host is None or not host.idle:
+                return
+            await host.end(how)
+            await asyncio.sleep(self._draw.choice((0.01, 0.3)))
+            host.power_on()
+            await self._wait(3.0)
+
+    async def _stop(self) -> None:
+        host = self._host()
+        if host is not None:
+            self._tell(f"{host.name} is told to stop")
+            await host.stop(self._draw.choice((0.05, 1.0, 30.0, 30.0)))
+            await asyncio.sleep(self._draw.choice(RESTART_SECONDS))
+            host.power_on()
+
+    async def _freeze(self) -> None:
+        host = self._host()
+        if host is None:
+            return
+        process = host.process
+        self._tell(f"{process} is frozen")
+        host.freeze()
+        try:
+            await self._wait(8.0, 0.2)
+        finally:
+            self._world.loop.resume(process)
+        self._tell(f"{process} goes on")
+
+    async def _disk_full(self) -> None:
+        host = self._host()
+        if host is not None:
+            self._tell(f"disk of {host.name} is full")
+            host.machine.disk.capacity = 1
+            await self._wait(4.0)
+            host.machine.disk.capacity = PLENTY
+
+    async def _disk_error(self) -> None:
+        host = self._host()
+        if host is not None:
+            verb = self._draw.choice(("append", "append", "truncate", "rename", "sync", "sync_dir", "open", "pread"))
+            error = "EMFILE" if verb == "open" else "EIO"
+            fault = DiskFault(verb, self._draw.choice(("", ".log", "/")), error, skip=self._draw.randint(0, 20))
+            self._tell(f"disk of {host.name} will fail: {fault}")
+            host.machine.disk.faults.append(fault)
+            await self._wait(4.0, 0.5)
+            host.machine.disk.faults.clear()
+
+    async def _disk_slow(self) -> None:
+        host = self._host()
+        if host is not None:
+            worst = self._draw.choice((0.02, 0.2, 2.0))
+            self._tell(f"disk of {host.name} takes up to {worst} s")
+            host.machine.disk.sync_seconds = lambda: self._draw.random() * worst
+            await self._wait(5.0, 0.5)
+            host.machine.disk.sync_seconds = lambda: 0.0
+
+    async def _clock_jump(self) -> None:
+        host = self._host()
+        if host is not None:
+            jump = self._draw.randint(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
+            self._tell(f"clock of {host.name} is {jump} ms ahead")
+            host.machine.clock.wall_offset_ms = jump
+            await self._wait(2.0)
+
+    async def _one_way(self) -> None:
+        source, target = self._draw.sample(sorted(self._everybody()), 2)
+        await self._cut([(source, target)])
+
+    async def _isolated(self) -> None:
+        """One broker from the others, or from its clients too."""
+        lonely = self._draw.choice([host.name for host in self._world.hosts.values()])
+        others = [name for name in self._everybody() if name != lonely]
+        if self._draw.random() < 0.5:
+            others = [name for name in others if name.startswith("b")]
+        await self._cut([pair for name in others for pair in ((lonely, name), (name, lonely))])
+
+    async def _halves(self) -> None:
+        names = sorted(self._everybody())
+        self._draw.shuffle(names)
+        left = names[: self._draw.randint(1, len(names) - 1)]
+        right = [name for name in names if name not in left]
+        await self._cut([pair for a in left for b in right for pair in ((a, b), (b, a))])
+
+    async def _reset(self) -> None:
+        one, other = self._draw.sample(sorted(self._everybody()), 2)
+        self._tell(f"connections of {one} and {other} are reset")
+        self._world.network.break_between(one, other)
+
+    async def _bucket_away(self) -> None:
+        await self._outage(list(self._world.hosts.values()))
+
+    async def _bucket_away_for_one(self) -> None:
+        await self._outage([self._draw.choice(list(self._world.hosts.values()))])
+
+    async def _outage(self, hosts: list[Host]) -> None:
+        self._tell(f"the bucket is away for {[host.name for host in hosts]}")
+        for host in hosts:
+            host.machine.faults.outage = True
+        await self._wait(8.0, 0.3)
+        for host in hosts:
+            host.machine.faults.outage = False
+
+    async def _cut(self, ways: list[tuple[str, str]]) -> None:
+        network = self._world.network
+        self._tell("cut " + " ".join(f"{source}>{target}" for source, target in ways))
+        for source, target in ways:
+            network.cut(source, target)
+        await self._wait(8.0, 0.3)
+        for source, target in ways:
+            network.mend(source, target)
+
+    def _everybody(self) -> list[str]:
+        return [*(host.name for host in self._world.hosts.values()), *self._world.clients]

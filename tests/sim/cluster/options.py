@@ -1,0 +1,150 @@
+"""What a seed draws of one run of a cluster: its shape, its clients, and which troubles may come how often."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tests.sim.cluster.world import LISTENER, PORT
+from tiered.config import Settings
+
+BROKERS = 1
+"""How many a run has."""
+TROUBLES = (
+    "kill", "power", "disk_lost", "freeze", "stop", "disk_full", "disk_error", "disk_slow", "clock_jump",
+    "one_way", "isolated", "halves", "reset", "bucket_away", "bucket_away_for_one", "kill_all", "power_all", "flapping",
+)  # fmt: skip
+"""Every kind of trouble. Each seed takes some of them."""
+
+
+@dataclass(frozen=True)
+class TopicShape:
+    """One topic of the run."""
+
+    name: str
+    partitions: int
+    replicas: int
+    min_isr: int
+    flush: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a seed draws; printed with a failing run."""
+
+    seed: int
+    brokers: int
+    topics: tuple[TopicShape, ...]
+    segment_bytes: int
+    local_retention_bytes: int
+    retention_bytes: int
+    senders: int
+    send_rate: float
+    """Batches per second of each sender."""
+    readers: int
+    members: int
+    admin: bool
+    troubles: tuple[str, ...]
+    troublemakers: int
+    pause_seconds: float
+    """Mean time between two troubles of one maker."""
+    worst_fault: float
+    """Chance of a bucket call to fail, at most."""
+    latency_seconds: float
+    session_ms: int
+    drift_ppm: int
+    manifest_fan: int
+    snapshot_slots: int
+    chaos_seconds: float
+    rebuild: bool
+
+    @classmethod
+    def drawn(cls, seed: int, brokers: int = BROKERS) -> Options:
+        """The options of a seed."""
+        draw = random.Random(f"{seed}/cluster-options")
+        count = draw.randint(1, 2)
+        troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
+        return cls(
+            seed=seed,
+            brokers=brokers,
+            topics=tuple(_topic(draw, number, brokers) for number in range(count)),
+            segment_bytes=draw.choice((1024, 2048, 4096)),
+            local_retention_bytes=draw.choice((1, 4096, -2)),
+            retention_bytes=draw.choice((-1, -1, -1, 16384)),
+            senders=draw.randint(2, 3),
+            send_rate=draw.choice((1.0, 2.0, 4.0)),
+            readers=1,
+            members=draw.choice((0, 0, 0, 2)),
+            admin=draw.random() < 0.3,
+            troubles=troubles,
+            troublemakers=draw.randint(1, 2),
+            pause_seconds=draw.choice((1.0, 2.0, 4.0)),
+            worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
+            latency_seconds=draw.choice((0.001, 0.001, 0.005, 0.05)),
+            session_ms=draw.choice((1500, 3000)),
+            drift_ppm=draw.choice((0, 0, 1000)),
+            manifest_fan=draw.choice((2, 4, 32)),
+            snapshot_slots=draw.choice((5, 20, 200)),
+            chaos_seconds=draw.choice((15.0, 25.0)),
+            rebuild=draw.random() < 0.15,
+        )
+
+    def but(self, **changes: Any) -> Options:
+        """The same with something else."""
+        return replace(self, **changes)
+
+    def lines(self) -> str:
+        """One line for each, to be read."""
+        return "\n".join(f"  {each.name}={getattr(self, each.name)!r}" for each in fields(self))
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        """What all topics have in common."""
+        return {
+            "segment.bytes": str(self.segment_bytes),
+            "segment.ms": "5000",
+            "local.retention.bytes": str(self.local_retention_bytes),
+            "retention.bytes": str(self.retention_bytes),
+            "retention.ms": "-1",
+            "file.delete.delay.ms": "2000",
+        }
+
+    def settings(self) -> list[Settings]:
+        """Those of each broker."""
+        return [
+            replace(
+                COMMON,
+                node_id=number,
+                kafka=f"b{number}:{PORT}",
+                advertised_listeners=(f"{LISTENER}://b{number}:{PORT}",),
+                http=f"b{number}:8082",
+                broker_session_timeout_ms=self.session_ms,
+                broker_heartbeat_interval_ms=self.session_ms // 3,
+            )
+            for number in range(1, self.brokers + 1)
+        ]
+
+
+def _topic(draw: random.Random, number: int, brokers: int) -> TopicShape:
+    replicas = min(brokers, draw.choice((1, 2, 3, 3, 3)))
+    min_isr = min(replicas, draw.choice((1, 2, 2)))
+    return TopicShape(f"t{number}", draw.randint(1, 2), replicas, min_isr, draw.choice(("none", "none", "ack")))
+
+
+COMMON = replace(
+    Settings(),
+    auto_create_topics_enable=False,
+    log_retention_check_interval_ms=2_000,
+    remote_log_manager_task_interval_ms=2_000,
+    log_flush_offset_checkpoint_interval_ms=3_000,
+    log_flush_scheduler_interval_ms=5_000,
+    tiered_upload_max_lag_ms=5_000,
+    tiered_object_delete_delay_ms=2_000,
+    tiered_topic_delete_delay_ms=5_000,
+    replica_lag_time_max_ms=4_000,
+    replica_fetch_wait_max_ms=500,
+    offsets_topic_num_partitions=1,
+    group_initial_rebalance_delay_ms=0,
+)
+"""What brokers of a run share: loops that turn often enough to matter within forty seconds, and no oftener."""

@@ -1,0 +1,291 @@
+"""One seed of a cluster: everything starts, clients work, things go wrong together; then all heals, must be live again
+within its deadlines, and is audited: every log, every acknowledged record, and in some runs a rebuild from the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from tests.sim.cluster import audit
+from tests.sim.cluster.administration import Administration
+from tests.sim.cluster.history import History, Poll, Verdict
+from tests.sim.cluster.members import GroupMember, short_sessions
+from tests.sim.cluster.nemesis import Nemesis
+from tests.sim.cluster.options import COMMON, Options
+from tests.sim.cluster.readers import Reader
+from tests.sim.cluster.senders import Sender
+from tests.sim.cluster.truth import Truth
+from tests.sim.cluster.witness import Broken, Findings, Witness, on_disk
+from tests.sim.cluster.world import Host, World
+from tests.sim.loop import SimLoop
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import PartitionId, TopicPartition
+
+TICK_SECONDS = 0.1
+START_SECONDS = 30.0
+LIVE_SECONDS = 40.0
+COLD_SECONDS = 120.0
+CANNOT = (Refused, Unavailable, Corrupt)
+Clients = list[Sender | Reader | GroupMember | Administration]
+
+
+class Run:
+    """One seed. `main` raises when a predicate does not hold."""
+
+    def __init__(self, options: Options, loop: SimLoop) -> None:
+        self.options = options
+        self.loop = loop
+        self.world = World(loop, options.settings(), fan=options.manifest_fan, slots=options.snapshot_slots)
+        self.history = History()
+        self.findings = Findings(self.world.story.tell)
+        self.truth = Truth(self.world.bucket, COMMON, self.findings.red, lambda: loop.now_ns)
+        self.witness = Witness(self.truth)
+        self.nemesis = Nemesis(options, self.world)
+        self.admin = Administration(self.world.client("c-admin"), loop, options, self.world.story.tell)
+        self.high_load: dict[str, int] = {}
+        self.forgotten: list[int] = []
+        """When a machine lost more than a process."""
+        self.world.network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
+        self._clients: Clients = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def trace(self) -> tuple[int, int]:
+        """Steps taken and a digest of them: equal for equal runs."""
+        return self.loop.steps, self.loop.digest
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the run did, so that a test can tell whether it proves anything."""
+        sends = self.history.sends
+        own = {
+            "acked": sum(send.verdict is Verdict.OK for send in sends),
+            "failed": sum(send.verdict is Verdict.FAILED for send in sends),
+            "unknown": sum(send.verdict is Verdict.UNKNOWN for send in sends),
+            "read": sum(len(poll.rows) for poll in self.history.polls),
+            "lives": sum(host.lives for host in self.world.hosts.values()),
+            "slots": self.truth.image.slot + 1,
+            "controllers": self.truth.image.controller_epoch,
+            "leader_epochs": sum(
+                each.leader_epoch for topic in self.truth.image.topics.values() for each in topic.partitions
+            ),
+            "losses": sum(len(each.losses) for each in self.truth.copies.values()),
+            "commits": len(self.history.commits),
+        }
+        return (
+            own
+            | {f"code_{name}": count for name, count in self.history.codes.items()}
+            | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
+            | {f"admin_{name}": count for name, count in self.admin.counts.items()}
+            | {f"bucket_{name}": count for name, count in self.truth.counts.items()}
+        )
+
+    # -- the story ----------------------------------------------------------------------------------------------------
+
+    async def main(self) -> None:
+        with self.witness.watching(), short_sessions():
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._end)
+                await self._story()
+
+    async def _story(self) -> None:
+        for host in self.world.hosts.values():
+            host.gone = self._gone
+            host.power_on()
+        await self.until(lambda: all(host.up for host in self.world.hosts.values()), START_SECONDS, "all brokers serve")
+        for shape in self.options.topics:
+            await self._make(shape.name)
+        self._begin_clients()
+        self.nemesis.begin()
+        await self._pass(self.options.chaos_seconds)
+        await self.nemesis.end()
+        await self.until(self._is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
+        await self._end_clients()
+        await self._writable()
+        await audit.end_of_run(self)
+
+    async def _make(self, name: str) -> None:
+        shape = next(each for each in self.options.topics if each.name == name)
+        for _ in range(50):
+            try:
+                code = await self.admin.make(shape)
+            except CANNOT as error:
+                self.world.story.tell(f"{name} is not made: {error}")
+            else:
+                if code in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+                    return
+                self.world.story.tell(f"{name} is not made: {code}")
+            await self._pass(0.5)
+        raise AssertionError(f"liveness: topic {name} could not be made")
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those that senders and readers use: of the topics of the run, and of what the administration made."""
+        own = [
+            TopicPartition(shape.name, number) for shape in self.options.topics for number in range(shape.partitions)
+        ]
+        return own + [TopicPartition(name, 0) for name in sorted(self.admin.names) if name in self.truth.image.topics]
+
+    def _begin_clients(self) -> None:
+        options, draw = self.options, random.Random(f"{self.options.seed}/clients")
+        for number in range(options.senders):
+            acks = -1 if number == 0 else draw.choice((-1, -1, 1, 0))
+            self._clients.append(self._sender(f"s{number}", acks, acks == -1 and draw.random() < 0.7))
+        for number in range(options.readers):
+            name = f"r{number}"
+            client = self.world.client(f"c-{name}")
+            self._clients.append(Reader(name, client, self.loop, self.history, self._own_partitions, self._heard))
+        for number in range(options.members):
+            name = f"m{number}"
+            client = self.world.client(f"c-{name}")
+            self._clients.append(GroupMember(name, "group", client, self.loop, self.history, options.topics[0].name))
+        if options.admin:
+            self._clients.append(self.admin)
+        self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self._clients]
+
+    def _own_partitions(self) -> list[TopicPartition]:
+        return [where for where in self.partitions() if where.topic.startswith("t")]
+
+    def _sender(self, name: str, acks: int, idempotent: bool) -> Sender:
+        return Sender(
+            name, self.world.client(f"c-{name}"), self.loop, self.history, self.partitions,
+            rate=self.options.send_rate, acks=acks, idempotent=idempotent,
+        )  # fmt: skip
+
+    def _heard(self, poll: Poll) -> None:
+        """What a reader gets is committed by then, as far as anybody can know."""
+        pid = self.pid(poll.where)
+        copies = self.truth.copies.get(pid) if pid is not None else None
+        last = poll.rows[-1].offset
+        if copies is not None and last >= copies.committed_end and not copies.may_be_gone(last, 0):
+            self.findings.red("I4", f"{poll.where}: {last} is served, committed is up to {copies.committed_end}")
+
+    async def _end_clients(self) -> None:
+        for each in self._clients:
+            each.working = False
+        done = asyncio.gather(*self._tasks)
+        await self.until(done.done, LIVE_SECONDS, "every client comes to an end")
+        await done
+
+    async def _writable(self) -> None:
+        """Liveness: every partition takes a record that every replica in sync must have."""
+        sender = self._sender("last", -1, True)
+        for where in self._own_partitions():
+            for _ in range(5):
+                send = await sender.send(where)
+                if send is not None and send.verdict is Verdict.OK:
+                    break
+            else:
+                raise AssertionError(f"liveness: {where} takes no records")
+            self.findings.check()
+        await sender._client.close()
+
+    # -- machines -----------------------------------------------------------------------------------------------------
+
+    def _gone(self, host: Host, how: str) -> None:
+        """A process is gone: what that took is said to the model before anybody can notice."""
+        failed = host.machine.disk.failed
+        if how in ("kill", "stop") and not failed:
+            return
+        self.forgotten.append(self.loop.now_ns)
+        incarnation = self.truth.incarnation(host.node_id)
+        for pid, copies in self.truth.copies.items():
+            if not self.truth.follows(pid):
+                continue
+            directory = f"{self.truth.image.topics_by_id[pid.topic_id].name}-{pid.partition}"
+            batches = on_disk(host.machine.disk, directory)
+            copy = copies.copy(host.node_id)
+            proved = how == "power" and self.truth.flush(pid) == "ack"
+            start = batches[0].base if batches else copy.end if proved else 0
+            copies.damaged(host.node_id, start, batches, incarnation, proved=proved)
+
+    def _is_live(self) -> bool:
+        """Whether everything works again."""
+        image = self.truth.image
+        if not all(host.up and not host.frozen for host in self.world.hosts.values()):
+            return False
+        brokers = [broker.live for broker in image.brokers.values()]
+        return all(brokers) and all(
+            each.leader >= 0 and sorted(each.isr) == sorted(each.replicas)
+            for topic in image.topics.values()
+            for each in topic.partitions
+        )
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    async def _pass(self, seconds: float) -> None:
+        end_ns = self.loop.now_ns + round(seconds * 1e9)
+        while self.loop.now_ns < end_ns:
+            await asyncio.sleep(TICK_SECONDS)
+            self.look()
+
+    async def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        """Lets time pass until it holds."""
+        end_ns = self.loop.now_ns + round(seconds * 1e9)
+        while not holds():
+            assert self.loop.now_ns < end_ns, f"liveness: not within {seconds} s: {what}\n{self.state()}"
+            await asyncio.sleep(TICK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """What must hold at any moment."""
+        self.findings.check()
+        for failed in (self.nemesis.failure(), *(host.failure() for host in self.world.hosts.values())):
+            if failed is not None:
+                raise failed
+        for host, node in self.world.nodes():
+            self.truth.check_image(host.process, node.image)
+        audit.sample(self)
+        self.findings.check()
+
+    def pid(self, where: TopicPartition) -> PartitionId | None:
+        topic = self.truth.image.topics.get(where.topic)
+        return PartitionId(topic.topic_id, where.partition) if topic is not None else None
+
+    def state(self) -> str:
+        """The cluster in a few lines."""
+        image = self.truth.image
+        lines = [f"slot={image.slot} controller={image.controller} epoch={image.controller_epoch}"]
+        for node, broker in image.brokers.items():
+            host = self.world.hosts[node]
+            problems = host.node.health().problems if host.node is not None else ()
+            lines.append(f"b{node} up={host.up} alive={broker.alive} fenced={broker.fenced} {list(problems)[:3]}")
+        for topic in image.topics.values():
+            lines += [f"{topic.name}-{number} {each}" for number, each in enumerate(topic.partitions)]
+        return "\n".join(lines)
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.world.shut_down()
+
+
+def run(seed: int, of: Callable[[Options], Options] = lambda drawn: drawn) -> Run:
+    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it; `of`
+    changes what the seed draws."""
+    loop = SimLoop(seed, seconds_max=900, steps_max=2_000_000)
+    made: list[Run] = []
+
+    async def main() -> None:
+        made.append(Run(of(Options.drawn(seed)), loop))
+        await made[0].main()
+
+    try:
+        loop.run(main())
+    except BaseException as error:
+        if made:
+            lines = "\n".join(made[0].world.story.lines())
+            error.add_note(
+                f"{made[0].options.lines()}\n{lines}\nat {loop.now_ns / 1e9} s\n{made[0].state()}\n"
+                f"again with: make sim OF=cluster SEED={seed}"
+            )
+        raise
+    return made[0]
+
+
+__all__ = ["Broken", "Run", "run"]

@@ -1,0 +1,184 @@
+"""Senders over the wire: unique values, in batches, with every kind of acks; idempotent ones repeat until they know.
+
+An idempotent sender has one batch under way, sends it again (the same bytes) while its fate is unknown, and takes a new
+identity when it gives one up: what became of that one stays unknown, and its sequence cannot go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.sim.clock import EPOCH_MS
+from tests.sim.cluster.history import History, Send, Verdict, verdict_of
+from tests.sim.loop import SimLoop
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered.records.batch import encode
+from tiered.records.model import Codec
+from tiered_api.kafka.client import Client, code_of
+from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+TIMEOUT_MS = 3_000
+GIVE_UP_SECONDS = 12.0
+AGAIN_SECONDS = 0.1
+BATCH_MAX = 3
+CANNOT = (Refused, Unavailable, Corrupt)
+
+
+@dataclass
+class Identity:
+    """An idempotent producer as the cluster knows it, with the next sequence of each partition."""
+
+    producer_id: int
+    epoch: int
+    sequences: dict[TopicPartition, int]
+
+
+class Sender:
+    """One client that sends, batch after batch, until `working` is unset."""
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        loop: SimLoop,
+        history: History,
+        partitions: Callable[[], list[TopicPartition]],
+        *,
+        rate: float,
+        acks: int,
+        idempotent: bool,
+    ) -> None:
+        self.name = name
+        self.working = True
+        self._client = client
+        self._loop = loop
+        self._history = history
+        self._partitions = partitions
+        self._rate = rate
+        self._acks = acks
+        self._idempotent = idempotent
+        self._draw = random.Random(f"{loop.seed}/{name}")
+        self._identity: Identity | None = None
+        self._count = 0
+
+    async def work(self) -> None:
+        while self.working:
+            await asyncio.sleep(self._draw.expovariate(self._rate))
+            partitions = self._partitions()
+            if partitions and self.working:
+                await self.send(self._draw.choice(partitions))
+        await self._client.close()
+
+    async def send(self, where: TopicPartition) -> Send | None:
+        """One batch, to its end; None when there was no identity to be had."""
+        if self._idempotent and self._identity is None:
+            self._identity = await self._introduce()
+            if self._identity is None:
+                return None
+        send, data = self._batch(where)
+        if self._acks == 0:
+            await self._tell(send, data)
+        else:
+            await self._until_known(send, data)
+        send.done_ns = self._loop.now_ns
+        identity = self._identity
+        if identity is not None:
+            if send.verdict is Verdict.UNKNOWN or (send.verdict is Verdict.FAILED and send.attempts > 1):
+                self._identity = None
+            elif send.verdict is Verdict.OK:
+                identity.sequences[where] = send.sequence + len(send.values)
+        return send
+
+    async def _introduce(self) -> Identity | None:
+        try:
+            got = await self._client.ask(
+                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), InitProducerIdResponse
+            )
+        except CANNOT:
+            return None
+        self._history.told(code_of(got.error_code))
+        return None if got.error_code else Identity(got.producer_id, got.producer_epoch, {})
+
+    def _batch(self, where: TopicPartition) -> tuple[Send, bytes]:
+        values = []
+        for _ in range(self._draw.randint(1, BATCH_MAX)):
+            self._count += 1
+            values.append(b"%s.%d:" % (self.name.encode(), self._count) + b"x" * self._draw.choice((0, 10, 150)))
+        send = Send(self.name, self._count, where, tuple(values), self._acks, self._loop.now_ns)
+        producer, epoch = -1, -1
+        if self._identity is not None:
+            producer, epoch = self._identity.producer_id, self._identity.epoch
+            send.producer_id, send.sequence = producer, self._identity.sequences.get(where, 0)
+        now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
+        data = encode(
+            [(now_ms, None, value, ()) for value in values],
+            codec=self._draw.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=send.sequence,
+        )
+        self._history.sends.append(send)
+        return send, data
+
+    async def _tell(self, send: Send, data: bytes) -> None:
+        try:
+            shares, _ = await self._client.by_leader([send.where])
+            for node in shares:
+                send.attempts += 1
+                await self._client.tell(self._request(send, data), node=node)
+        except CANNOT:
+            self._client.forget_leaders([send.where])
+
+    async def _until_known(self, send: Send, data: bytes) -> None:
+        give_up_ns = self._loop.now_ns + round(GIVE_UP_SECONDS * 1e9)
+        while True:
+            await self._once(send, data)
+            if send.verdict is Verdict.OK or not self._idempotent:
+                return
+            if send.verdict is Verdict.FAILED and send.attempts == 1:
+                return
+            if self._loop.now_ns >= give_up_ns:
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _once(self, send: Send, data: bytes) -> None:
+        """One request. What it says is noted; what it does not say leaves the verdict as it was."""
+        try:
+            shares, _ = await self._client.by_leader([send.where])
+        except CANNOT:
+            return
+        for node in shares:
+            send.attempts += 1
+            try:
+                got = await self._client.ask(self._request(send, data), ProduceResponse, node=node)
+            except CANNOT:
+                self._client.forget_leaders([send.where])
+                return
+            self._judge(send, got.responses[0].partition_responses[0])
+
+    def _judge(self, send: Send, got: PartitionProduceResponse) -> None:
+        code = code_of(got.error_code)
+        self._history.told(code)
+        verdict = verdict_of(code, acks=send.acks, attempts=send.attempts)
+        if verdict is not Verdict.UNKNOWN:
+            send.verdict = verdict
+        if verdict is Verdict.OK and code is Code.NONE:
+            send.base_offset = got.base_offset
+        if code.retriable:
+            self._client.forget_leaders([send.where])
+
+    def _request(self, send: Send, data: bytes) -> ProduceRequest:
+        part = PartitionProduceData(index=send.where.partition, records=data)
+        topic = TopicProduceData(name=send.where.topic, partition_data=[part])
+        return ProduceRequest(acks=send.acks, timeout_ms=TIMEOUT_MS, topic_data=[topic])

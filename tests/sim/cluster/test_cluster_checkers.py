@@ -1,0 +1,166 @@
+"""The predicates over what clients saw: each red for the story that breaks it, silent for one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.cluster import checkers
+from tests.sim.cluster.checkers import Dump
+from tests.sim.cluster.history import Commit, History, Owned, Poll, Row, Send, Verdict, verdict_of
+from tests.sim.cluster.witness import Finding
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+
+T = TopicPartition("t", 0)
+SECOND = 1_000_000_000
+
+
+def never(where: TopicPartition, offset: int, since_ns: int) -> bool:
+    return False
+
+
+def always(where: TopicPartition, offset: int, since_ns: int) -> bool:
+    return True
+
+
+def promised(send: Send) -> bool:
+    return send.acks == -1
+
+
+def sent(value: bytes, offset: int, *, sender: str = "s", number: int = 0, verdict: Verdict = Verdict.OK) -> Send:
+    return Send(sender, number, T, (value,), -1, 0, done_ns=1, verdict=verdict, base_offset=offset)
+
+
+def polled(*rows: tuple[int, bytes], position: int = 0, fresh: bool = True, at_ns: int = 0) -> Poll:
+    return Poll("r", T, at_ns, position, fresh, tuple(Row(*row) for row in rows), 0, 1000)
+
+
+def dump(*values: bytes, start: int = 0) -> dict[TopicPartition, Dump]:
+    numbered = {start + number: value for number, value in enumerate(values)}
+    return {T: Dump(start, start + len(values), numbered)}
+
+
+def rules(findings: Iterator[Finding]) -> list[str]:
+    return [finding.rule for finding in findings]
+
+
+def test_i1_i2_what_was_acknowledged_is_there_and_where_it_was_said() -> None:
+    history = History([sent(b"a", 0), sent(b"b", 1)])
+    assert rules(checkers.kept(history, dump(b"a", b"b"), promised, never)) == []
+    assert rules(checkers.kept(history, dump(b"a", b"x"), promised, never)) == ["I1"]
+    assert rules(checkers.kept(history, dump(b"b", b"a"), promised, never)) == ["I2", "I2"]
+    assert rules(checkers.kept(history, dump(b"a", b"x"), promised, always)) == []
+    assert rules(checkers.kept(history, dump(b"c", start=2), promised, never)) == [], "it has expired"
+
+
+def test_i1_knows_what_was_promised() -> None:
+    send = replace(sent(b"a", 0), acks=1)
+    assert rules(checkers.kept(History([send]), dump(b"x"), promised, never)) == []
+
+
+def test_a_loss_is_told_from_its_first_record_on() -> None:
+    history = History([sent(b"a", 0), sent(b"b", 1)])
+    for told, expected in (([1], []), ([0], []), ([2], ["R4"]), ([], ["R4"])):
+        assert rules(checkers.losses_told(history, dump(b"a", b"x"), promised, {T: told})) == expected
+
+
+def test_i3_there_is_no_hole() -> None:
+    assert rules(checkers.dense(dump(b"a", b"b"))) == []
+    assert rules(checkers.dense({T: Dump(0, 3, {0: b"a", 2: b"c"})})) == ["I3"]
+
+
+def test_i3_a_reader_skips_nothing_and_gets_nothing_again() -> None:
+    first = polled((0, b"a"), (1, b"b"))
+    for rows, expected in (((2,), []), ((3,), ["I3"]), ((1,), ["I3"]), ((2, 4), ["I3"])):
+        then = polled(*((offset, b"x") for offset in rows), position=2, fresh=False)
+        assert rules(checkers.contiguous(History(polls=[first, then]))) == expected
+    trimmed = polled((5, b"f"), position=2, fresh=False)._replace(log_start=5)
+    assert rules(checkers.contiguous(History(polls=[trimmed]))) == []
+
+
+def test_i4_an_offset_has_one_value_for_all_and_for_ever() -> None:
+    history = History(polls=[polled((0, b"a")), polled((0, b"b"))])
+    assert rules(checkers.one_value_each(history, {}, never)) == ["I4"]
+    assert rules(checkers.one_value_each(history, {}, always)) == []
+    history = History(polls=[polled((0, b"a"))])
+    assert rules(checkers.one_value_each(history, dump(b"a"), never)) == []
+    assert rules(checkers.one_value_each(history, dump(b"b"), never)) == ["I4"]
+    assert rules(checkers.one_value_each(history, dump(b"b", start=1), never)) == []
+
+
+def test_i6_nothing_is_served_above_the_high_watermark() -> None:
+    poll = polled((0, b"a"), (1, b"b"))
+    assert rules(checkers.below_high_watermark(History(polls=[poll._replace(high_watermark=2)]))) == []
+    assert rules(checkers.below_high_watermark(History(polls=[poll._replace(high_watermark=1)]))) == ["I6"]
+
+
+def test_i11_a_value_is_there_once_and_sequences_follow() -> None:
+    assert rules(checkers.once(dump(b"a", b"b"), never)) == []
+    assert rules(checkers.once(dump(b"a", b"a"), never)) == ["I11"]
+    batches = [(0, 7, 0, 2), (2, -1, -1, 1), (3, 7, 2, 1)]
+    assert rules(checkers.once({T: Dump(0, 0, {}, batches)}, never)) == []
+    batches = [(0, 7, 0, 2), (2, 7, 3, 1)]
+    assert rules(checkers.once({T: Dump(0, 0, {}, batches)}, never)) == ["I11"]
+    assert rules(checkers.once({T: Dump(0, 0, {}, batches)}, always)) == [], "what came between was lost"
+
+
+def test_i12_a_sender_finds_its_records_in_order() -> None:
+    sends = [sent(b"a", 0), sent(b"b", 1)]
+    assert rules(checkers.in_order(History(sends), dump(b"a", b"b"))) == []
+    assert rules(checkers.in_order(History(sends), dump(b"b", b"a"))) == ["I12"]
+    unsure = [sent(b"a", 0, verdict=Verdict.UNKNOWN), sent(b"b", 1)]
+    assert rules(checkers.in_order(History(unsure), dump(b"b", b"a"))) == [], "the first may have come late"
+    identity = [replace(each, producer_id=7) for each in unsure]
+    assert rules(checkers.in_order(History(identity), dump(b"b", b"a"))) == ["I12"], "not under one identity"
+
+
+def test_i13_what_is_read_was_sent_and_not_refused() -> None:
+    assert rules(checkers.no_phantoms(History([sent(b"a", 0)]), dump(b"a"))) == []
+    assert rules(checkers.no_phantoms(History(), dump(b"a"))) == ["I13"]
+    refused = sent(b"a", 0, verdict=Verdict.FAILED)
+    assert rules(checkers.no_phantoms(History([refused], [polled((0, b"a"))]), {})) == ["I13"]
+    elsewhere = replace(sent(b"a", 0), where=TopicPartition("u", 0))
+    assert rules(checkers.no_phantoms(History([elsewhere]), dump(b"a"))) == ["I13"]
+
+
+def test_i17_a_partition_has_one_owner() -> None:
+    def owner(member: str, generation: int, since: int, until: int) -> Owned:
+        return Owned("g", member, generation, (T,), since, until)
+
+    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 2, 5, 9)])) == []
+    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 2, 4, 9)])) == ["I17"]
+    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 1, 7, 9)])) == ["I17"]
+    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("a", 2, 4, 9)])) == []
+    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 1, 4, 9)], [3])) == [], "it was forgotten"
+
+
+def test_i18_a_group_is_where_it_was_told_to_be() -> None:
+    def commit(offset: int, at: int, code: Code | None = Code.NONE) -> Commit:
+        return Commit("g", T, offset, at, at + 1, code)
+
+    commits = [commit(5, 0), commit(8, 10), commit(9, 20, None)]
+    for found, expected in ((8, []), (9, []), (5, ["I18"]), (7, ["I18"]), (-1, ["I18"])):
+        assert rules(checkers.committed_offset(commits, "g", T, found)) == expected
+    assert rules(checkers.committed_offset([], "g", T, -1)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "acks", "attempts", "verdict"),
+    [
+        (Code.NONE, -1, 3, Verdict.OK),
+        (Code.NOT_ENOUGH_REPLICAS, -1, 1, Verdict.FAILED),
+        (Code.NOT_ENOUGH_REPLICAS, -1, 2, Verdict.UNKNOWN),
+        (Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, 1, Verdict.UNKNOWN),
+        (Code.NOT_LEADER_OR_FOLLOWER, 1, 1, Verdict.FAILED),
+        (Code.NOT_LEADER_OR_FOLLOWER, -1, 1, Verdict.UNKNOWN),
+        (Code.REQUEST_TIMED_OUT, -1, 1, Verdict.UNKNOWN),
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, 1, Verdict.FAILED),
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, 2, Verdict.UNKNOWN),
+        (Code.KAFKA_STORAGE_ERROR, 1, 1, Verdict.UNKNOWN),
+    ],
+)
+def test_what_an_error_says_of_a_send(code: Code, acks: int, attempts: int, verdict: Verdict) -> None:
+    assert verdict_of(code, acks=acks, attempts=attempts) is verdict

@@ -1,0 +1,257 @@
+"""The reference model of a partition's copies: each rule, once kept and once broken."""
+
+from __future__ import annotations
+
+from tests.sim.cluster.copies import Batch, Copies
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import PartitionImage
+
+INCARNATIONS = {1: "a", 2: "b", 3: "c"}
+LIVE = (1, 2, 3)
+
+
+def batch(base: int, epoch: int = 0, crc: int = 0) -> Batch:
+    return Batch(base, base + 9, epoch, crc or base * 100 + epoch)
+
+
+class Told:
+    """A partition on brokers 1 to 3 under min.insync.replicas 2, with what was found wrong."""
+
+    def __init__(self) -> None:
+        self.red: list[str] = []
+        self.now = 0
+        self.copies = Copies("t-0", lambda rule, what: self.red.append(rule), lambda: self.now)
+        self.settle(1, 0, (1, 2, 3))
+        self.copies.leads(1, "a", 0, 0)
+
+    def settle(
+        self,
+        leader: int,
+        epoch: int,
+        isr: tuple[int, ...],
+        elr: tuple[int, ...] = (),
+        last_known: tuple[int, ...] = (),
+        live: tuple[int, ...] = LIVE,
+        incarnations: dict[int, str] = INCARNATIONS,
+    ) -> None:
+        image = PartitionImage((1, 2, 3), leader, epoch, isr, elr, last_known=last_known)
+        self.copies.settled(image, live, incarnations)
+
+    def write(self, *nodes: int, base: int, epoch: int = 0) -> None:
+        for node in nodes:
+            self.copies.appended(node, batch(base, epoch))
+
+    def commit(self, upto: int, node: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.copies.watermark(node, epoch, upto, isr, 2)
+
+    def damage(self, node: int, *kept: Batch, proved: bool = False) -> None:
+        self.copies.damaged(node, 0, kept, INCARNATIONS[node], proved=proved)
+
+
+def three_of(count: int) -> Told:
+    """`count` batches on all three, committed."""
+    told = Told()
+    for number in range(count):
+        told.write(1, 2, 3, base=number * 10)
+    told.commit(count * 10)
+    assert told.red == [] and told.copies.committed_end == count * 10
+    return told
+
+
+def test_a_whole_story_breaks_no_rule() -> None:
+    told = three_of(2)
+    told.write(1, 2, base=20)
+    told.settle(1, 0, (1, 2))
+    told.commit(30, isr=(1, 2))
+    told.settle(2, 1, (2,), (1,), live=(2, 3))
+    told.copies.leads(2, "b", 1, 30)
+    told.write(2, 3, base=30, epoch=1)
+    told.copies.cut(1, 30, why="nothing")
+    assert told.red == ["I3"], "broker 3 wrote 30 at its end 20"
+
+
+def test_i3_a_log_has_no_gap() -> None:
+    told = three_of(1)
+    told.write(2, base=20)
+    assert told.red == ["I3"]
+
+
+def test_i5_a_start_finds_what_its_disk_held() -> None:
+    told = three_of(2)
+    told.copies.opened(1, 0, [batch(0), batch(10)])
+    assert told.red == []
+    told.copies.opened(1, 0, [batch(0)])
+    assert told.red == ["I5"]
+
+
+def test_i5_after_a_power_cut_the_rest_may_be_gone_but_what_was_fsynced() -> None:
+    told = three_of(2)
+    told.damage(1, batch(0), batch(10))
+    told.copies.opened(1, 0, [batch(0)])
+    assert told.red == []
+    told.damage(2, batch(0), batch(10), proved=True)
+    told.copies.opened(2, 0, [batch(0)])
+    assert told.red == ["I5"]
+
+
+def test_i5_what_is_committed_once_stays_so() -> None:
+    told = three_of(1)
+    told.settle(2, 1, (2, 3))
+    told.copies.leads(2, "b", 1, 10)
+    told.write(2, 3, base=10, epoch=1)
+    told.commit(20, 2, 1, (2, 3))
+    told.write(1, base=10)
+    told.copies.watermark(1, 0, 20, (1,), 1)
+    assert told.red == ["I5", "I6"]
+
+
+def test_i6_a_high_watermark_covers_what_all_in_sync_have() -> None:
+    told = three_of(1)
+    told.write(1, 2, base=10)
+    told.commit(20)
+    assert told.red == ["I6"]
+
+
+def test_i6_a_high_watermark_never_goes_back() -> None:
+    told = three_of(2)
+    told.commit(10)
+    assert told.red == ["I6"]
+
+
+def test_i6_a_high_watermark_stays_within_the_log() -> None:
+    told = three_of(1)
+    told.commit(20)
+    assert told.red[0] == "I6"
+
+
+def test_r3_a_high_watermark_needs_enough_in_sync() -> None:
+    told = three_of(1)
+    told.settle(1, 0, (1,), (2,))
+    told.write(1, base=10)
+    told.commit(20, isr=(1,))
+    assert told.red == ["R3"]
+
+
+def test_i7_what_is_committed_is_not_cut() -> None:
+    told = three_of(2)
+    told.copies.cut(3, 10, why="divergence")
+    assert told.red == ["I7"]
+
+
+def test_i7_what_is_cold_may_go_for_a_restart() -> None:
+    told = three_of(2)
+    told.copies.cold(20)
+    told.copies.restarted(3, 20)
+    assert told.red == [] and told.copies.copy(3).end == 20
+
+
+def test_i8_an_epoch_has_one_leader() -> None:
+    told = three_of(1)
+    told.copies.leads(1, "a", 0, 10)
+    assert told.red == []
+    told.copies.leads(2, "b", 0, 10)
+    assert told.red == ["I8"]
+
+
+def test_i8_a_leader_does_not_change_within_an_epoch() -> None:
+    told = three_of(1)
+    told.settle(2, 0, (1, 2, 3))
+    assert told.red == ["I8"]
+
+
+def test_i9_who_is_elected_has_all_that_is_committed() -> None:
+    told = three_of(1)
+    told.write(1, 2, base=10)
+    told.settle(1, 0, (1, 2))
+    told.commit(20, isr=(1, 2))
+    told.settle(3, 1, (3,))
+    assert told.red == ["I10", "I10"], "3 has not everything, and 1 and 2 went for it"
+    told.red.clear()
+    told.copies.leads(3, "c", 1, 10)
+    assert told.red == [], "by then nobody in sync holds it: that was said already"
+
+
+def test_i9_the_log_itself_counts_not_its_length() -> None:
+    told = three_of(1)
+    told.write(3, base=10, epoch=7)
+    told.write(1, 2, base=10)
+    told.settle(1, 0, (1, 2))
+    told.commit(20, isr=(1, 2))
+    told.copies.leads(3, "c", 1, 20)
+    assert told.red == ["I9"]
+
+
+def test_i10_a_member_has_all_that_is_committed() -> None:
+    told = three_of(1)
+    told.write(1, 2, base=10)
+    told.settle(1, 0, (1, 2))
+    told.commit(20, isr=(1, 2))
+    told.settle(1, 0, (1, 2, 3))
+    assert told.red == ["I10"]
+
+
+def test_i10_a_leader_is_live_and_in_sync() -> None:
+    told = three_of(1)
+    told.settle(1, 0, (1, 2), live=(2, 3))
+    assert told.red == ["I10"]
+    told.settle(1, 0, (2, 3))
+    assert told.red == ["I10", "I10"]
+
+
+def test_i10_sets_are_disjoint_and_of_replicas() -> None:
+    told = three_of(1)
+    told.settle(1, 0, (1, 2), (2,))
+    assert told.red == ["I10"]
+
+
+def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
+    told = three_of(1)
+    told.damage(2, batch(0))
+    told.settle(1, 0, (1, 3), (2,))
+    assert told.red == [], "the cluster does not know yet"
+    told.settle(1, 0, (1, 3), (2,), incarnations=INCARNATIONS | {2: "b2"})
+    assert told.red == ["R1"]
+
+
+def test_r2_who_joined_after_damage_counts_again() -> None:
+    told = three_of(2)
+    told.damage(2, batch(0))
+    again = INCARNATIONS | {2: "b2"}
+    told.settle(1, 0, (1, 3), incarnations=again)
+    told.settle(1, 0, (1, 2, 3), incarnations=again)
+    assert told.red == ["I10"], "it lacks the second batch"
+    told.red.clear()
+    told.write(2, base=10)
+    told.settle(1, 0, (1, 2, 3), incarnations=again)
+    assert told.red == [] and told.copies.copy(2).proved
+
+
+def test_r4_of_unproved_members_the_one_with_most_is_elected() -> None:
+    for winner, red in ((1, []), (2, ["R4"])):
+        told = three_of(3)
+        told.damage(1, batch(0), batch(10))
+        told.damage(2, batch(0))
+        told.damage(3)
+        again = {1: "a2", 2: "b2", 3: "c2"}
+        told.settle(NO_LEADER, 1, (), (), (1, 2, 3), incarnations=again)
+        told.settle(winner, 2, (winner,), incarnations=again)
+        assert told.red == red
+
+
+def test_a_budget_that_is_used_up_forgives_from_where_nothing_is_held() -> None:
+    told = three_of(3)
+    told.now = 5
+    told.damage(1, batch(0), batch(10))
+    assert not told.copies.may_be_gone(25, 0), "2 and 3 hold it"
+    told.damage(2)
+    told.damage(3, batch(0))
+    assert told.copies.may_be_gone(25, 0) and told.copies.may_be_gone(20, 5)
+    assert not told.copies.may_be_gone(15, 0) and not told.copies.may_be_gone(25, 6)
+
+
+def test_what_is_cold_is_never_lost() -> None:
+    told = three_of(2)
+    told.copies.cold(10)
+    for node in (1, 2, 3):
+        told.damage(node)
+    assert told.copies.may_be_gone(10, 0) and not told.copies.may_be_gone(9, 0)

@@ -1,0 +1,53 @@
+"""Hundreds of lives of a cluster (`make sim OF=cluster SEEDS=1000` runs as many as you like)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.sim.__main__ import outcome
+from tests.sim.cluster.run import run
+from tests.sources import ROOT
+
+SEEDS = 60
+REACHED = ("acked", "failed", "unknown", "read", "slots", "losses", "commits", "bucket_snapshots", "bucket_spills")
+
+
+def cluster(seed: int) -> tuple[int, str, dict[str, int]]:
+    return outcome(seed, "cluster")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_seed_breaks_a_promise() -> None:
+    totals: dict[str, int] = {}
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        for seed, story, counts in pool.map(cluster, range(SEEDS), chunksize=5):
+            assert not story, f"seed {seed}\n{story}"
+            for name, count in counts.items():
+                totals[name] = totals.get(name, 0) + count
+    for name in REACHED:
+        assert totals[name] > 0, f"the seeds never got to {name}: they prove less than they seem to"
+
+
+def trace_elsewhere(seed: int, hash_seed: int) -> str:
+    """Steps and digest of a run in a process of its own."""
+    code = f"from tests.sim.cluster.run import run; print(*run({seed}).trace)"
+    env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_a_seed_is_one_story(seed: int) -> None:
+    """The same seed takes the same steps in the same order, in whatever process."""
+    first, second = run(seed), run(seed)
+    assert first.trace == second.trace
+    assert first.counts == second.counts
+    assert run(seed + 1).trace != first.trace
+    assert trace_elsewhere(seed, 1) == trace_elsewhere(seed, 2)

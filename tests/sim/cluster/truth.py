@@ -1,0 +1,158 @@
+"""What the cluster has agreed on, read from the bucket as it is written: the metadata log, and what is cold.
+
+Every slot is applied to one image in the order in which slots took effect, so that this is the only image that nobody
+can be wrong about. I24: slots are dense, each written once, and apply. I25: controller epochs never go back. Brokers'
+own images are held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from tests.sim.bucket_rules import BucketRules
+from tests.sim.cluster.copies import Batch, Copies, Red
+from tests.sim.store import SimBucket
+from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.config import Settings
+from tiered.errors import Corrupt
+from tiered.ids import PartitionId
+from tiered.metadata.image import BrokerImage, Image, TopicImage
+from tiered.metadata.layout import decode_entry
+from tiered.metadata.settings import topic_config
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.ports import Buffer
+from tiered.records.native import walk
+
+IMAGES_KEPT = 4_000
+_CRC = Struct(">I")
+_CRC_AT = 17
+
+
+def batches_of(data: Buffer, *, prove: bool = False) -> list[Batch]:
+    """The whole batches of some bytes of a log, up to the first that does not prove itself."""
+    return [
+        Batch(each.base_offset, each.last_offset, each.leader_epoch, _CRC.unpack_from(data, each.at + _CRC_AT)[0])
+        for each in walk(data, check_crc=prove).batches
+    ]
+
+
+class Truth(BucketRules):
+    """Watches the bucket. `copies` has the reference model of each partition, `told` from where on losses were
+    reported."""
+
+    def __init__(self, bucket: SimBucket, settings: Settings, red: Red, now: Callable[[], int]) -> None:
+        super().__init__(bucket)
+        self.image = Image()
+        self.images: dict[int, Image] = {}
+        self.copies: dict[PartitionId, Copies] = {}
+        self.told: dict[PartitionId, list[int]] = {}
+        self._settings = settings
+        self._red = red
+        self._now = now
+        bucket.memory.observer = self._judge
+
+    def of(self, pid: PartitionId) -> Copies:
+        """The model of one partition."""
+        found = self.copies.get(pid)
+        if found is None:
+            topic = self.image.topics_by_id.get(pid.topic_id)
+            name = f"{topic.name if topic else pid.topic_id}-{pid.partition}"
+            found = self.copies[pid] = Copies(name, self._red, self._now)
+        return found
+
+    def follows(self, pid: PartitionId) -> bool:
+        """Whether the model speaks of this partition. Offsets of groups obey rules of their own."""
+        topic = self.image.topics_by_id.get(pid.topic_id)
+        return topic is not None and topic.name != OFFSETS_TOPIC
+
+    def min_isr(self, pid: PartitionId) -> int:
+        """How many replicas must hold a record before it is committed."""
+        topic = self.image.topics_by_id[pid.topic_id]
+        config = topic_config(topic, self._settings.topic_defaults())
+        return min(config.min_insync_replicas, len(topic.partitions[pid.partition].replicas))
+
+    def flush(self, pid: PartitionId) -> str:
+        topic = self.image.topics_by_id[pid.topic_id]
+        return topic_config(topic, self._settings.topic_defaults()).flush
+
+    def incarnation(self, node: int) -> str:
+        """The one that the cluster knows of."""
+        broker = self.image.brokers.get(node)
+        return broker.incarnation if broker is not None else ""
+
+    def check_image(self, name: str, image: Image) -> None:
+        """M5, I24: what a broker goes by is a prefix of the log."""
+        known = self.images.get(image.slot)
+        if image.slot > self.image.slot:
+            self._red("M5", f"{name} goes by slot {image.slot}, the log ends at {self.image.slot}")
+        elif known is not None and known is not image and known != image:
+            self._red("I24", f"{name} has another image of slot {image.slot} than the log")
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        try:
+            self._check()
+        except AssertionError as error:
+            self._seen = len(self._bucket.written)
+            rule, _, what = str(error).partition(":")
+            self._red(rule if what else "bucket", str(error))
+
+    def _slot(self, key: str, body: bytes) -> None:
+        slot = int(key.rpartition("/")[2])
+        super()._slot(key, body)
+        if slot <= self._boundary.collected:
+            return
+        entry = decode_entry(body, slot)
+        old = self.image
+        if slot != old.slot + 1:
+            self._red("I24", f"slot {slot} is written, the log ended at {old.slot}")
+            return
+        try:
+            self.image = new = old.apply(entry.changes, slot)
+        except Corrupt as error:
+            self._red("I24", f"slot {slot} does not apply: {error}")
+            return
+        self.images[slot] = new
+        self.images.pop(slot - IMAGES_KEPT, None)
+        brokers_changed = new.brokers != old.brokers
+        for topic in new.topics.values():
+            if topic.name != OFFSETS_TOPIC and (brokers_changed or old.topics.get(topic.name) is not topic):
+                self._settle(topic, old.topics_by_id.get(topic.topic_id), new.brokers, brokers_changed)
+
+    def _settle(
+        self, topic: TopicImage, before: TopicImage | None, brokers: dict[int, BrokerImage] | object, everything: bool
+    ) -> None:
+        live = [node for node, broker in sorted(self.image.brokers.items()) if broker.live]
+        incarnations = {node: broker.incarnation for node, broker in self.image.brokers.items()}
+        for number, partition in enumerate(topic.partitions):
+            old = before.partitions[number] if before and number < len(before.partitions) else None
+            pid = PartitionId(topic.topic_id, number)
+            if partition.loss is not None and (old is None or old.loss != partition.loss):
+                self.told.setdefault(pid, []).append(partition.loss.from_offset)
+            if everything or old is not partition:
+                self.of(pid).settled(partition, live, incarnations)
+
+    def _manifest(self, manifest: Manifest) -> None:
+        known = {base for pid, base in self._home if pid == manifest.pid} if self.follows(manifest.pid) else None
+        super()._manifest(manifest)
+        if known is None:
+            return
+        copies = self.of(manifest.pid)
+        for entry in manifest.entries:
+            if entry.base_offset not in known:
+                self._check_cold(copies, entry)
+        copies.cold(manifest.cold_end_offset)
+
+    def _check_cold(self, copies: Copies, entry: SegmentEntry) -> None:
+        """I20: what goes up is what is committed. (And so: by a leader that was none, or above the high watermark,
+        nothing does.)"""
+        data = self._bucket.objects[entry.key].data[: entry.log_bytes]
+        for batch in batches_of(data):
+            if batch.last < entry.base_offset:
+                continue
+            if copies.committed.get(batch.base) != batch:
+                committed = copies.committed.get(batch.base)
+                self._red("I20", f"{copies.name}: {entry.key} holds {batch}, committed is {committed}")
+                return

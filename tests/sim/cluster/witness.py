@@ -1,0 +1,227 @@
+"""Sees what brokers do, by hooks around a few production functions, and tells the reference model.
+
+Nothing in production knows of it: the hooks are put around functions of classes for the time of a run, and which broker
+acts is said by the context (`PROCESS`). A broken rule goes to `Findings`, which the run looks at after every step of
+its own: raised here, it would only be one more error that a broker knows how to live with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from struct import Struct
+from typing import Any, NamedTuple
+
+from tests.sim.cluster.copies import Batch
+from tests.sim.cluster.truth import Truth, batches_of
+from tests.sim.disk import SimDisk
+from tests.sim.loop import PROCESS
+from tests.sim.platter import Folder, Inode
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.partition import Partition
+from tiered.replication.replica import Replica
+
+_CRC = Struct(">I")
+_CRC_AT = 17
+LOGS = "log"
+
+
+class Finding(NamedTuple):
+    """A rule that is broken."""
+
+    rule: str
+    what: str
+
+
+class Broken(AssertionError):
+    """A run that found something. `rules` are those that are broken, the first one first."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(f"{each.rule}: {each.what}" for each in findings[:3]))
+        self.rules = [each.rule for each in findings]
+
+
+class Findings:
+    """What is wrong so far."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.found: list[Finding] = []
+        self._tell = tell
+
+    def red(self, rule: str, what: str) -> None:
+        self.found.append(Finding(rule, what))
+        self._tell(f"BROKEN {rule}: {what}")
+
+    def check(self) -> None:
+        """Raises when anything is."""
+        if self.found:
+            raise Broken(self.found)
+
+
+@contextmanager
+def patched(owner: type[Any], name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """`owner.name` is `make(original)` for a while. The name must be there."""
+    original = owner.__dict__[name]
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def acting_node() -> int:
+    """The node id of the broker that acts; 0 when none does."""
+    name = PROCESS.get().partition(".")[0]
+    return int(name[1:]) if name else 0
+
+
+class Witness:
+    """The hooks of one run."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+        self._led: dict[int, tuple[PartitionId, Partition, DiskLog]] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sees everything inside."""
+        hooks: tuple[tuple[type[Any], str, Callable[[Any], Any]], ...] = (
+            (DiskLog, "open", self._open),
+            (DiskLog, "_write", self._write),
+            (DiskLog, "truncate_to", self._truncate_to),
+            (DiskLog, "restart_at", self._restart_at),
+            (DiskLog, "drop_local_below", self._drop_local_below),
+            (Replica, "__init__", self._replica),
+            (Partition, "_move", self._move),
+        )
+        with ExitStack() as stack:
+            for owner, name, make in hooks:
+                stack.enter_context(patched(owner, name, make))
+            yield
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def _pid(self, log: DiskLog) -> PartitionId | None:
+        """None for what the model does not speak of."""
+        topic, _, number = log.name.rpartition("-")
+        return None if topic == OFFSETS_TOPIC else PartitionId(TopicId(log.topic_id), int(number))
+
+    def _open(self, original: Any) -> Any:
+        async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+            log: DiskLog = await original.__func__(cls, *args, **options)
+            pid = self._pid(log)
+            if pid is not None:
+                self._truth.of(pid).opened(acting_node(), log.end_offset, held_by(log))
+            return log
+
+        return classmethod(open)
+
+    def _write(self, original: Any) -> Any:
+        def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
+            original(log, data, batches, now_ms)
+            pid = self._pid(log)
+            if pid is not None:
+                copies = self._truth.of(pid)
+                for each in batches:
+                    crc = _CRC.unpack_from(data, each.at + _CRC_AT)[0]
+                    # Batches of a produce request are stamped in place: what was walked before may say less.
+                    base, epoch = stamped(data, each.at)
+                    last = base + each.last_offset - each.base_offset
+                    copies.appended(acting_node(), Batch(base, last, epoch, crc))
+
+        return write
+
+    def _truncate_to(self, original: Any) -> Any:
+        def truncate_to(log: DiskLog, offset: int) -> None:
+            before = log.end_offset
+            original(log, offset)
+            pid = self._pid(log)
+            if pid is not None and log.end_offset < before:
+                self._truth.of(pid).cut(acting_node(), log.end_offset, why="truncate")
+
+        return truncate_to
+
+    def _restart_at(self, original: Any) -> Any:
+        def restart_at(log: DiskLog, offset: int, *args: Any) -> None:
+            original(log, offset, *args)
+            pid = self._pid(log)
+            if pid is not None:
+                self._truth.of(pid).restarted(acting_node(), offset)
+
+        return restart_at
+
+    def _drop_local_below(self, original: Any) -> Any:
+        def drop_local_below(log: DiskLog, offset: int) -> int:
+            dropped: int = original(log, offset)
+            pid = self._pid(log)
+            if pid is not None and dropped:
+                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset)
+            return dropped
+
+        return drop_local_below
+
+    # -- leaders ------------------------------------------------------------------------------------------------------
+
+    def _replica(self, original: Any) -> Any:
+        def begin(replica: Replica, *args: Any, **options: Any) -> None:
+            given = (*args, *options.values())
+            state = next(each for each in given if isinstance(each, Partition))
+            log = next(each for each in given if isinstance(each, DiskLog))
+            pid = self._pid(log)
+            if pid is not None and self._truth.follows(pid):
+                self._led[id(state)] = (pid, state, log)
+                node = acting_node()
+                self._truth.of(pid).leads(node, self._truth.incarnation(node), state.leader_epoch, log.end_offset)
+            original(replica, *args, **options)
+
+        return begin
+
+    def _move(self, original: Any) -> Any:
+        def move(state: Partition, min_isr: int) -> bool:
+            moved: bool = original(state, min_isr)
+            known = self._led.get(id(state))
+            if moved and known is not None and self._truth.follows(known[0]):
+                pid = known[0]
+                needed = self._truth.min_isr(pid)
+                self._truth.of(pid).watermark(
+                    acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed
+                )
+            return moved
+
+        return move
+
+
+def stamped(data: Any, at: int) -> tuple[int, int]:
+    """Base offset and leader epoch as they stand in the bytes of a batch."""
+    return int.from_bytes(data[at : at + 8], "big"), int.from_bytes(data[at + 12 : at + 16], "big", signed=True)
+
+
+def held_by(log: DiskLog) -> list[Batch]:
+    """All batches of the segments that an opened log has; read past the disk's faults."""
+    files = log._files
+    disk = files.disk
+    assert isinstance(disk, SimDisk)
+    found: list[Batch] = []
+    for view in (*log.closed_segments(), log.active_view):
+        node = disk._find(files.path(view.base_offset, ".log"))
+        if isinstance(node, Inode):
+            found += batches_of(bytes(node.data[: view.size]))
+    return found
+
+
+def on_disk(disk: SimDisk, directory: str) -> list[Batch]:
+    """What the files of a partition's directory hold: batches that prove themselves, up to the first that does not, or
+    that does not follow the one before it."""
+    folder = disk._find(f"{LOGS}/{directory}")
+    whole: list[Batch] = []
+    if not isinstance(folder, Folder):
+        return whole
+    for name, node in sorted(folder.names.items()):
+        if name.endswith(".log") and isinstance(node, Inode):
+            batches = batches_of(bytes(node.data), prove=True)
+            if whole and batches and batches[0].base != whole[-1].last + 1:
+                break
+            whole += batches
+    return whole

@@ -1,0 +1,255 @@
+"""A simulated cluster: machines with a broker each, one bucket, one network. What can happen to a machine stands here;
+when it does is the nemesis' business.
+
+A broker runs as on a real machine: a supervisor starts its process, and again when it could not start or ended. A kill
+is not a cancel: the ports of the process are revoked first, then its tasks are cleared away, and nothing of it ever
+runs again. All that a process starts bears its name (`tests.sim.loop.PROCESS`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from tests.sim.clock import SimClock
+from tests.sim.cluster.made import fresh_node
+from tests.sim.loop import SimLoop, process_context
+from tests.sim.net import SimNetwork
+from tests.sim.store import SimBucket
+from tests.sim.world import SimMachine
+from tiered.config import Settings
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.node import Node
+from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.server import KafkaServer, serve_kafka
+
+PORT = 9092
+LISTENER = "PLAINTEXT"
+STARTS_MAX = 200
+CLEAR_TURNS = 2_000
+STOP_SECONDS = 40.0
+CLIENT_SECONDS = 4.0
+PATIENCE_SECONDS = 1.0
+EVENTS = 200
+EVENT_CHARS = 200
+ORDINARY = (Refused, Unavailable, Corrupt, Fenced)
+
+
+class Story:
+    """The last events of a run."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._events: deque[str] = deque(maxlen=EVENTS)
+
+    def tell(self, what: str) -> None:
+        self._events.append(f"{self._loop.now_ns / 1e9:9.3f} {what[:EVENT_CHARS]}")
+
+    def lines(self) -> list[str]:
+        return list(self._events)
+
+
+class Host:
+    """One machine, and the broker on it while one runs. `gone` is told how each process ended, before the next begins:
+    "kill", "power" (cut), "disk" (lost) or "stop" (clean)."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        settings: Settings,
+        bucket: SimBucket,
+        network: SimNetwork,
+        story: Story,
+        fan: int,
+        slots: int,
+    ) -> None:
+        self.node_id = settings.node_id
+        self.name = f"b{self.node_id}"
+        self.machine = SimMachine(loop, self.name, bucket, network)
+        self.node: Node | None = None
+        self.server: KafkaServer | None = None
+        self.process = ""
+        self.lives = 0
+        self.gone: Callable[[Host, str], None] = lambda host, how: None
+        self.restart_seconds: Callable[[], float] = lambda: 0.5
+        self._settings = settings
+        self._loop = loop
+        self._story = story
+        self._sizes = (fan, slots)
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ending = False
+
+    @property
+    def up(self) -> bool:
+        """Whether a broker has started here and has not ended."""
+        return self.node is not None and not self.node.ended.is_set()
+
+    @property
+    def frozen(self) -> bool:
+        return self._loop.is_frozen(self.process)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody takes it down or up just now."""
+        return self._supervisor is not None and not self._ending
+
+    def power_on(self) -> None:
+        """Lets the supervisor start the broker, and start it again whenever it ends."""
+        assert self._supervisor is None, self.name
+        self._supervisor = self._loop.create_task(self._supervise(), name=f"supervisor-{self.name}")
+
+    async def end(self, how: str) -> None:
+        """The process is gone at once, and with it what the kind of its end takes."""
+        await self._leave_alone()
+        await self._end(how)
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> bool:
+        """Told to stop, as by SIGTERM. After so long it is killed; whether it had stopped by itself."""
+        node, server = self.node, self.server
+        await self._leave_alone()
+        stopped = False
+        if node is not None:
+            self._loop.resume(self.process)
+            context = process_context(self.process)
+            task = self._loop.create_task(_stop(node, server), name=f"stop-{self.name}", context=context)
+            await asyncio.wait([task], timeout=seconds)
+            stopped = task.done()
+        await self._end("stop" if stopped else "kill")
+        return stopped
+
+    def freeze(self) -> None:
+        self._loop.freeze(self.process)
+
+    def resume(self) -> None:
+        self._loop.resume(self.process)
+
+    def failure(self) -> BaseException | None:
+        """Why the supervisor gave up, if it did."""
+        done = self._supervisor
+        return done.exception() if done is not None and done.done() and not done.cancelled() else None
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _leave_alone(self) -> None:
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.gather(supervisor, return_exceptions=True)
+
+    async def _end(self, how: str) -> None:
+        self._story.tell(f"{self.name} ends: {how}")
+        self._loop.resume(self.process)
+        if how == "power":
+            self.machine.power_cut()
+        elif how == "disk":
+            self.machine.lose_disk()
+        else:
+            self.machine.kill()
+        self.gone(self, how)
+        self.node = self.server = None
+        await self._clear()
+
+    async def _clear(self) -> None:
+        """What is left of a process whose ports are revoked."""
+        process, self.process = self.process, ""
+        if not process:
+            return
+        for _ in range(CLEAR_TURNS):
+            tasks = self._loop.tasks_of(process)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.01)
+            for task in tasks:
+                if task.done() and not task.cancelled():
+                    task.exception()  # asked for, so that nobody complains
+        self._loop.bury(process)
+
+    async def _supervise(self) -> None:
+        for _ in range(STARTS_MAX):
+            self.lives += 1
+            self.process = f"{self.name}.{self.lives}"
+            context = process_context(self.process)
+            node = context.run(fresh_node, self._settings, self.machine.process(), *self._sizes)
+            starting = self._loop.create_task(_start(node), name=self.process, context=context)
+            try:
+                self.server = await asyncio.shield(starting)
+            except ORDINARY as error:
+                self._story.tell(f"{self.process} did not start: {error}")
+                await self._ended_by_itself()
+                continue
+            self.node = node
+            self._story.tell(f"{self.process} serves epoch={node.image.controller_epoch} slot={node.image.slot}")
+            await node.ended.wait()
+            why = node.health().problems[:1]
+            self._story.tell(f"{self.process} ended: {why}")
+            assert self.machine.disk.failed, f"{self.process} ended by itself: {why}"
+            await self._ended_by_itself()
+        raise AssertionError(f"liveness: {self.name} did not start within {STARTS_MAX} tries")
+
+    async def _ended_by_itself(self) -> None:
+        self._ending = True
+        try:
+            await self._end("kill")
+        finally:
+            self._ending = False
+        await asyncio.sleep(self.restart_seconds())
+
+
+async def _start(node: Node) -> KafkaServer:
+    await node.start()
+    server = await serve_kafka(node)
+    listeners = {name: endpoint.address for name, endpoint in server.addresses.items()}
+    await node.announce(node.settings.http, listeners)
+    return server
+
+
+async def _stop(node: Node, server: KafkaServer | None) -> None:
+    if server is not None:
+        await server.close()
+    with suppress(*ORDINARY):
+        await node.stop()
+
+
+class World:
+    """All machines of a run, with the bucket and the network between them."""
+
+    def __init__(self, loop: SimLoop, settings: Sequence[Settings], *, fan: int, slots: int) -> None:
+        self.loop = loop
+        self.story = Story(loop)
+        self.bucket = SimBucket(loop)
+        self.clients: list[str] = []
+        """Hosts without a broker."""
+        self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
+        self.hosts = {
+            each.node_id: Host(loop, each, self.bucket, self.network, self.story, fan, slots) for each in settings
+        }
+
+    def client(self, name: str) -> Client:
+        """A client on a host of its own, with little patience."""
+        self.clients.append(name)
+        clock = SimClock(self.loop)
+        return Client(
+            self.network.host(name), clock, self.addresses, client_id=name, timeout=CLIENT_SECONDS,
+            patience=PATIENCE_SECONDS,
+        )  # fmt: skip
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where clients begin."""
+        return [Address(host.name, PORT) for host in self.hosts.values()]
+
+    def nodes(self) -> Iterator[tuple[Host, Node]]:
+        """The brokers that run, frozen or not."""
+        for host in self.hosts.values():
+            if host.node is not None and host.up:
+                yield host, host.node
+
+    async def shut_down(self) -> None:
+        """Takes every machine away, so that the loop can end."""
+        for host in self.hosts.values():
+            await host.end("kill")
