@@ -121,7 +121,8 @@ class Peers(Protocol):
         ...
 
     async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
-        """Records from a leader, one part for each partition asked for, in any order."""
+        """Records from a leader: a part for each partition asked for, in any order. One of which there is nothing new
+        may be missing: what was told of it before still holds."""
         ...
 
     async def is_gone(self, address: str, timeout: float) -> bool:

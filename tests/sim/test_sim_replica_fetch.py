@@ -21,6 +21,7 @@ from tiered.replication.replica import Replica
 from tiered_api.kafka.link import open_link
 from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tiered_api.kafka.peers import KafkaPeers
+from tiered_api.kafka.replica_poll import TOLD_SECONDS
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -111,12 +112,55 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
         await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
         began = loop.time()
         write(other, b"x", b"y")
-        idle, part = await waiting
+        (part,) = await waiting
         assert loop.time() - began < 0.1
-        assert values_of(part.records) == [b"x", b"y"] and idle.records == b""
+        assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
         assert not leader._end_watchers and not other._end_watchers
 
     copying(story, partitions=2)
+
+
+def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
+    async def story(it: Copying) -> None:
+        leader, _ = it.leaders
+        write(leader, b"a", b"b")
+        assert len(await it.fetch(2, 0)) == 2
+        for _ in range(3):
+            assert await it.fetch(2, 0) == []
+        await asyncio.sleep(TOLD_SECONDS + 0.1)
+        assert len(await it.fetch(2, 0)) == 2, "an answer may have been lost"
+        assert await it.fetch(2, 0) == []
+        write(leader, b"c")
+        (part,) = await it.fetch(2, 0)
+        assert values_of(part.records) == [b"c"] and part.high_watermark == 2
+        (part,) = await it.fetch(3, 0)
+        assert part.high_watermark == 3 and part.records == b""
+        write(leader, b"d")
+        leader.log.advance_start(2)
+        await it.fetch(3, 0)
+        (part,) = await it.fetch(4, 0)
+        assert (part.high_watermark, part.log_start_offset) == (4, 2)
+
+    copying(story, partitions=2)
+
+
+def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a")
+        for _ in range(20):
+            await it.fetch(1)
+            await asyncio.sleep(1)
+        write(leader, b"b")
+        lag_ns = int(3e9)
+        assert not leader.state.lags(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        await asyncio.sleep(4)
+        assert leader.state.lags(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        it.incarnation = incarnation_number(LATER)
+        with pytest.raises(Refused):
+            await it.fetch(1)
+
+    copying(story)
 
 
 def test_a_leader_that_resigns_answers_those_who_wait() -> None:

@@ -102,6 +102,15 @@ class Partition:
         known.fetched(offset, log_end, now_ns)
         return self._move(min_isr)
 
+    def fetched_again(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
+        """A member of the ISR asks for the leader's log end, as it did before: that moves nothing, and it has caught up
+        now. False when it is not that simple."""
+        known = self._followers.get(broker)
+        if known is None or known.incarnation != incarnation or known.offset != offset or broker not in self._isr:
+            return False
+        known.fetched(offset, offset, now_ns)
+        return True
+
     def offset_of(self, broker: int) -> int | None:
         """How far a follower was heard to be."""
         follower = self._followers.get(broker)

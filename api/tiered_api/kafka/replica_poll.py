@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from tiered.cold.manifest import Manifest
 from tiered.errors import Code, Refused
+from tiered.peers import FetchFrom
 from tiered.replication.fetched import Copied
 from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames, replica_frames
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
 
 WAIT_MAX_MS = 60_000
 NAME = "Fetch of a follower"
+TOLD_SECONDS = 5.0
+"""For so long a follower is not told again what it was told: an answer may have been lost."""
+
+
+class Told(NamedTuple):
+    """The last that a follower asked of a partition at its end, what it was told then, and when."""
+
+    asked: FetchFrom
+    ends: tuple[int, Manifest | None, int] | None
+    at: float
 
 
 class ReplicaPoll:
@@ -39,10 +51,12 @@ class ReplicaPoll:
         "_fetches",
         "_founds",
         "_left",
+        "_now_ns",
         "_replicas",
         "_short",
         "_slot",
         "_timer",
+        "_told",
         "_total",
         "_watched",
     )
@@ -60,6 +74,8 @@ class ReplicaPoll:
         self._left = max_bytes
         self._total = 0
         self._failed = False
+        self._told = fetches.told(ask)
+        self._now_ns = fetches.site.clock.mono_ns()
         self._short = -1
         """The first place that got less than there is, for want of room."""
         self._dirty: dict[int, None] = {}
@@ -72,13 +88,14 @@ class ReplicaPoll:
         """How many partitions it asks for."""
         return len(self._ask.places)
 
-    def read(self, first: int) -> None:
-        """Reads every partition once, from the place `first` on: whoever is early gets its bytes first."""
-        count = self.size
-        first = first % count if count else 0
-        for place in range(first, count):
-            self._read(place)
-        for place in range(first):
+    def read(self, first: tuple[str, int] | None) -> None:
+        """Reads every partition once, from `first` on where it is asked for: whoever is early gets its bytes first."""
+        order = list(range(self.size))
+        if first is not None:
+            names = [place.asked[:2] for place in self._ask.places]
+            at = names.index(first) if first in names else 0
+            order = order[at:] + order[:at]
+        for place in order:
             self._read(place)
 
     def is_done(self) -> bool:
@@ -90,25 +107,29 @@ class ReplicaPoll:
         fetches = self._fetches
         fetches.site.replicated_bytes += self._total
         if self._short >= 0:
-            fetches.turns[self._ask.node_id] = self._short
-        founds = [found or self._idle(place) for place, found in enumerate(self._founds)]
+            fetches.turns[self._ask.node_id] = self._ask.places[self._short].asked[:2]
         told: list[tuple[bytes, list[Found | bytes]]] = []
-        at = 0
+        now, at = asyncio.get_running_loop().time(), 0
         for echo, count in self._ask.topics:
-            told.append((echo, founds[at : at + count]))
+            founds = [self._founds[place] or self._idle(place, now) for place in range(at, at + count)]
+            some = [found for found in founds if found]
+            if some:
+                told.append((echo, some))
             at += count
         return fetch_frames.answer(replica_frames.VERSION, self._correlation_id, told, len(told))
 
-    def _idle(self, place: int) -> bytes:
-        replica = self._replicas[place]
+    def _idle(self, place: int, now: float) -> bytes:
+        """How far a log is of which there is nothing more; nothing when the follower knows."""
+        replica, told = self._replicas[place], self._told
         assert replica is not None
-        return replica_frames.idle(
-            replica.partition,
-            replica.high_watermark,
-            replica.log_start_offset,
-            replica.local_start_offset,
-            replica.cold_end_offset,
-        )
+        ends = replica.high_watermark, replica.manifest, replica.local_start_offset
+        before = told.get(replica)
+        if before is None or before.ends != ends or now - before.at > TOLD_SECONDS:
+            told[replica] = Told(self._ask.places[place].asked, ends, now)
+            return replica_frames.idle(
+                replica.partition, ends[0], replica.log_start_offset, ends[2], replica.cold_end_offset
+            )
+        return b""
 
     def _read(self, place: int) -> None:
         asked, max_bytes = self._ask.places[place]
@@ -119,22 +140,33 @@ class ReplicaPoll:
         try:
             if replica is None or replica.gone:
                 replica = self._replicas[place] = self._fetches.find(asked)
+            told, ask = self._told.get(replica), self._ask
+            if (
+                told is not None
+                and told.asked == asked
+                and replica.follower_again(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
+            ):
+                self._founds[place] = None
+                return
             at_end = asked.offset == replica.log.end_offset
-            ask = self._ask
             copied = replica.follower_fetched(ask.node_id, ask.incarnation, asked, 0 if at_end else max(room, 0))
         except Refused as refused:
             self._failed = True
             self._founds[place] = Found(asked.partition, refused.code.number)
+            if replica is not None:
+                self._told.pop(replica, None)
             return
         if copied.diverging is not None or copied.code is not Code.NONE:
             self._failed = True
         elif at_end:
+            self._told[replica] = Told(asked, None, 0.0)
             self._founds[place] = None
             return
         elif not copied.size or (self._total and copied.size > room):
             copied = copied._replace(data=b"")
             if self._short < 0:
                 self._short = place
+        self._told.pop(replica, None)
         self._total += copied.size
         self._left -= copied.size
         self._founds[place] = _found(asked.partition, copied)
@@ -196,6 +228,7 @@ class ReplicaPoll:
             self.leave()
             self._connection.answer(slot, self._fetches.refusal(self._correlation_id, stranger))
             return
+        self._now_ns = self._fetches.site.clock.mono_ns()
         for place in dirty:
             self._read(place)
         if self.is_done():

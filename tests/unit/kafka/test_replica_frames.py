@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -118,13 +119,10 @@ def test_hostile_bytes_are_malformed_and_nothing_worse() -> None:
     seeds = [bytes(frame_of(fetch_request(drawn(seed)))) for seed in range(4)]
     for _ in range(3_000):
         frame = memoryview(mutated(chance, chance.choice(seeds)))
-        began = time.perf_counter()
-        try:
-            if replica_frames.is_replicas(frame):
-                replica_frames.parse(frame, 4)
-        except Malformed:
-            pass
-        assert time.perf_counter() - began < SECONDS_MOST
+        before = time.process_time()
+        with suppress(Malformed):
+            replica_frames.parse(frame, 4)
+        assert time.process_time() - before < SECONDS_MOST, frame.hex()
     many = encode(FetchRequest(topics=[FetchTopic()] * 10_001, replica_state=ReplicaState(1, 1)), VERSION)
     with pytest.raises(Malformed, match="more than"):
         replica_frames.parse(memoryview(b"\0" + many), 0)

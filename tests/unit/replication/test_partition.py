@@ -138,6 +138,20 @@ def test_a_follower_that_reads_all_there_was_is_in_sync_while_the_leader_writes_
     assert partition.lags(2, 11 * LAG, LAG)
 
 
+def test_a_member_that_asks_again_at_the_end_has_caught_up_again() -> None:
+    partition = led([1, 2], [1, 2, 3])
+    partition.advance(5, 1)
+    assert not partition.fetched_again(2, 20, 5, 1), "it was never heard"
+    for broker in (2, 3):
+        partition.fetched(broker, 10 * broker, 5, log_end=5, now_ns=0, min_isr=1)
+    assert not partition.fetched_again(2, 21, 5, 1), "another incarnation"
+    assert not partition.fetched_again(2, 20, 4, 1), "another offset"
+    assert not partition.fetched_again(3, 30, 5, 1), "it may join"
+    assert partition.fetched_again(2, 20, 5, 90)
+    partition.advance(6, 1)
+    assert not partition.lags(2, 100, 20) and partition.lags(2, 111, 20)
+
+
 def test_a_follower_that_reads_but_never_gets_to_the_end_leaves() -> None:
     partition = led([1, 2])
     for now in range(LAG + 2):

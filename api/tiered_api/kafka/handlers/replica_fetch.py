@@ -2,12 +2,15 @@
 
 What a follower asks for moves the high watermark. So only the incarnation that the metadata log names is heard (rule
 R6); whoever else says to be a replica is refused, and nothing is noted.
+
+Most partitions have nothing new most of the time. Those that a follower was told of not long ago are left out of its
+answer, so that many of them cost little on both sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
@@ -15,7 +18,7 @@ from tiered.peers import FetchFrom
 from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames, replica_frames
 from tiered_api.kafka.replica_frames import ReplicaAsk
-from tiered_api.kafka.replica_poll import ReplicaPoll
+from tiered_api.kafka.replica_poll import ReplicaPoll, Told
 from tiered_api.kafka.site import Site
 
 if TYPE_CHECKING:
@@ -28,6 +31,13 @@ PARKED_MAX = 500_000
 """Partitions for which followers wait: one more is answered at once with what there is."""
 
 
+class Follower(NamedTuple):
+    """One incarnation of a broker that copies from here."""
+
+    incarnation: int
+    told: dict[Replica, Told]
+
+
 class ReplicaFetches:
     """Fetch requests of the followers of one broker, those that wait included."""
 
@@ -36,9 +46,10 @@ class ReplicaFetches:
         self.guard = guard
         self.waiting: dict[ReplicaPoll, None] = {}
         self.parked = 0
-        self.turns: dict[int, int] = {}
-        """By follower: the place that got nothing last time, for want of room; it is the first next time."""
+        self.turns: dict[int, tuple[str, int]] = {}
+        """By follower: the partition that got nothing last time, for want of room; it is the first next time."""
         self._known: dict[tuple[str, int], Replica] = {}
+        self._followers: dict[int, Follower] = {}
 
     def take(self, connection: Connection, ask: ReplicaAsk, correlation_id: int) -> Sequence[Part] | None:
         """The answer, or None where that comes later."""
@@ -48,7 +59,7 @@ class ReplicaFetches:
             return self.refusal(correlation_id, stranger)
         max_bytes = min(ask.max_bytes, self.site.node.settings.fetch_max_bytes)
         poll = ReplicaPoll(self, connection, correlation_id, ask, max_bytes)
-        poll.read(self.turns.pop(ask.node_id, 0))
+        poll.read(self.turns.pop(ask.node_id, None))
         if poll.is_done() or self.parked + poll.size > PARKED_MAX:
             return poll.answer()
         poll.wait()
@@ -67,6 +78,13 @@ class ReplicaFetches:
         """The whole answer to a stranger."""
         return fetch_frames.answer(replica_frames.VERSION, correlation_id, (), 0, code=refused.code.number)
 
+    def told(self, ask: ReplicaAsk) -> dict[Replica, Told]:
+        """What the asker, who is no stranger, knows of partitions."""
+        follower = self._followers.get(ask.node_id)
+        if follower is None or follower.incarnation != ask.incarnation:
+            follower = self._followers[ask.node_id] = Follower(ask.incarnation, {})
+        return follower.told
+
     def find(self, asked: FetchFrom) -> Replica:
         """The partition; `Refused` when it is not led here."""
         known = self._known
@@ -84,6 +102,12 @@ class ReplicaFetches:
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
         self._known = {place: replica for place, replica in self._known.items() if not replica.gone}
+        brokers = self.site.node.image.brokers
+        self._followers = {
+            node: Follower(each.incarnation, {replica: told for replica, told in each.told.items() if not replica.gone})
+            for node, each in self._followers.items()
+            if node in brokers
+        }
 
     def hurry(self) -> None:
         """The broker stops: all that wait are answered with what there is."""
