@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.cli_cluster import KINDS, Cluster, running
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.cluster_health import eligible, least_in_sync
+from tiered_api.cli.health_verdict import Eligible
+from tiered_api.cli.reach import cluster as reached
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -157,6 +162,21 @@ def test_cluster_info_and_health(cluster: Cluster) -> None:
     [health] = cluster.rows("cluster", "health")
     assert health["healthy"] is True and health["leaderless_partitions"] == [] and health["nodes"] == [1]
     assert "Healthy:" in cluster.run("cluster", "health", "--watch", "--exit-when-healthy")
+    [here] = cluster.rows("cluster", "brokers")
+    assert (here["id"], here["address"], here["state"], here["controller"]) == (1, cluster.address, "live", True)
+    assert here["leaders"] == here["replicas"] == here["in_sync"] >= 3 and here["lag"] == 0
+
+
+def test_a_topic_that_lacks_replicas_in_sync_is_asked_about_everywhere(cluster: Cluster) -> None:
+    """Nothing lacks any here; the questions that are asked then are answered by both kinds all the same."""
+    topic = cluster.topic(3, min_insync_replicas="1")
+
+    async def ask() -> tuple[dict[str, int], dict[tuple[str, int], Eligible]]:
+        async with reached(parser().parse_args(["cluster", "health", "--brokers", cluster.address])) as client:
+            return await least_in_sync(client, [topic]), await eligible(client, [topic])
+
+    least, heirs = asyncio.run(ask())
+    assert least == {topic: 1} and heirs == {(topic, number): Eligible() for number in range(3)}
 
 
 def test_settings_of_brokers(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""`tiered cluster info|health|config`: the brokers, whether all is well, and their settings."""
+"""`tiered cluster info|config`: the brokers in a few lines, and their settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from argparse import Namespace
 from typing import Any
 
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Refused
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster, pairs
@@ -28,7 +28,6 @@ from tiered_api.kafka.messages.metadata import MetadataResponse
 
 BROKER_RESOURCE = 4
 SET, DELETE = 0, 1
-WATCH_SECONDS = 2.0
 
 
 def info(args: Namespace) -> int:
@@ -68,11 +67,6 @@ def info(args: Namespace) -> int:
         say(["", "TOPICS", "======"])
         print_rows(topics, "text")
     return Exit.OK
-
-
-def health(args: Namespace) -> int:
-    """Says whether every partition has its leader and all its replicas. Exit code 10 when not."""
-    return asyncio.run(_watch(args) if args.watch else _health(args))
 
 
 def config_list(args: Namespace) -> int:
@@ -118,95 +112,6 @@ def _altered(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
 async def _metadata(args: Namespace) -> MetadataResponse:
     async with cluster(args) as client:
         return await client.metadata(None if args.topics else [])
-
-
-# -- health -----------------------------------------------------------------------------------------------------------
-
-
-async def _health(args: Namespace) -> Exit:
-    async with cluster(args) as client:
-        return say_health(judged(await client.metadata(None)), args.format)
-
-
-async def _watch(args: Namespace) -> Exit:
-    """Prints the state whenever it is another one. A cluster that does not answer yet is waited for."""
-    said: object = None
-    while True:
-        found: dict[str, Any] | Unavailable
-        try:
-            async with cluster(args) as client:
-                found = judged(await client.metadata(None))
-        except Unavailable as fault:
-            found = fault
-        if str(found) != said:
-            said = str(found)
-            if isinstance(found, Unavailable):
-                say([f"not reached: {found}"])
-            else:
-                say_health(found, args.format)
-        if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
-            return Exit.OK
-        await asyncio.sleep(WATCH_SECONDS)
-
-
-def judged(got: MetadataResponse) -> dict[str, Any]:
-    """The health of a cluster by its metadata."""
-    up = {each.node_id for each in got.brokers}
-    known = {node for topic in got.topics for each in topic.partitions for node in each.replica_nodes}
-    leaderless, under = [], []
-    for topic in got.topics:
-        for each in topic.partitions:
-            name = f"{topic.name}/{each.partition_index}"
-            if each.leader_id not in up:
-                leaderless.append(name)
-            if len(each.isr_nodes) < len(each.replica_nodes):
-                under.append(name)
-    down = sorted(known - up)
-    reasons = [
-        word
-        for word, is_so in (
-            ("nodes down", down),
-            ("no controller", got.controller_id not in up),
-            ("leaderless partitions", leaderless),
-            ("under-replicated partitions", under),
-        )
-        if is_so
-    ]
-    return {
-        "healthy": not reasons,
-        "reasons": reasons,
-        "controller": got.controller_id,
-        "nodes": sorted(up | known),
-        "nodes_down": down,
-        "leaderless_partitions": sorted(leaderless),
-        "under_replicated_partitions": sorted(under),
-    }
-
-
-def say_health(found: dict[str, Any], form: str) -> Exit:
-    """Prints the health; the exit code says it too."""
-    if form == "json":
-        print_json(found)
-    else:
-        lines = {
-            "Healthy": str(found["healthy"]).lower(),
-            "Unhealthy reasons": found["reasons"],
-            "Controller ID": found["controller"],
-            "All nodes": found["nodes"],
-            "Nodes down": found["nodes_down"],
-            f"Leaderless partitions ({len(found['leaderless_partitions'])})": found["leaderless_partitions"],
-            f"Under-replicated partitions ({len(found['under_replicated_partitions'])})": found[
-                "under_replicated_partitions"
-            ],
-        }
-        width = max(map(len, lines)) + 2
-        say(["CLUSTER HEALTH OVERVIEW", "======================="])
-        say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())
-    return Exit.OK if found["healthy"] else Exit.UNHEALTHY
-
-
-def _listed(value: object) -> str:
-    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether a cluster is well, judged by its metadata."""
+"""Whether a cluster is well, judged by what its brokers say; and what is said of each of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 
 import pytest
 
-from tiered_api.cli.cluster import judged, say_health
+from tiered_api.cli.cluster_brokers import rows
+from tiered_api.cli.cluster_health import say_health
+from tiered_api.cli.cluster_view import AWAY, FENCED, LIVE, STOPPED, View, view
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.health_verdict import Eligible, Unwell, judged, to_ask_about, unwell
+from tiered_api.kafka.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from tiered_api.kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -16,40 +20,143 @@ from tiered_api.kafka.messages.metadata import (
 )
 
 
-def cluster(*partitions: tuple[int, list[int], list[int]], controller: int = 1) -> MetadataResponse:
-    """Brokers 1 and 2, and a topic whose partitions have leader, replicas and those in sync."""
+def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1) -> View:
+    """Brokers 1 and 2 are live, 4 is fenced, 5 has stopped; a topic whose partitions have leader, replicas, ISR."""
     made = [
         MetadataResponsePartition(partition_index=number, leader_id=leader, replica_nodes=replicas, isr_nodes=isr)
         for number, (leader, replicas, isr) in enumerate(partitions)
     ]
-    return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=node) for node in (1, 2)],
+    got = MetadataResponse(
+        brokers=[MetadataResponseBroker(node, "h", 9090 + node, None) for node in (1, 2)],
         controller_id=controller,
         topics=[MetadataResponseTopic(name="t", partitions=made)],
     )
+    registered = [
+        DescribeClusterBroker(1, "h", 9091),
+        DescribeClusterBroker(4, "h", 9094, "r", is_fenced=True),
+        DescribeClusterBroker(5, "h", 9095, None, is_fenced=True, is_stopped=True),
+    ]
+    return view(DescribeClusterResponse(brokers=registered if partitions or controller < 0 else []), got)
+
+
+def found(known: View, min_isr: int = 1, **eligible: Eligible) -> list[Unwell]:
+    """`p0=Eligible(...)` is that of partition 0."""
+    return list(unwell(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}))
+
+
+def test_the_states_of_brokers_are_told_apart() -> None:
+    known = seen((1, [1, 3], [1]))
+    assert {node: known.state(node) for node in known.brokers} == {1: LIVE, 2: LIVE, 3: AWAY, 4: FENCED, 5: STOPPED}
+    assert (known.brokers[4].address, known.brokers[4].rack, known.brokers[3].address) == ("h:9094", "r", None)
+    without = view(None, MetadataResponse(brokers=[MetadataResponseBroker(1, "h", 9091)]))
+    assert list(without.brokers) == [1], "brokers that do not know DescribeCluster"
 
 
 @pytest.mark.parametrize(
-    ("metadata", "reasons"),
+    ("known", "reasons"),
     [
-        (cluster((1, [1, 2], [1, 2]), (2, [2], [2])), []),
-        (cluster((-1, [1, 2], [1, 2])), ["leaderless partitions"]),
-        (cluster((1, [1, 2], [1])), ["under-replicated partitions"]),
-        (cluster((3, [3], [3])), ["nodes down", "leaderless partitions"]),
-        (cluster((1, [1, 3], [1])), ["nodes down", "under-replicated partitions"]),
-        (cluster(controller=-1), ["no controller"]),
+        (seen((1, [1, 2], [1, 2]), (2, [2], [2])), ["nodes down"]),
+        (seen(), []),
+        (seen((-1, [1, 2], [1, 2])), ["nodes down", "leaderless partitions"]),
+        (seen((1, [1, 2], [1])), ["nodes down", "under-replicated partitions"]),
+        (seen((3, [3], [3])), ["nodes down", "leaderless partitions"]),
+        (seen((-1, [3], [])), ["nodes down", "leaderless partitions", "under-min-ISR partitions",
+                               "under-replicated partitions"]),
+        (seen(controller=-1), ["nodes down", "no controller"]),
+    ],
+)  # fmt: skip
+def test_every_partition_has_its_leader_and_its_replicas(known: View, reasons: list[str]) -> None:
+    verdict = judged(known, found(known))
+    assert (verdict["healthy"], verdict["reasons"]) == (not reasons, reasons)
+
+
+def test_a_broker_that_stopped_and_holds_nothing_is_not_missed() -> None:
+    assert judged(seen((1, [1], [1])), [])["nodes_down"] == [4]
+    assert judged(seen((1, [1, 5], [1])), [])["nodes_down"] == [4, 5]
+    assert judged(seen((1, [1, 3], [1])), [])["nodes_down"] == [3, 4]
+
+
+def test_more_is_asked_only_of_topics_that_lack_something() -> None:
+    assert to_ask_about(seen((1, [1, 2], [1, 2]))) == []
+    assert to_ask_about(seen((1, [1, 2], [1, 2]), (1, [1, 2], [2]))) == ["t"]
+    assert to_ask_about(seen((4, [4], [4]))) == ["t"]
+
+
+def test_min_isr_counts_up_to_the_number_of_replicas() -> None:
+    assert found(seen((1, [1], [1])), min_isr=2) == []
+    [one] = found(seen((1, [1, 2, 4], [1])), min_isr=2)
+    assert one.problems == ("under-min-ISR", "under-replicated") and one.min_isr == 2
+    [one] = found(seen((1, [1, 2, 4], [1, 2])), min_isr=2)
+    assert one.problems == ("under-replicated",)
+
+
+@pytest.mark.parametrize(
+    ("partition", "eligible", "why"),
+    [
+        ((1, [1, 2, 4], [1, 2]), Eligible(), "broker 4 is fenced"),
+        ((1, [1, 2, 4], [1, 4]), Eligible(), "broker 2 is not in sync yet"),
+        ((1, [1, 2, 4, 5], [1, 5]), Eligible(), "broker 4 is fenced; broker 2 is not in sync yet"),
+        (
+            (1, [1, 3, 4], [1]),
+            Eligible(),
+            "acks=all is refused: 1 in sync, min.insync.replicas asks for 2; broker 3 is away and 4 is fenced",
+        ),
+        ((4, [4, 5], [4, 5]), Eligible(), "its leader 4 is fenced"),
+        (
+            (-1, [4, 5], []),
+            Eligible(elr=(5, 4)),
+            "waits for brokers 4 or 5: nobody else has all that was acknowledged; broker 4 is fenced and 5 is stopped",
+        ),
+        ((-1, [4], [4]), Eligible(), "waits for broker 4: nobody else has all that was acknowledged"),
+        ((-1, [1, 4], [4, 1]), Eligible(), "an election is due: broker 1 may lead"),
+        (
+            (-1, [1, 4], []),
+            Eligible(last_known=(1, 4)),
+            "waits until brokers 1 and 4 have said what is left of their logs; broker 4 is fenced;"
+            " broker 1 is not in sync yet",
+        ),
+        ((-1, [4], []), Eligible(), "no broker is known that has its records; broker 4 is fenced"),
     ],
 )
-def test_every_partition_has_its_leader_and_its_replicas(metadata: MetadataResponse, reasons: list[str]) -> None:
-    found = judged(metadata)
-    assert (found["healthy"], found["reasons"]) == (not reasons, reasons)
+def test_each_partition_says_why(partition: tuple[int, list[int], list[int]], eligible: Eligible, why: str) -> None:
+    [one] = found(seen(partition), 2, p0=eligible)
+    assert (one.name, one.why) == ("t/0", why)
 
 
 def test_what_is_not_well_is_named_and_has_an_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
-    found = judged(cluster((1, [1], [1]), (3, [3, 2], [2])))
-    assert say_health(found, "text") is Exit.UNHEALTHY
-    assert "Leaderless partitions (1):       [t/1]" in capfd.readouterr().out.splitlines()
-    assert say_health(found, "json") is Exit.UNHEALTHY
-    shown = json.loads(capfd.readouterr().out)
-    assert (shown["nodes"], shown["nodes_down"], shown["under_replicated_partitions"]) == ([1, 2, 3], [3], ["t/1"])
-    assert say_health(judged(cluster((1, [1], [1]))), "json") is Exit.OK
+    known = seen((1, [1], [1]), (-1, [4, 2], [4]))
+    verdict = judged(known, found(known))
+    assert say_health(verdict, "text") is Exit.UNHEALTHY
+    shown = capfd.readouterr().out.splitlines()
+    assert "Leaderless partitions (1):       [t/1]" in shown
+    assert shown[-1].split("  ")[0] == "t/1" and "waits for broker 4" in shown[-1]
+    assert say_health(verdict, "json") is Exit.UNHEALTHY
+    told = json.loads(capfd.readouterr().out)
+    assert (told["nodes"], told["nodes_down"]) == ([1, 2, 4, 5], [4])
+    assert (told["under_replicated_partitions"], told["partitions"][0]["leader"]) == (["t/1"], None)
+    assert say_health(judged(seen(), []), "json") is Exit.OK
+
+
+def test_text_explains_so_many_partitions_and_counts_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
+    known = seen(*([(1, [1, 4], [1])] * 103))
+    say_health(judged(known, found(known)), "text")
+    assert capfd.readouterr().out.splitlines()[-1] == "... and 3 more: --format json has all of them"
+
+
+def test_a_row_for_each_broker_with_what_it_leads_and_holds() -> None:
+    known = seen((1, [1, 2], [1, 2]), (2, [2, 4], [2]), (-1, [4], []))
+    shown = rows(known, {1: {("t", 0): 0}, 2: {("t", 0): 7, ("t", 1): 5}})
+    assert shown[0] == {
+        "id": 1, "address": "h:9091", "rack": None, "state": LIVE, "controller": True,
+        "leaders": 1, "replicas": 1, "in_sync": 1, "lag": 0,
+    }  # fmt: skip
+    assert [(row["id"], row["leaders"], row["replicas"], row["in_sync"], row["lag"]) for row in shown[1:]] == [
+        (2, 1, 2, 2, 12),
+        (4, 0, 2, 0, None),
+        (5, 0, 0, 0, None),
+    ]
+
+
+def test_a_lag_is_told_only_when_every_replica_has_one() -> None:
+    known = seen((1, [1], [1]), (1, [1], [1]))
+    assert next(row["lag"] for row in rows(known, {1: {("t", 0): 3}})) is None

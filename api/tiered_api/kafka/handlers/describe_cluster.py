@@ -1,7 +1,8 @@
 """DescribeCluster (API key 60): the brokers, as Metadata tells them (KIP-700).
 
 v1+ says whether brokers or controllers are meant (KIP-919): controllers have no listeners of their own here. v2+ can
-name brokers that are away (KIP-1073): those without an address to tell are left out.
+name brokers that are away (KIP-1073): those without an address to tell are left out. Whether such a one stopped by
+itself, cleanly, stands in a tagged field of our own, which Kafka's clients pass over.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClus
         cluster_id=site.node.cluster_id,
         controller_id=controller(image),
         brokers=[
-            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live)
+            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive)
             for broker, host, port in serving(image, call.listener, fenced=request.include_fenced_brokers)
         ],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.schema import Kind, Message, array, boolean, integer, message, string
+from tiered_api.kafka.schema import OUR_TAGS, Kind, Message, array, boolean, integer, message, string
 
 
 @message(60, "0-2", "0+")
@@ -22,6 +22,7 @@ class DescribeClusterBroker:
     port: int = integer(Kind.INT32)
     rack: str | None = string(nullable="0+", default=None)
     is_fenced: bool = boolean("2+")
+    is_stopped: bool = boolean("2+", tag=OUR_TAGS, tagged="2+")
 
 
 @message(60, "0-2", "0+")

@@ -1,0 +1,167 @@
+"""`tiered cluster health`: whether every partition has its leader and its replicas, and if not, why."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered_api.cli.cluster_view import look
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.health_verdict import At, Eligible, judged, to_ask_about, unwell
+from tiered_api.cli.output import print_json, print_rows, say
+from tiered_api.cli.reach import cluster
+from tiered_api.cli.topics import TOPIC_RESOURCE
+from tiered_api.kafka.client import Client
+from tiered_api.kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tiered_api.kafka.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
+
+WATCH_SECONDS = 2.0
+TOPICS_AT_ONCE = 500
+"""Of which one request asks."""
+SHOWN_MAX = 100
+"""Partitions that are explained in text; JSON has all."""
+MIN_ISR = "min.insync.replicas"
+LISTS = {
+    "Leaderless partitions": "leaderless_partitions",
+    "Under-min-ISR partitions": "under_min_isr_partitions",
+    "Under-replicated partitions": "under_replicated_partitions",
+}
+
+
+def health(args: Namespace) -> int:
+    """Says whether every partition has its leader and all its replicas. Exit code 10 when not."""
+    return asyncio.run(_watch(args) if args.watch else _once(args))
+
+
+async def _once(args: Namespace) -> Exit:
+    async with cluster(args) as client:
+        return say_health(await _found(client), args.format)
+
+
+async def _watch(args: Namespace) -> Exit:
+    """Prints the state whenever it is another one. A cluster that does not answer yet is waited for."""
+    said: object = None
+    while True:
+        found: dict[str, Any] | Unavailable
+        try:
+            async with cluster(args) as client:
+                found = await _found(client)
+        except Unavailable as fault:
+            found = fault
+        if str(found) != said:
+            said = str(found)
+            if isinstance(found, Unavailable):
+                say([f"not reached: {found}"])
+            else:
+                say_health(found, args.format)
+        if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
+            return Exit.OK
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _found(client: Client) -> dict[str, Any]:
+    """Asks what has to be known; of a cluster that is well that is two requests."""
+    seen = await look(client)
+    names = to_ask_about(seen)
+    min_isr, heirs = await least_in_sync(client, names), await eligible(client, names)
+    return judged(seen, list(unwell(seen, min_isr, heirs)))
+
+
+async def least_in_sync(client: Client, names: list[str]) -> dict[str, int]:
+    """`min.insync.replicas` of topics; one that is gone meanwhile is left out."""
+    found: dict[str, int] = {}
+    for some in _portions(names):
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=[MIN_ISR])
+            for name in some
+        ]
+        got = await client.ask(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse)
+        for result in got.results:
+            said = {each.name: each.value or "" for each in result.configs}.get(MIN_ISR, "")
+            if said.isdecimal():
+                found[result.resource_name] = int(said)
+    return found
+
+
+async def eligible(client: Client, names: list[str]) -> dict[At, Eligible]:
+    """Who may lead partitions of topics; nothing where brokers do not say it (before Kafka 3.7)."""
+    found: dict[At, Eligible] = {}
+    for some in _portions(names):
+        cursor: Cursor | None = None
+        while True:
+            request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name) for name in some], cursor=cursor)
+            try:
+                got = await client.ask(request, DescribeTopicPartitionsResponse)
+            except Refused as no:
+                if no.code is Code.UNSUPPORTED_VERSION:
+                    return {}
+                raise
+            for topic in got.topics:
+                for each in topic.partitions:
+                    elr, last_known = each.eligible_leader_replicas or (), each.last_known_elr or ()
+                    found[topic.name or "", each.partition_index] = Eligible(tuple(elr), tuple(last_known))
+            if got.next_cursor is None or got.next_cursor == cursor:
+                break
+            cursor = got.next_cursor
+    return found
+
+
+def _portions(names: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), TOPICS_AT_ONCE):
+        yield sorted(names)[start : start + TOPICS_AT_ONCE]
+
+
+def say_health(found: dict[str, Any], form: str) -> Exit:
+    """Prints the health; the exit code says it too."""
+    if form == "json":
+        print_json(found)
+    else:
+        _say(found)
+    return Exit.OK if found["healthy"] else Exit.UNHEALTHY
+
+
+def _say(found: dict[str, Any]) -> None:
+    lines = {
+        "Healthy": str(found["healthy"]).lower(),
+        "Unhealthy reasons": found["reasons"],
+        "Controller ID": found["controller"],
+        "All nodes": found["nodes"],
+        "Nodes down": found["nodes_down"],
+    }
+    for words, key in LISTS.items():
+        lines[f"{words} ({len(found[key])})"] = found[key]
+    width = max(map(len, lines)) + 2
+    say(["CLUSTER HEALTH OVERVIEW", "======================="])
+    say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())
+    rows = [
+        {
+            "partition": f"{each['topic']}/{each['partition']}",
+            "problem": each["problems"],
+            "leader": each["leader"],
+            "replicas": each["replicas"],
+            "isr": each["isr"],
+            "why": each["why"],
+        }
+        for each in found["partitions"][:SHOWN_MAX]
+    ]
+    if rows:
+        say([""])
+        print_rows(rows, "text")
+    if len(found["partitions"]) > SHOWN_MAX:
+        say([f"... and {len(found['partitions']) - SHOWN_MAX} more: --format json has all of them"])
+
+
+def _listed(value: object) -> str:
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)

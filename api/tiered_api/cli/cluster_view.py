@@ -1,0 +1,78 @@
+"""What `tiered cluster brokers` and `health` know of a cluster: its brokers with their states, and its topics.
+
+Metadata names the brokers that are there and every partition; DescribeCluster those that are registered and away
+(KIP-1073, Kafka 4.0 and newer). A broker that neither names and that has replicas is `away` as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered.errors import Code, Refused
+from tiered_api.kafka.client import Address, Client, refused
+from tiered_api.kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tiered_api.kafka.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One broker. `state`: it serves; nobody hears it; it stopped cleanly and said so (only our brokers tell it from
+    fenced); or it has replicas and the cluster tells nothing of it."""
+
+    node_id: int
+    state: str
+    address: str | None = None
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A cluster at one moment: brokers by their ids, in order."""
+
+    controller: int
+    brokers: dict[int, Known]
+    topics: list[MetadataResponseTopic]
+
+    def is_live(self, node: int) -> bool:
+        """Whether a broker is there."""
+        return self.state(node) == LIVE
+
+    def state(self, node: int) -> str:
+        """One of the four words."""
+        known = self.brokers.get(node)
+        return known.state if known is not None else AWAY
+
+
+async def look(client: Client) -> View:
+    """Asks for all of it. Metadata has the last word on who is there: it was asked last."""
+    registered = await _registered(client)
+    return view(registered, await client.metadata(None))
+
+
+def view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> View:
+    """Both answers as one; None where brokers do not know DescribeCluster."""
+    known: dict[int, Known] = {}
+    for topic in got.topics:
+        for each in topic.partitions:
+            known.update({node: Known(node, AWAY) for node in each.replica_nodes})
+    for broker in registered.brokers if registered is not None else ():
+        state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
+        where = str(Address(broker.host, broker.port))
+        known[broker.broker_id] = Known(broker.broker_id, state, where, broker.rack)
+    for here in got.brokers:
+        known[here.node_id] = Known(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
+    return View(got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or ""))
+
+
+async def _registered(client: Client) -> DescribeClusterResponse | None:
+    try:
+        got = await client.ask(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
+    except Refused as no:
+        if no.code is Code.UNSUPPORTED_VERSION:
+            return None
+        raise
+    if got.error_code:
+        raise refused(got.error_code, "the brokers of the cluster", got.error_message)
+    return got

@@ -1,0 +1,161 @@
+"""Whether a cluster is well: which partitions have no leader, too few in sync or too few replicas, and why.
+
+Pure: from what brokers answered to what is said. `min.insync.replicas` counts up to the number of replicas, as brokers
+take it, so whoever is below it is under-replicated too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiered_api.cli.cluster_view import FENCED, View
+from tiered_api.kafka.messages.metadata import MetadataResponsePartition
+
+At = tuple[str, int]
+"""Topic and partition."""
+
+
+class Eligible(NamedTuple):
+    """Who may lead after the leader, besides those in sync (KIP-966); `last_known`: all whom an election waits for once
+    nobody is in sync or eligible."""
+
+    elr: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unwell:
+    """One partition that lacks something; `problems` has at least one word."""
+
+    topic: str
+    partition: int
+    problems: tuple[str, ...]
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    eligible: Eligible
+    min_isr: int
+    why: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+LEADERLESS, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "under-min-ISR", "under-replicated"
+
+
+def to_ask_about(seen: View) -> list[str]:
+    """The topics of which more must be known before anything is said: those with a partition that lacks something."""
+    return [
+        topic.name
+        for topic in seen.topics
+        if topic.name
+        and any(
+            not seen.is_live(each.leader_id) or len(each.isr_nodes) < len(each.replica_nodes)
+            for each in topic.partitions
+        )
+    ]
+
+
+def unwell(seen: View, min_isr: Mapping[str, int], eligible: Mapping[At, Eligible]) -> Iterator[Unwell]:
+    """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one."""
+    for topic in seen.topics:
+        name = topic.name or ""
+        for each in sorted(topic.partitions, key=lambda each: each.partition_index):
+            wanted = min(min_isr.get(name, 1), len(each.replica_nodes))
+            problems = tuple(_problems(seen, each, wanted))
+            if problems:
+                heirs = eligible.get((name, each.partition_index), Eligible())
+                yield Unwell(
+                    name, each.partition_index, problems, each.leader_id, tuple(each.replica_nodes),
+                    tuple(each.isr_nodes), heirs, wanted, "; ".join(_why(seen, each, heirs, wanted)),
+                )  # fmt: skip
+
+
+def judged(seen: View, found: Sequence[Unwell]) -> dict[str, Any]:
+    """The health of a cluster, as `--format json` prints it. A broker that stopped by itself and holds nothing is not
+    missed."""
+    holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
+    down = [
+        node
+        for node, broker in seen.brokers.items()
+        if not seen.is_live(node) and (node in holders or broker.state == FENCED)
+    ]
+    names = {
+        problem: [each.name for each in found if problem in each.problems]
+        for problem in (LEADERLESS, UNDER_MIN_ISR, UNDER_REPLICATED)
+    }
+    reasons = ["nodes down"] if down else []
+    reasons += [] if seen.is_live(seen.controller) else ["no controller"]
+    reasons += [f"{problem} partitions" for problem, named in names.items() if named]
+    return {
+        "healthy": not reasons,
+        "reasons": reasons,
+        "controller": seen.controller,
+        "nodes": list(seen.brokers),
+        "nodes_down": down,
+        "leaderless_partitions": names[LEADERLESS],
+        "under_min_isr_partitions": names[UNDER_MIN_ISR],
+        "under_replicated_partitions": names[UNDER_REPLICATED],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "problems": list(each.problems),
+                "leader": each.leader if each.leader >= 0 else None,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+                "eligible": list(each.eligible.elr),
+                "last_known": list(each.eligible.last_known),
+                "min_isr": each.min_isr,
+                "why": each.why,
+            }
+            for each in found
+        ],
+    }
+
+
+def _problems(seen: View, each: MetadataResponsePartition, wanted: int) -> Iterator[str]:
+    if not seen.is_live(each.leader_id):
+        yield LEADERLESS
+    if len(each.isr_nodes) < wanted:
+        yield UNDER_MIN_ISR
+    if len(each.isr_nodes) < len(each.replica_nodes):
+        yield UNDER_REPLICATED
+
+
+def _why(seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: int) -> Iterator[str]:
+    """Sentences, the worst first."""
+    if not seen.is_live(each.leader_id):
+        yield _waits(seen, each, heirs)
+    elif len(each.isr_nodes) < wanted:
+        yield f"acks=all is refused: {len(each.isr_nodes)} in sync, min.insync.replicas asks for {wanted}"
+    missing = [node for node in each.replica_nodes if node not in each.isr_nodes]
+    gone = [f"{node} is {seen.state(node)}" for node in missing if not seen.is_live(node)]
+    behind = [node for node in missing if seen.is_live(node)]
+    if gone:
+        yield f"broker {' and '.join(gone)}"
+    if behind:
+        yield f"{_brokers(behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
+
+
+def _waits(seen: View, each: MetadataResponsePartition, heirs: Eligible) -> str:
+    """What an election waits for."""
+    if each.leader_id >= 0:
+        return f"its leader {each.leader_id} is {seen.state(each.leader_id)}"
+    may_lead = sorted({*each.isr_nodes, *heirs.elr})
+    ready = [node for node in may_lead if seen.is_live(node)]
+    if ready:
+        return f"an election is due: {_brokers(ready)} may lead"
+    if may_lead:
+        return f"waits for {_brokers(may_lead, 'or')}: nobody else has all that was acknowledged"
+    if heirs.last_known:
+        return f"waits until {_brokers(heirs.last_known)} have said what is left of their logs"
+    return "no broker is known that has its records"
+
+
+def _brokers(nodes: Sequence[int], word: str = "and") -> str:
+    return f"broker{'s' if len(nodes) > 1 else ''} " + f" {word} ".join(map(str, nodes))
