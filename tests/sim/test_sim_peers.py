@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.e2e.site import QUICK, Site, run
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.listeners import Endpoint
 from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
 from tiered_api.kafka.peers import AT_ONCE, IDLE_MAX, KafkaPeers
@@ -20,6 +20,8 @@ ASK = FollowAsk(2, "incarnation", 7, 5, 3, 500)
 
 class Small:
     """A cluster that answers as it is told: `wait` holds up who follows, `refused` is everybody's answer."""
+
+    NONSENSE = b"nonsense"
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -43,6 +45,8 @@ class Small:
         self.asked.append((request, timeout))
         if self.refused:
             raise self.refused
+        if request == self.NONSENSE:
+            raise Corrupt("not a message between brokers")
         return SubmitAnswer(b"done " + request, 12)
 
     def heard(self) -> HeardAnswer:
@@ -105,6 +109,31 @@ def test_a_refusal_comes_with_its_code_and_its_words() -> None:
                 await ask
             assert caught.value.code is Code.NOT_CONTROLLER
         assert talk.connections == 1, "a refusal is an answer like any other"
+
+    talk(story)
+
+
+def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
+    async def story(talk: Talk) -> None:
+        with pytest.raises(Refused, match="not a message") as caught:
+            await talk.peers.submit(THERE, Small.NONSENSE, 5)
+        assert caught.value.code is Code.INVALID_REQUEST
+        assert talk.connections == 1
+
+    talk(story)
+
+
+def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
+    async def story(talk: Talk) -> None:
+        talk.far.wait.clear()
+        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
+        await talk.site.until(lambda: talk.far.waiting == 1)
+        began = talk.site.loop.time()
+        await talk.server.close()
+        assert talk.site.loop.time() - began < 0.1
+        with pytest.raises(Unavailable):
+            await following
+        assert talk.far.waiting == 0
 
     talk(story)
 

@@ -49,6 +49,8 @@ class Dispatch:
         self.fetches = Fetches(site, self.guard)
         self.handlers: dict[int, Handle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[Connection, None] = {}
+        """Connections on which an answer waits for something to happen."""
 
     def take(
         self, connection: Connection, frame: memoryview, key: int, version: int, correlation_id: int, body: int
@@ -81,8 +83,10 @@ class Dispatch:
         task.add_done_callback(self._tasks.discard)
 
     def hurry(self) -> None:
-        """The broker stops: what waits for more answers with what there is."""
+        """The broker stops: fetches that wait are answered with what there is, who waits for events is let go."""
         self.fetches.hurry()
+        for connection in list(self._waiting):
+            connection.close()
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more; called now and then."""
@@ -118,7 +122,15 @@ class Dispatch:
         call = Call(
             request, header.version, header.correlation_id, header.client_id or "", connection.host, connection.listener
         )
-        self.spawn(connection, partial(self._handle, call, api.key), api.name)
+        work = partial(self._handle, call, api.key)
+        self.spawn(connection, partial(self._wait, connection, work) if api.waits else work, api.name)
+
+    async def _wait(self, connection: Connection, work: Work) -> Sequence[Part] | None:
+        self._waiting[connection] = None
+        try:
+            return await work()
+        finally:
+            self._waiting.pop(connection, None)
 
     async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
         response = await self._handler(key)(self._site, call)

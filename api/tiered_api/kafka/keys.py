@@ -35,6 +35,8 @@ class Api:
     flexible: int
     served_from: int = 0
     request_bytes: int = 2 << 20
+    waits: bool = False
+    """Whether an answer waits for something to happen: a broker that stops ends such connections at once."""
 
     @property
     def served(self) -> range:
@@ -103,7 +105,7 @@ _TABLE = (
 )
 
 _AMONG_BROKERS = (
-    Api(20001, "TieredFollow", 0, 0, 0),
+    Api(20001, "TieredFollow", 0, 0, 0, waits=True),
     Api(20002, "TieredSubmit", 0, 0, 0, request_bytes=16 << 20),
     Api(20003, "TieredHeard", 0, 0, 0),
 )

@@ -70,7 +70,11 @@ class ReplicaFetches:
         broker = self.site.node.image.brokers.get(ask.node_id)
         if broker is None:
             return Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {ask.node_id}")
-        if not broker.alive or incarnation_number(broker.incarnation) != ask.incarnation:
+        try:
+            known = incarnation_number(broker.incarnation)
+        except ValueError:
+            known = -1  # one that no follower can name
+        if not broker.alive or known != ask.incarnation:
             return Refused(Code.STALE_BROKER_EPOCH, f"broker {ask.node_id} is {broker.incarnation}, or stopped")
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.errors import Refused
+from tiered.errors import Code, Corrupt, Refused
 from tiered_api.kafka.among_brokers import cluster_of, words
 from tiered_api.kafka.faults import timeout_ms
 from tiered_api.kafka.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
@@ -17,4 +17,6 @@ async def handle(site: Site, call: Call[TieredSubmitRequest]) -> TieredSubmitRes
         answer = await cluster.submitted(asked.request, timeout_ms(asked.timeout_ms) / 1000)
     except Refused as refused:
         return TieredSubmitResponse(refused.code.number, words(refused))
+    except Corrupt as error:
+        return TieredSubmitResponse(Code.INVALID_REQUEST.number, words(Refused(Code.INVALID_REQUEST, str(error))))
     return TieredSubmitResponse(reply=answer.reply, slot=answer.slot)
