@@ -161,6 +161,11 @@ class Settings:
         (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
     )
     broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
+    inter_broker_listener_name: str = setting("", "The listener for other brokers; without a name the first.")
+    replica_lag_time_max_ms: int = setting(10_000, "Time that a replica may lag and be in sync.", 100, LONG_MAX)
+    replica_fetch_wait_max_ms: int = setting(500, "How long a leader may keep a replica waiting.", 1, INT_MAX)
+    replica_fetch_max_bytes: int = setting(MIB, "Bytes that a replica asks of a partition at once.", 1, INT_MAX)
+    replica_fetch_response_max_bytes: int = setting(10 * MIB, "And of all of a leader's partitions.", 1, INT_MAX)
     log_level: str = setting(
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error")
     )

@@ -15,6 +15,7 @@ from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.metadata.requests import ForgetTopic
+from tiered.replication.copy import Copy
 from tiered.replication.replica import Replica
 from tiered.tiering import UNDER_WAY_MS
 
@@ -40,7 +41,7 @@ class Housekeeping:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._flushed_ms: dict[Replica, int] = {}
+        self._flushed_ms: dict[Replica | Copy, int] = {}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -79,12 +80,13 @@ class Housekeeping:
         """Closes segments that are old enough, also when nothing is appended; deletes files whose delay is over;
         forgets producers that went silent. Between two logs everybody else has a turn."""
         node, now_ms = self._node, self._node.world.clock.wall_ms()
-        for replica in node.replicas():
+        for held in node.partitions.held():
             try:
-                await self._look_after(replica, now_ms)
+                await self._look_after(held, now_ms)
             except (Unavailable, Refused) as error:
-                log.warning("log is looked after later partition=%s why=%s", replica.at, error)
-            node.tiering.wake(replica)
+                log.warning("log is looked after later partition=%s why=%s", held.at, error)
+            if isinstance(held, Replica):
+                node.tiering.wake(held)
             await node.world.clock.sleep(0)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
@@ -97,7 +99,7 @@ class Housekeeping:
         while await self._node.directory.sweep(self._node.world.clock.wall_ms()):
             await self._node.world.clock.sleep(0)
 
-    async def _look_after(self, replica: Replica, now_ms: int) -> None:
+    async def _look_after(self, replica: Replica | Copy, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""
         await replica.log.sweep(now_ms)
         if replica.gone:
@@ -106,12 +108,14 @@ class Housekeeping:
         max_age_ms = self._node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
         if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
+        if isinstance(replica, Copy):
+            replica.retain()
 
     async def flush_tails(self) -> None:
         """Once: what an earlier process of this boot left in the page cache only. Not before all is led: earlier
         there is nothing to see."""
         await self._node.served.wait()
-        for replica in self._node.replicas():
+        for replica in self._node.partitions.held():
             if replica.log.flushed_offset < replica.log.end_offset and not replica.gone:
                 try:
                     await replica.flush()
@@ -121,7 +125,7 @@ class Housekeeping:
     async def flush_due(self) -> None:
         """fsyncs logs whose `flush.ms` or `flush.messages` is reached."""
         now_ms = self._node.world.clock.wall_ms()
-        for replica in list(self._node.replicas()):
+        for replica in self._node.partitions.held():
             waiting = replica.log.end_offset - replica.log.flushed_offset
             since_ms = self._flushed_ms.setdefault(replica, now_ms)
             if waiting <= 0:
@@ -134,7 +138,7 @@ class Housekeeping:
     async def checkpoint(self) -> None:
         """fsyncs closed segments, and active ones of which much is unproved, and writes down how far each log is
         durable: that bounds what a start after power loss must check."""
-        for replica in list(self._node.replicas()):
+        for replica in self._node.partitions.held():
             closed = replica.log.active_view.base_offset
             if replica.gone:
                 continue

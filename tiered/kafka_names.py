@@ -27,7 +27,6 @@ WITHOUT_EFFECT = {
     "controller.quorum.auto.join.enable": ONE_PROCESS,
     "zookeeper.connect": NO_ZOOKEEPER,
     "zookeeper.connection.timeout.ms": NO_ZOOKEEPER,
-    "inter.broker.listener.name": ONE_PROCESS,
     "num.network.threads": ONE_LOOP,
     "num.io.threads": ONE_LOOP,
     "num.recovery.threads.per.data.dir": ONE_LOOP,

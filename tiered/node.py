@@ -29,6 +29,7 @@ from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
 from tiered.ids import TopicPartition, text_id
+from tiered.in_sync_sets import InSyncSets
 from tiered.joining import Joining
 from tiered.metadata import requests
 from tiered.metadata.changes import Change
@@ -42,6 +43,7 @@ from tiered.metadata.settings import broker_settings
 from tiered.metadata.told import told
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions
+from tiered.peers import Peers
 from tiered.ports import World
 from tiered.producer_ids import ProducerIds
 from tiered.replication.replica import Replica
@@ -73,6 +75,7 @@ class Node:
         world: World,
         metrics: Metrics,
         *,
+        peers: Peers | None = None,
         hostname: str = "localhost",
         manifest_fan: int = FAN,
         snapshot_slots: int = SNAPSHOT_SLOTS,
@@ -105,11 +108,17 @@ class Node:
         self.partitions = Partitions(
             settings, self.world, metrics, incarnation=self.incarnation,
             disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images,
+            peers=peers,
             begun=self.coordinators.lead,
             closed=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
+            joinable=lambda replica: self.in_sync_sets.wake(replica),
         )  # fmt: skip
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
+        self.in_sync_sets = InSyncSets(
+            self.submit, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,
+            world.clock, metrics,
+        )  # fmt: skip
         self._metadata: MetadataLog | None = None
         self._runtime: Runtime[Request] | None = None
         self._main: asyncio.Task[None] | None = None
@@ -164,7 +173,7 @@ class Node:
             waiting_segments=self.tiering.waiting_segments(),
             pending_metadata=self._runtime.pending if self._runtime else 0,
             metadata_trouble=self._metadata.trouble if self._metadata else "",
-            unopened={str(at): why for at, (_, why) in self.partitions.unopened.items()} | self.coordinators.troubles(),
+            unopened=self.partitions.troubles() | self.coordinators.troubles(),
             replicas=self.partitions.led(),
         )
 
@@ -226,6 +235,8 @@ class Node:
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
                     group.create_task(self.coordinators.run(), name="coordinators"),
+                    group.create_task(self.partitions.copy(), name="copying"),
+                    group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
                 ]
         except Exception as error:
             cause = _first(error)

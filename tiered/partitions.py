@@ -1,4 +1,4 @@
-"""The partitions of one broker: their logs, and the replicas that it leads. Follows the committed image only.
+"""The partitions of one broker: those that it leads, and those that it follows. Follows the committed image only.
 
 A partition that cannot be opened or agreed with the bucket is not served; it is named with the reason and tried again.
 """
@@ -6,24 +6,26 @@ A partition that cannot be opened or agreed with the bucket is not served; it is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from tiered.config import Settings, TopicConfig
+from tiered.config import Settings
 from tiered.data_directory import DataDirectory, Found
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
-from tiered.hot.segment_files import OpenFiles
-from tiered.ids import TopicPartition
-from tiered.metadata.delta import Lead, between
+from tiered.ids import TopicPartition, incarnation_number
+from tiered.logs import OPENING_AT_ONCE, Logs
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.delta import Follow, Lead, between
 from tiered.metadata.group_images import GroupImages
-from tiered.metadata.image import Image, Loss, TopicImage
-from tiered.metadata.settings import topic_config
+from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
+from tiered.peers import Peers
 from tiered.ports import World
+from tiered.replication.copy import Copy
+from tiered.replication.fetcher import Asking, Fetchers, Ports
 from tiered.replication.leading import Past, begin
 from tiered.replication.partition import Partition
 from tiered.replication.replica import Replica
@@ -31,15 +33,14 @@ from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
 
-OPENING_AT_ONCE = 32
-
 
 class Partitions:
     """`begun` hears of each replica that is led, `closed` of each closed segment, `forgotten` of each replica that is
-    led no more.
+    led no more, `joinable` of one with a follower that could be in sync. Without `peers` nothing is followed.
 
-    `unopened` names what should be led and cannot be, with the reason; `unreported` what is led from a log that may
-    have lost records. `doubtful` are the partitions whose logs the start could not prove whole.
+    `unopened` names what should be led and cannot be, with the reason, `uncopied` what should be followed; `unreported`
+    what is led from a log that may have lost records. `doubtful` are the partitions whose logs the start could not
+    prove whole.
     """
 
     def __init__(
@@ -53,37 +54,44 @@ class Partitions:
         directory: DataDirectory,
         cold: ColdTier,
         images: GroupImages,
+        peers: Peers | None,
         begun: Callable[[Replica], None],
         closed: Callable[[Replica], None],
         forgotten: Callable[[Replica], None],
+        joinable: Callable[[Replica], None],
     ) -> None:
         self.settings = settings
         self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
+        self.uncopied: dict[TopicPartition, tuple[Follow, str]] = {}
         self.doubtful: frozenset[TopicPartition] = frozenset()
         self.unreported: list[Replica] = []
         self.past = Past.OPEN
         self._incarnation = incarnation
         self._world = world
-        self._metrics = metrics
         self._disk = disk
-        self._directory = directory
         self._cold = cold
         self._images = images
         self._begun = begun
         self._closed = closed
         self._forgotten = forgotten
-        self._files = OpenFiles(world.disk)
-        self._logs: dict[TopicPartition, DiskLog] = {}
+        self._joinable = joinable
+        self._image = Image()
+        self._logs = Logs(world, metrics, directory, lambda: self.settings)
         self._replicas: dict[TopicPartition, Replica] = {}
-        self._found: Found | None = None
-        self._noted_before: set[TopicPartition] = set()
-        """Partitions of deleted topics of which offsets may still be written down."""
+        self._copies: dict[TopicPartition, Copy] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        """High watermarks of partitions between two roles."""
         self._never_cold: set[TopicPartition] = set()
         """Partitions of which nothing was in the bucket when this broker, the last to lead them, stopped cleanly."""
         self._moving = asyncio.Lock()
-        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings, TopicConfig())
+        self._fetchers: Fetchers | None = None
+        if peers is not None:
+            ports = Ports(peers, self._address_of, cold, world.clock, self._broken)
+            self._fetchers = Fetchers(self._asking, ports, world.rng, metrics)
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
         gauge.read(lambda: float(len(self._replicas)))
+        gauge = metrics.gauge("tiered_partitions_followed", "Partitions that this broker follows.")
+        gauge.read(lambda: float(len(self._copies)))
 
     def led(self) -> list[Replica]:
         """Every partition that this broker leads."""
@@ -93,50 +101,56 @@ class Partitions:
         """The partition, when it is led here."""
         return self._replicas.get(at)
 
+    def held(self) -> list[Replica | Copy]:
+        """Every partition that has a log here, led or followed."""
+        return [*self._replicas.values(), *self._copies.values()]
+
+    def troubles(self) -> dict[str, str]:
+        """Partitions that are neither led nor followed although they should be, with the reason."""
+        both = (*self.unopened.items(), *self.uncopied.items())
+        return {str(at): why for at, (_, why) in both}
+
+    async def copy(self) -> None:
+        """Copies what is followed, until it is cancelled."""
+        if self._fetchers is not None:
+            await self._fetchers.run()
+
+    def _asking(self) -> Asking:
+        settings = self.settings
+        return Asking(
+            settings.node_id,
+            incarnation_number(self._incarnation),
+            settings.replica_fetch_wait_max_ms,
+            settings.replica_fetch_response_max_bytes,
+            settings.replica_fetch_max_bytes,
+        )
+
+    def _address_of(self, node_id: int) -> str:
+        """Where another broker answers brokers."""
+        broker = self._image.brokers.get(node_id)
+        if broker is None or not broker.listeners:
+            return ""
+        name = self.settings.inter_broker_listener_name
+        return broker.listeners.get(name, "") if name else next(iter(broker.listeners.values()))
+
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def recover(self, image: Image, found: Found) -> bool:
         """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told.
         Whether all could be opened."""
         known = dict(held(image, self.settings.node_id))
-        self._noted_before = {*found.recovery_points, *found.log_starts} - known.keys()
-        self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
+        found = await self._logs.recover(known, found)
         for at, topic in known.items():
-            try:
-                self._logs[at] = await self._open(at, topic, found)
-                left, led = found.left.get(at), topic.partitions[at.partition].leader_epoch
-                if self.past is Past.SETTLED and left is not None and not left.cold and left.leader_epoch == led:
-                    self._never_cold.add(at)
-            except (Unavailable, Corrupt) as error:
-                log.error("log cannot be opened partition=%s why=%s", at, error)
-        return len(self._logs) == len(known)
+            left, last = found.left.get(at), topic.partitions[at.partition]
+            if self._logs.get(at) is None or left is None or left.cold or not self._alone(last):
+                continue
+            if self.past is Past.SETTLED and left.leader_epoch == last.leader_epoch:
+                self._never_cold.add(at)
+        return all(self._logs.get(at) is not None for at in known)
 
-    async def _open(self, at: TopicPartition, topic: TopicImage, found: Found, *, fresh: bool = False) -> DiskLog:
-        left = found.left.get(at) if not fresh else None
-        return await DiskLog.open(
-            self._world.disk,
-            self._world.clock,
-            self._directory.path(at),
-            self._config_of(topic),
-            same_boot=found.same_boot,
-            clean=found.clean,
-            recovery_point=found.recovery_points.get(at, 0),
-            start_offset=found.log_starts.get(at, 0),
-            metrics=self._metrics,
-            topic_id=topic.topic_id,
-            name=str(at),
-            files=self._files,
-            fresh=fresh,
-            left=None if left is None or left.topic_id != topic.topic_id else left,
-        )
-
-    def _config_of(self, topic: TopicImage) -> TopicConfig:
-        """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
-        known_topic, known_settings, config = self._last_config
-        if known_settings is not self.settings or known_topic != topic.configs:
-            config = topic_config(topic, self.settings.topic_defaults())
-            self._last_config = (topic.configs, self.settings, config)
-        return config
+    def _alone(self, partition: PartitionImage) -> bool:
+        """Whether nobody else can have led it."""
+        return partition.replicas == (self.settings.node_id,)
 
     # -- following the image ------------------------------------------------------------------------------------------
 
@@ -147,27 +161,37 @@ class Partitions:
 
     async def _follow(self, old: Image, new: Image, settings: Settings) -> None:
         delta = between(old, new, settings.node_id, self._incarnation)
-        self.settings = settings
+        self.settings, self._image = settings, new
         for at in delta.dropped:
             self._drop(at, old.topics[at.topic].topic_id)
         for at in delta.resigned:
             self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is led elsewhere now"))
+        for each in delta.led:
+            if each.at in self._replicas:  # by turns that are over already
+                self.resign(each.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.at} is led under another epoch now"))
+        for at in (*(each.at for each in delta.followed), *(each.at for each in delta.led)):
+            self._end_copy(at)
         for name in new.topics if delta.brokers_configured else delta.configured:
             self._configure(new.topics[name])
+        for at, partition in delta.in_sync:
+            if at in self._replicas:
+                self._replicas[at].in_sync(partition.isr, partition.replicas, partition.partition_epoch)
+        await self._copy_all(new, delta.followed)
         await self._lead_all(new, delta.led)
         for at, loss in delta.lost:
             if at in self._replicas:
                 self._replicas[at].possible_loss = loss._asdict()
 
     async def open_missing(self, image: Callable[[], Image]) -> None:
-        """Tries again to lead what could not be opened. Not while the image is followed: what is opened here may be
-        deleted there, or led under a later epoch."""
-        if self.unopened:
+        """Tries again to lead and to follow what could not be opened. Not while the image is followed: what is opened
+        here may be deleted there, or led under a later epoch."""
+        if self.unopened or self.uncopied:
             async with self._moving:
+                await self._copy_all(image(), [follow for follow, _ in self.uncopied.values()])
                 await self._lead_all(image(), [lead for lead, _ in self.unopened.values()])
 
     async def settled(self) -> None:
-        """Returns once nothing is being followed: all that the image says is led, or named in `unopened`."""
+        """Returns once no image is being followed: all that it says is led, or named in `unopened`."""
         async with self._moving:
             return
 
@@ -187,10 +211,10 @@ class Partitions:
                 replica = await self._begin(topic, lead)
                 if replica.restarted:
                     # The point noted before may lie above the new end: it must not vouch for what comes below it now.
-                    await self.save_offsets()
+                    await self._logs.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
                 log.error("partition is not served partition=%s why=%s", lead.at, error)
-                self._judge(lead.at, error)
+                self._judge(lead.at, not isinstance(error, Unavailable) or error.final, str(error))
                 self.unopened[lead.at] = (lead, str(error))
                 return
         self._replicas[lead.at] = replica
@@ -202,39 +226,31 @@ class Partitions:
             replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
         self._begun(replica)
 
-    def _judge(self, at: TopicPartition, error: Unavailable | Corrupt | Fenced | Refused) -> None:
-        """A log that broke while it was made ready: on a full disk it is opened anew, on a failing one nothing is."""
+    def _judge(self, at: TopicPartition, final: bool, why: str) -> None:
+        """A log that broke while it was changed: on a full disk it is opened anew, on a failing one nothing is."""
         hot = self._logs.get(at)
         if hot is None or not hot.broken:
             return
-        if isinstance(error, Unavailable) and not error.final:
-            self._disk.refused(str(error))
-            hot.close()
-            del self._logs[at]
+        if final:
+            self._disk.died(why)
         else:
-            self._disk.died(str(error))
+            self._disk.refused(why)
+            self._logs.close_broken(at)
 
     async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
-        assert self._found is not None
-        if lead.at not in self._logs:
-            if lead.fresh:  # whatever lies there is of an earlier topic of that name
-                self._put_aside(lead.at, f"before-{lead.topic_id}", 0)
-                if lead.at in self._noted_before:  # else the next start would take them for offsets of this log
-                    await self.save_offsets()
-            # What is created now has no past to doubt, and no fsync to wait for.
-            unknown = self._found._replace(
-                recovery_points={}, log_starts={}, left={}, same_boot=lead.fresh or self._found.same_boot
-            )
-            self._logs[lead.at] = await self._open(lead.at, topic, unknown, fresh=lead.fresh)
-        hot = self._logs[lead.at]
+        known = topic.partitions[lead.at.partition]
+        hot = await self._logs.begin(lead.at, topic, fresh=lead.fresh)
         pid = Replica.id_of(lead.at, lead.topic_id)
-        past = Past.NONE if lead.fresh or lead.at in self._never_cold else self.past
+        past = self.past if self._alone(known) else Past.OPEN
+        if lead.fresh or lead.at in self._never_cold:
+            past = Past.NONE
         self._never_cold.discard(lead.at)
         if topic.name == OFFSETS_TOPIC and not lead.fresh:
             begun = await self._images.begin(hot, pid)
         else:
             begun = await begin(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
-        known = topic.partitions[lead.at.partition]
+        cold_end = begun.manifest.cold_end_offset if begun.manifest is not None else 0
+        committed = max(self._committed.pop(lead.at, 0), cold_end, hot.start_offset)
         return Replica(
             lead.at,
             lead.topic_id,
@@ -246,6 +262,7 @@ class Partitions:
                 replicas=known.replicas,
                 epoch_start=hot.end_offset,
                 partition_epoch=known.partition_epoch,
+                high_watermark=min(committed, hot.end_offset),
                 began_ns=self._world.clock.mono_ns(),
             ),
             cold=self._cold,
@@ -253,16 +270,58 @@ class Partitions:
             clock=self._world.clock,
             disk=self._disk,
             segment_closed=self._closed,
-            joinable=lambda replica: None,
+            joinable=self._joinable,
         )
 
+    async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:
+        places = asyncio.Semaphore(OPENING_AT_ONCE)
+        await asyncio.gather(*(self._copy(image, follow, places) for follow in follows))
+
+    async def _copy(self, image: Image, follow: Follow, places: asyncio.Semaphore) -> None:
+        at, topic = follow.at, image.topics_by_id.get(follow.topic_id)
+        self.uncopied.pop(at, None)
+        if topic is None or topic.partitions[at.partition].leader_epoch != follow.leader_epoch:
+            return  # the image went on, and is about to be followed
+        async with places:
+            if follow.fresh:
+                await asyncio.sleep(0)  # as with those that are led
+            try:
+                hot = await self._logs.begin(at, topic, fresh=follow.fresh)
+            except (Unavailable, Corrupt, Refused) as error:
+                log.error("partition is not followed partition=%s why=%s", at, error)
+                self.uncopied[at] = (follow, str(error))
+                return
+        self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
+        copy = self._copies[at] = Copy(
+            at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
+            high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk,
+        )  # fmt: skip
+        if self._fetchers is not None and follow.leader != NO_LEADER:
+            self._fetchers.follow(copy)
+
+    def _end_copy(self, at: TopicPartition) -> None:
+        """It is followed no more, or another leader is."""
+        self.uncopied.pop(at, None)
+        copy = self._copies.pop(at, None)
+        if copy is not None:
+            copy.gone = True
+            self._committed[at] = copy.high_watermark
+
+    def _broken(self, copy: Copy, final: bool) -> None:
+        """A cut of its log failed half way. On a full disk it is opened anew with the next look at all logs."""
+        if self._copies.get(copy.at) is copy:
+            self._end_copy(copy.at)
+            follow = Follow(copy.at, copy.topic_id, copy.leader, copy.leader_epoch)
+            self.uncopied[copy.at] = (follow, copy.log.broken)
+            self._judge(copy.at, final, copy.log.broken)
+
     def _configure(self, topic: TopicImage) -> None:
-        config = self._config_of(topic)
+        config = self._logs.config_of(topic)
         for p in range(len(topic.partitions)):
             at = TopicPartition(topic.name, p)
-            if at in self._logs:
-                self._logs[at].config = config
+            self._logs.configure(at, config)
             if at in self._replicas:
+                self._replicas[at].configured()
                 self._closed(self._replicas[at])
 
     def resign(self, at: TopicPartition, why: Refused) -> None:
@@ -270,6 +329,7 @@ class Partitions:
         self.unopened.pop(at, None)
         replica = self._replicas.pop(at, None)
         if replica is not None:
+            self._committed[at] = replica.high_watermark
             replica.resign(why)
             self._cold.uploader.forget(replica.pid)
             self._forgotten(replica)
@@ -286,22 +346,9 @@ class Partitions:
         self.resign(at, Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted"))
         if replica is not None:
             self._cold.manifests.forget(replica.pid)
-        hot = self._logs.pop(at, None)
-        self._noted_before.add(at)
-        delay_ms = 0
-        if hot is not None:
-            delay_ms = hot.config.file_delete_delay_ms
-            with contextlib.suppress(Unavailable):  # a full disk does not take indexes that nobody needs
-                hot.close()
-        try:
-            self._put_aside(at, topic_id, delay_ms)
-        except Unavailable as error:
-            log.warning("log of a deleted topic stays for now partition=%s why=%s", at, error)
-
-    def _put_aside(self, at: TopicPartition, topic_id: str, delay_ms: int) -> None:
-        """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
-        self._files.forget_below(self._directory.path(at))  # of a log that was never opened to the end, too
-        self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
+        self._end_copy(at)
+        self._committed.pop(at, None)
+        self._logs.drop(at, topic_id)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -309,38 +356,23 @@ class Partitions:
         """Answers everybody with `why` from now on; the logs stay as they are."""
         for replica in self._replicas.values():
             replica.resign(why)
+        for copy in self._copies.values():
+            copy.gone = True
 
     async def save_offsets(self) -> None:
         """Writes down how far each log is durable and where it starts."""
-        gone = self._noted_before - self._logs.keys()
-        await self._directory.save_offsets(self._logs)
-        self._noted_before -= gone
+        await self._logs.save_offsets()
 
     async def close_clean(self) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""
-        try:
-            places = asyncio.Semaphore(OPENING_AT_ONCE)
-            await asyncio.gather(*(self._close_clean(hot, places) for hot in self._logs.values()))
-            await self.save_offsets()
-            await self._directory.mark_clean(self._left())
-        except (Unavailable, Refused) as error:
-            log.error("logs could not be closed cleanly why=%s", error)
-            return False
-        return True
+        return await self._logs.close_clean(self._left)
 
-    def _left(self) -> dict[TopicPartition, Left]:
+    def _left(self, at: TopicPartition, hot: DiskLog) -> Left | None:
         """What the next start need not read anew."""
-        found = {}
-        for at, hot in self._logs.items():
-            replica = self._replicas.get(at)
-            if replica is not None and (left := hot.left(replica.leader_epoch, replica.manifest is not None)):
-                found[at] = left
-        return found
-
-    @staticmethod
-    async def _close_clean(hot: DiskLog, places: asyncio.Semaphore) -> None:
-        async with places:
-            await hot.close_clean()
+        replica, copy = self._replicas.get(at), self._copies.get(at)
+        if replica is not None:
+            return hot.left(replica.leader_epoch, replica.manifest is not None)
+        return hot.left(copy.leader_epoch, True) if copy is not None else None
 
 
 def held(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.kafka_site import Client, KafkaSite, run
 from tests.e2e.site import batch
 from tiered.errors import Code
-from tiered.partitions import OPENING_AT_ONCE
+from tiered.logs import OPENING_AT_ONCE
 from tiered.ports import FileSlice
 from tiered.records.batch import records
 from tiered_api.kafka.messages.create_partitions import (

@@ -48,13 +48,13 @@ class Asking:
 
 class Ports(NamedTuple):
     """What the fetchers of one broker share. `address_of` is where a broker answers others now, "" when nobody knows;
-    `broken` hears of a log that can only be judged by opening it anew."""
+    `broken` hears of a log that can only be judged by opening it anew, and whether the disk is done for."""
 
     peers: Peers
     address_of: Callable[[int], str]
     cold: ColdTier
     clock: Clock
-    broken: Callable[[Copy], None]
+    broken: Callable[[Copy, bool], None]
 
 
 @dataclass(slots=True)
@@ -242,9 +242,11 @@ class Fetcher:
             asking.partition_max_bytes,
             tuple(asks.values()),
         )
-        for place in places.values():
-            place.quiet = True
         parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+        answered = {(part.topic_id, part.partition) for part in parts}
+        for key, place in places.items():
+            if key not in answered:  # there is nothing new
+                place.quiet, place.failures, place.copy.trouble = True, 0, ""
         for part in parts:
             key = (part.topic_id, part.partition)
             if key in places:
@@ -261,9 +263,7 @@ class Fetcher:
         try:
             found = copy.take(asked, part)
         except (Unavailable, Refused, Corrupt) as error:
-            self._failure(place, str(error))
-            if copy.log.broken:
-                self._ports.broken(copy)
+            self._failed(place, error)
             return False
         if isinstance(found, Retry):
             self._failure(place, found.why)
@@ -280,12 +280,15 @@ class Fetcher:
                 await place.copy.begin_behind_cold(self._ports.cold)
             place.quiet = False
         except (Unavailable, Refused, Corrupt) as error:
-            self._failure(place, str(error))
-            if place.copy.log.broken:
-                self._ports.broken(place.copy)
+            self._failed(place, error)
         finally:
             place.busy = False
             self._wake.set()
+
+    def _failed(self, place: _Place, error: Unavailable | Refused | Corrupt) -> None:
+        self._failure(place, str(error))
+        if place.copy.log.broken:
+            self._ports.broken(place.copy, not isinstance(error, Unavailable) or error.final)
 
     def _failure(self, place: _Place, why: str) -> None:
         """It asks again after a pause."""

@@ -112,7 +112,7 @@ class Options:
 
     def settings(self) -> list[Settings]:
         """Those of each broker."""
-        beats: dict[str, Any] = {
+        beats = {
             "broker_session_timeout_ms": self.session_ms,
             "broker_heartbeat_interval_ms": self.session_ms // 3,
         }

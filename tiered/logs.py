@@ -1,0 +1,167 @@
+"""The logs of one broker on its disk: opened as they were left, put aside with their topics, closed so that the next
+start need not check them. Who leads or follows with them stands in `partitions.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+from tiered.config import Settings, TopicConfig
+from tiered.data_directory import DataDirectory, Found
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.left import Left
+from tiered.hot.segment_files import OpenFiles
+from tiered.ids import TopicPartition
+from tiered.metadata.image import TopicImage
+from tiered.metadata.settings import topic_config
+from tiered.metrics import Metrics
+from tiered.ports import World
+
+log = logging.getLogger(__name__)
+
+OPENING_AT_ONCE = 32
+
+
+class Logs:
+    """One log for each partition that has a replica here, as far as it is open. `settings` are those in force."""
+
+    def __init__(
+        self, world: World, metrics: Metrics, directory: DataDirectory, settings: Callable[[], Settings]
+    ) -> None:
+        self._world = world
+        self._metrics = metrics
+        self._directory = directory
+        self._settings = settings
+        self._files = OpenFiles(world.disk)
+        self._open: dict[TopicPartition, DiskLog] = {}
+        self._found: Found | None = None
+        self._noted_before: set[TopicPartition] = set()
+        """Partitions of deleted topics of which offsets may still be written down."""
+        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
+
+    def get(self, at: TopicPartition) -> DiskLog | None:
+        """The log of a partition, when it is open."""
+        return self._open.get(at)
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    async def recover(self, known: Mapping[TopicPartition, TopicImage], found: Found) -> Found:
+        """Opens all logs as they were left; what cannot be opened now is tried again by `begin`. What is left to say of
+        the directory once logs of other topics are gone."""
+        self._noted_before = {*found.recovery_points, *found.log_starts} - known.keys()
+        self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
+        for at, topic in known.items():
+            try:
+                self._open[at] = await self._opened(at, topic, found)
+            except (Unavailable, Corrupt) as error:
+                log.error("log cannot be opened partition=%s why=%s", at, error)
+        return found
+
+    async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:
+        """The log of a partition that is led or followed from now on, opened or made where it is not there. Of a
+        `fresh` one no copy exists anywhere. `Unavailable`, `Corrupt`, `Refused`."""
+        hot = self._open.get(at)
+        if hot is not None:
+            return hot
+        assert self._found is not None
+        if fresh:  # whatever lies there is of an earlier topic of that name
+            self._put_aside(at, f"before-{topic.topic_id}", 0)
+            if at in self._noted_before:  # else the next start would take them for offsets of this log
+                await self.save_offsets()
+        # What is created now has no past to doubt, and no fsync to wait for.
+        unknown = self._found._replace(
+            recovery_points={}, log_starts={}, left={}, same_boot=fresh or self._found.same_boot
+        )
+        hot = self._open[at] = await self._opened(at, topic, unknown, fresh=fresh)
+        return hot
+
+    async def _opened(self, at: TopicPartition, topic: TopicImage, found: Found, *, fresh: bool = False) -> DiskLog:
+        left = found.left.get(at) if not fresh else None
+        return await DiskLog.open(
+            self._world.disk,
+            self._world.clock,
+            self._directory.path(at),
+            self.config_of(topic),
+            same_boot=found.same_boot,
+            clean=found.clean,
+            recovery_point=found.recovery_points.get(at, 0),
+            start_offset=found.log_starts.get(at, 0),
+            metrics=self._metrics,
+            topic_id=topic.topic_id,
+            name=str(at),
+            files=self._files,
+            fresh=fresh,
+            left=None if left is None or left.topic_id != topic.topic_id else left,
+        )
+
+    def config_of(self, topic: TopicImage) -> TopicConfig:
+        """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
+        settings = self._settings()
+        known_topic, known_settings, config = self._last_config
+        if known_settings is not settings or known_topic != topic.configs:
+            config = topic_config(topic, settings.topic_defaults())
+            self._last_config = (topic.configs, settings, config)
+        return config
+
+    def configure(self, at: TopicPartition, config: TopicConfig) -> None:
+        """Other settings are in force."""
+        if at in self._open:
+            self._open[at].config = config
+
+    # -- going --------------------------------------------------------------------------------------------------------
+
+    def close_broken(self, at: TopicPartition) -> None:
+        """Only opening it anew can tell what is left of it: the next `begin` does."""
+        hot = self._open.pop(at, None)
+        if hot is not None:
+            hot.close()
+
+    def drop(self, at: TopicPartition, topic_id: str) -> None:
+        """The partition is not held here any more; its files go later."""
+        hot = self._open.pop(at, None)
+        self._noted_before.add(at)
+        delay_ms = 0
+        if hot is not None:
+            delay_ms = hot.config.file_delete_delay_ms
+            with contextlib.suppress(Unavailable):  # a full disk does not take indexes that nobody needs
+                hot.close()
+        try:
+            self._put_aside(at, topic_id, delay_ms)
+        except Unavailable as error:
+            log.warning("log of a deleted topic stays for now partition=%s why=%s", at, error)
+
+    def _put_aside(self, at: TopicPartition, topic_id: str, delay_ms: int) -> None:
+        """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
+        self._files.forget_below(self._directory.path(at))  # of a log that was never opened to the end, too
+        self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def save_offsets(self) -> None:
+        """Writes down how far each log is durable and where it starts."""
+        gone = self._noted_before - self._open.keys()
+        await self._directory.save_offsets(self._open)
+        self._noted_before -= gone
+
+    async def close_clean(self, left: Callable[[TopicPartition, DiskLog], Left | None]) -> bool:
+        """Whether all logs are durable, closed and marked so: the next start then has nothing to check. `left` is what
+        that start need not even read."""
+        try:
+            places = asyncio.Semaphore(OPENING_AT_ONCE)
+            await asyncio.gather(*(self._close_clean(hot, places) for hot in self._open.values()))
+            await self.save_offsets()
+            said = {at: each for at, hot in self._open.items() if (each := left(at, hot)) is not None}
+            await self._directory.mark_clean(said)
+        except (Unavailable, Refused) as error:
+            log.error("logs could not be closed cleanly why=%s", error)
+            return False
+        return True
+
+    @staticmethod
+    async def _close_clean(hot: DiskLog, places: asyncio.Semaphore) -> None:
+        async with places:
+            await hot.close_clean()
