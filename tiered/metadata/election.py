@@ -34,14 +34,3 @@ class Candidacy:
 def stand(highest_epoch: int, next_slot: int) -> Candidacy:
     """A candidacy of one who has read everything below `next_slot`."""
     return Candidacy(highest_epoch + 1, next_slot)
-
-
-def choose_leader(
-    replicas: tuple[int, ...], isr: tuple[int, ...], elr: tuple[int, ...], alive: frozenset[int]
-) -> int | None:
-    """Who may lead a partition without loss: the first live one of the ISR, else of the ELR (rule R4)."""
-    for eligible in (isr, elr):
-        for broker in replicas:
-            if broker in eligible and broker in alive:
-                return broker
-    return None

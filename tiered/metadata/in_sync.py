@@ -23,8 +23,8 @@ UNKNOWN_OFFSET = 0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a change goes by: who may lead, the topic's settings, and the time. `min_isr` as it is set: fewer replicas
-    ask for all of them."""
+    """What a change goes by: who may lead, the topic's settings, and the time. Where there are fewer replicas than
+    `min_isr`, all of them are asked for, which leaves nobody else to be eligible."""
 
     live: frozenset[int]
     min_isr: int = 1
@@ -54,7 +54,7 @@ def returned(old: PartitionImage, node: int, end: End | None, terms: Terms) -> P
         return old
     isr, elr, last_known, ends = _without(old.isr, node), _without(old.elr, node), old.last_known, old.ends
     if eligible and end is None:
-        elr = (*elr, node)
+        elr = old.elr if node in old.elr else (*elr, node)
     elif end is not None and (eligible or node in last_known):
         last_known = (*_without(last_known, node), node)
         ends = (*(each for each in ends if each.node_id != node), end)
@@ -132,7 +132,7 @@ def check(image: PartitionImage, terms: Terms) -> None:
     assert isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image
     assert isr <= terms.live, (image, terms)
     assert image.leader in isr or (image.leader == NO_LEADER and not isr), image
-    assert not elr or len(isr) < _enough(image, terms), (image, terms)
+    assert not elr or len(isr) < terms.min_isr, (image, terms)
     assert image.leader == NO_LEADER or not (image.last_known or image.ends), image
     assert {end.node_id for end in image.ends} == set(image.last_known), image
     assert not elr & set(image.last_known), image
@@ -147,7 +147,7 @@ def _led(
     terms: Terms,
 ) -> PartitionImage:
     """`old` with these sets, led as follows from them. A leader who is not in `isr` is none."""
-    if len(isr) >= _enough(old, terms):
+    if len(isr) >= terms.min_isr:
         elr = ()
     if old.leader in isr:
         same = isr == old.isr and elr == old.elr
@@ -173,7 +173,7 @@ def _elected(
     old: PartitionImage, heir: int, isr: tuple[int, ...], elr: tuple[int, ...], terms: Terms
 ) -> PartitionImage:
     """Under the next epoch, whoever led before; the election is over."""
-    elr = () if len(isr) >= _enough(old, terms) else elr
+    elr = () if len(isr) >= terms.min_isr else elr
     return PartitionImage(old.replicas, heir, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch)
 
 
@@ -196,8 +196,3 @@ def _first_of(nodes: tuple[int, ...], replicas: tuple[int, ...], terms: Terms) -
 
 def _without(nodes: tuple[int, ...], node: int) -> tuple[int, ...]:
     return tuple(each for each in nodes if each != node) if node in nodes else nodes
-
-
-def _enough(image: PartitionImage, terms: Terms) -> int:
-    """So many in sync let the high watermark move (rule R3)."""
-    return min(terms.min_isr, len(image.replicas))

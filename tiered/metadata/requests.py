@@ -225,6 +225,11 @@ Request = (
     | AnnounceBroker
     | NameDirectory
     | StopBroker
+    | FenceBroker
+    | UnfenceBroker
+    | HandOver
+    | AlterPartitions
+    | ElectLeaders
     | ReportLoss
     | AllocateProducerIds
 )

@@ -20,10 +20,11 @@ from tiered.metadata.changes import (
     TopicConfigChanged,
     TopicCreated,
 )
-from tiered.metadata.controller import PARTITIONS_MAX, Controller
+from tiered.metadata.controller import Controller
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 from tiered.metadata.requests import Request
 from tiered.metadata.settings import broker_settings
+from tiered.metadata.topics import PARTITIONS_MAX
 
 
 def controller(*brokers: int) -> Controller:
@@ -174,20 +175,21 @@ def test_a_new_incarnation_loses_what_others_can_lead() -> None:
     assert register(shard, 1, whole=False) == PartitionImage((1, 2), 2, 1, (2,), partition_epoch=2)
 
 
-def test_who_comes_back_whole_stays_eligible() -> None:
+@pytest.mark.parametrize(("min_isr", "elr"), [("1", ()), ("2", (1,))])
+def test_who_comes_back_whole_stays_eligible_while_too_few_are_in_sync(min_isr: str, elr: tuple[int, ...]) -> None:
     shard = controller(1, 2)
-    decide(shard, requests.CreateTopic("t", 1, 2))
-    assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), (1,), partition_epoch=2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs={"min.insync.replicas": min_isr}))
+    assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), elr, partition_epoch=2)
 
 
-def test_with_nobody_eligible_the_partition_waits_for_its_last_members() -> None:
+def test_nobody_leads_before_who_has_all_is_back() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     register(shard, 1, whole=False)
     decide(shard, requests.StopBroker(2, "i2"))
     decide(shard, requests.RegisterBroker(1, "third1", "d", ""))
-    partition = shard.image.topics["t"].partitions[0]
-    assert (partition.leader, partition.isr) == (2, (2,))
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), NO_LEADER, 1, (), (2,), partition_epoch=3)
+    assert register(shard, 2, whole=True).leader == 2
 
 
 def test_the_same_incarnation_registers_once() -> None:
@@ -200,7 +202,7 @@ def test_a_stop_hands_leadership_to_who_is_in_sync() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     decide(shard, requests.StopBroker(1, "i1"))
-    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), 2, 1, (2,), (1,), partition_epoch=2)
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), 2, 1, (2,), partition_epoch=2)
     assert not shard.image.brokers[1].alive
 
 

@@ -62,6 +62,7 @@ def test_fewer_replicas_than_asked_for_are_all_of_them() -> None:
 
 def test_a_set_that_is_large_enough_now_is_alone_eligible() -> None:
     assert in_sync.resettled(image(1, 0, (1,), (2,)), terms(1, 3, min_isr=1)) == image(1, 0, (1,))
+    assert in_sync.resettled(image(NO_LEADER, 0, (), (1, 2)), terms(1, min_isr=1)) == image(1, 1, (1,))
     old = image(1, 0, (1,), (2,))
     assert in_sync.resettled(old, terms(1, 3)) is old
 

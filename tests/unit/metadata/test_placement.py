@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.errors import Code, Refused
-from tiered.metadata.election import Candidacy, Outcome, choose_leader, stand
+from tiered.metadata.election import Candidacy, Outcome, stand
 from tiered.metadata.placement import check, place
 
 
@@ -52,20 +52,3 @@ def test_a_slot_lost_to_an_older_epoch_is_followed_by_the_next_one() -> None:
 @pytest.mark.parametrize("epoch", [5, 6])
 def test_a_slot_lost_to_an_equal_or_higher_epoch_ends_the_candidacy(epoch: int) -> None:
     assert Candidacy(5, 17).lost_to(epoch) == (Outcome.ENDED, Candidacy(5, 17))
-
-
-@pytest.mark.parametrize(
-    ("isr", "elr", "alive", "leader"),
-    [
-        ((1, 2), (), {1, 2, 3}, 1),
-        ((2, 1), (), {1, 2, 3}, 1),
-        ((1, 2), (3,), {2, 3}, 2),
-        ((1,), (3,), {2, 3}, 3),
-        ((1,), (), {2, 3}, None),
-        ((), (), {1, 2, 3}, None),
-    ],
-)
-def test_the_in_sync_set_leads_before_those_who_left_it_whole(
-    isr: tuple[int, ...], elr: tuple[int, ...], alive: set[int], leader: int | None
-) -> None:
-    assert choose_leader((1, 2, 3), isr, elr, frozenset(alive)) == leader

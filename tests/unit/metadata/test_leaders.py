@@ -1,0 +1,279 @@
+"""What the controller decides about brokers that go and come, wishes of leaders, elections, over all partitions."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+
+import pytest
+
+from tests.unit.metadata.test_controller import decide, refusal
+from tiered.config import Settings
+from tiered.errors import Code
+from tiered.ids import TopicId, incarnation_number, text_id
+from tiered.metadata import changes as kinds
+from tiered.metadata import requests
+from tiered.metadata.changes import CLUSTER, NO_LEADER
+from tiered.metadata.controller import Controller
+from tiered.metadata.image import End, Image, Loss, PartitionImage
+from tiered.metadata.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
+
+TWO = {"min.insync.replicas": "2"}
+
+
+def incarnation(node: int, number: int = 0) -> str:
+    return text_id(uuid.UUID(int=(node << 100) + (number << 90), version=4))
+
+
+def cluster(*nodes: int, settings: Settings | None = None) -> Controller:
+    ids = itertools.count(1)
+    made = Controller(Image(), settings or Settings(), lambda: text_id(uuid.UUID(int=next(ids))))
+    for node in nodes:
+        register(made, node)
+    return made
+
+
+def register(shard: Controller, node: int, number: int = 0, *ends: ReplicaEnd, whole: bool = True) -> None:
+    decide(shard, RegisterBroker(node, incarnation(node, number), "d", "", whole=whole, ends=ends))
+
+
+def fence(shard: Controller, node: int, number: int = 0) -> None:
+    decide(shard, requests.FenceBroker(node, incarnation(node, number)))
+
+
+def unfence(shard: Controller, node: int, number: int = 0) -> None:
+    decide(shard, requests.UnfenceBroker(node, incarnation(node, number)))
+
+
+def partition(shard: Controller, p: int = 0) -> PartitionImage:
+    return shard.image.topics["t"].partitions[p]
+
+
+def topic_id(shard: Controller) -> TopicId:
+    return shard.image.topics["t"].topic_id
+
+
+def states(shard: Controller) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    found = partition(shard)
+    return found.leader, found.isr, found.elr
+
+
+def test_a_fenced_broker_leads_nothing_and_comes_back_as_a_follower() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", 1, 3, configs=TWO))
+    fence(shard, 1)
+    assert states(shard) == (2, (2, 3), ()) and not shard.image.brokers[1].live
+    fence(shard, 2)
+    assert states(shard) == (3, (3,), (2,))
+    before = shard.image
+    unfence(shard, 1)
+    assert states(shard) == (3, (3,), (2,)) and shard.image.brokers[1].live
+    assert before.topics["t"] is shard.image.topics["t"]
+    fence(shard, 3)
+    assert states(shard) == (NO_LEADER, (), (2, 3))
+    unfence(shard, 2)
+    assert states(shard) == (2, (2,), (3,))
+
+
+@pytest.mark.parametrize("kind", [requests.FenceBroker, requests.UnfenceBroker])
+def test_who_is_not_there_is_not_fenced(kind: type[requests.FenceBroker | requests.UnfenceBroker]) -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.StopBroker(2, incarnation(2)))
+    for request in (kind(1, "other"), kind(9, "other"), kind(2, incarnation(2))):
+        assert shard.decide(request, 0).changes == ()
+    fence(shard, 1)
+    assert shard.decide(requests.FenceBroker(1, incarnation(1)), 0).changes == ()
+    unfence(shard, 1)
+    assert shard.decide(requests.UnfenceBroker(1, incarnation(1)), 0).changes == ()
+
+
+def test_new_replicas_go_where_they_are_served() -> None:
+    shard = cluster(1, 2, 3)
+    fence(shard, 2)
+    decide(shard, requests.CreateTopic("t", 3, 2))
+    assert all(2 not in partition(shard, p).replicas for p in range(3))
+    assert refusal(shard, requests.CreateTopic("u", 1, 3)) is Code.INVALID_REPLICATION_FACTOR
+    decide(shard, requests.CreateTopic("v", assignments=[[2, 1]]))
+    assert shard.image.topics["v"].partitions[0] == PartitionImage((2, 1), 1, 0, (1,), partition_epoch=1)
+
+
+def test_leaderships_are_handed_over_before_a_stop() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 4, 2))
+    decide(shard, requests.CreateTopic("u", assignments=[[1]]))
+    assert decide(shard, requests.HandOver(1, incarnation(1))) == 1
+    assert [partition(shard, p).leader for p in range(4)] == [2] * 4
+    assert [partition(shard, p).leader_epoch for p in range(4)] == [1, 0, 1, 0]
+    assert all(1 in partition(shard, p).isr for p in range(4))
+    assert refusal(shard, requests.HandOver(1, "other")) is Code.STALE_BROKER_EPOCH
+
+
+def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
+    now = partition(shard, p)
+    isr = tuple(InSync(node, incarnation_number(shard.image.brokers[node].incarnation)) for node in nodes)
+    return IsrWish(topic_id(shard), p, now.leader_epoch, now.partition_epoch if epoch is None else epoch, isr)
+
+
+def test_a_leader_has_its_wishes_judged_one_by_one() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3], [2, 1, 3], [1, 2, 3]]))
+    wishes = (
+        wish(shard, 1, 2),
+        wish(shard, 1, 3),
+        wish(shard, 1, 2, p=1),
+        wish(shard, 1, 3, p=2),
+        IsrWish(TopicId("no"), 0, 0, 0, ()),
+        IsrWish(topic_id(shard), 3, 0, 0, ()),
+    )
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), wishes)) == (
+        Code.NONE,
+        Code.INVALID_UPDATE_VERSION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.NONE,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+    assert [partition(shard, p).isr for p in range(3)] == [(1, 2), (2, 1, 3), (1, 3)]
+    late = requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, epoch=1),))
+    assert decide(shard, late) == (Code.INVALID_UPDATE_VERSION,)
+    assert refusal(shard, requests.AlterPartitions(1, "other", ())) is Code.STALE_BROKER_EPOCH
+
+
+def test_who_is_fenced_or_new_does_not_join() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
+    fence(shard, 2)
+    fence(shard, 3)
+    said = wish(shard, 1, 2)
+    asked = requests.AlterPartitions(1, incarnation(1), (said,))
+    assert decide(shard, asked) == (Code.INELIGIBLE_REPLICA,)
+    register(shard, 2, 7)
+    assert states(shard) == (1, (1,), (2, 3))
+    assert decide(shard, asked) == (Code.INELIGIBLE_REPLICA,)
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, 2),))) == (Code.NONE,)
+    assert states(shard) == (1, (1, 2), (3,))
+
+
+def test_an_incarnation_that_cannot_be_named_in_a_fetch_is_never_in_a_wish() -> None:
+    shard = cluster(1)
+    decide(shard, RegisterBroker(2, "no id", "d", ""))
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    number = InSync(1, incarnation_number(incarnation(1)))
+    said = IsrWish(topic_id(shard), 0, 0, 1, (number, InSync(2, -1)))
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), (said,))) == (Code.INELIGIBLE_REPLICA,)
+
+
+def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
+    """Rule R4: both lost their unsynced records; the one that lost less leads, and the loss is on record."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    fence(shard, 1)
+    fence(shard, 2)
+    register(shard, 1, 1, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=False)
+    assert states(shard) == (NO_LEADER, (), (2,))
+    assert partition(shard).ends == (End(1, 0, 5),)
+    register(shard, 2, 1, ReplicaEnd(topic_id(shard), 0, 0, 8), whole=False)
+    assert states(shard) == (2, (2,), ())
+    assert partition(shard).loss == Loss(partition(shard).leader_epoch, 8, 1000)
+
+
+def test_what_is_fsynced_before_it_counts_needs_no_other_proof() -> None:
+    """Rule R1: `flush=ack`, on the disk that the cluster knows, unless the broker doubts the log itself."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs={"flush": "ack", **TWO}))
+    register(shard, 2, 1, whole=False)
+    assert states(shard) == (1, (1,), (2,))
+    register(shard, 2, 2, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=False)
+    assert states(shard) == (1, (1,), ())
+    shard = cluster(1, 2, settings=Settings(log_flush="ack"))
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    decide(shard, RegisterBroker(2, incarnation(2, 1), "", "", whole=False))
+    assert states(shard) == (1, (1,), ())
+
+
+def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
+    """From then on the high watermark moves without those who left."""
+    for lower in (
+        requests.AlterTopicConfigs("t", {"min.insync.replicas": "1"}),
+        requests.AlterTopicConfigs("t", {"min.insync.replicas": None}),
+    ):
+        shard = cluster(1, 2)
+        decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+        fence(shard, 2)
+        assert states(shard) == (1, (1,), (2,))
+        decide(shard, lower)
+        assert states(shard) == (1, (1,), ())
+    shard = cluster(1, 2, settings=Settings(min_insync_replicas=2))
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    fence(shard, 2)
+    assert states(shard) == (1, (1,), (2,))
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": "1"}))
+    assert states(shard) == (1, (1,), ())
+
+
+def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
+    """Else a controller and a leader with other files would not mean the same by `min.insync.replicas`."""
+    shard = cluster(1, settings=Settings(min_insync_replicas=2))
+    assert shard.image.broker_configs == {CLUSTER: TWO}
+    register(shard, 2)
+    assert shard.image.broker_configs == {CLUSTER: TWO}
+    assert cluster(1).image.broker_configs == {}
+    assert refusal(shard, requests.AlterBrokerConfigs(1, {"min.insync.replicas": "1"})) is Code.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_topic_that_prefers_to_serve_is_led_by_whoever_lives(wide: bool) -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    fence(shard, 2)
+    fence(shard, 1)
+    unfence(shard, 2)
+    assert states(shard) == (NO_LEADER, (), (1,))
+    said = {"unclean.leader.election.enable": "true"}
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, said) if wide else requests.AlterTopicConfigs("t", said))
+    assert states(shard) == (2, (2,), ())
+    assert partition(shard).loss == Loss(1, 0, 1000)
+
+
+def test_elections_as_an_operator_asks_for_them() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [1, 2]]))
+    decide(shard, requests.CreateTopic("u", assignments=[[1]]))
+    decide(shard, requests.HandOver(1, incarnation(1)))
+    t, u = topic_id(shard), shard.image.topics["u"].topic_id
+    asked = requests.ElectLeaders(True, ((t, 0), (t, 0), (t, 1), (t, 9), (TopicId("no"), 0)))
+    assert decide(shard, asked) == (
+        (t, 0, Code.NONE),
+        (t, 1, Code.ELECTION_NOT_NEEDED),
+        (t, 9, Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (TopicId("no"), 0, Code.UNKNOWN_TOPIC_ID),
+    )
+    assert [partition(shard, p).leader for p in range(3)] == [1, 2, 2]
+    fence(shard, 2)
+    fence(shard, 1)
+    unfence(shard, 2)
+    assert decide(shard, requests.ElectLeaders(False)) == (
+        *((t, p, Code.NONE) for p in range(3)),
+        (u, 0, Code.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    )
+    assert all(partition(shard, p).leader == 2 and partition(shard, p).loss is not None for p in range(3))
+
+
+def test_a_loss_is_not_heard_of_a_partition_that_is_not_there() -> None:
+    shard = cluster(1)
+    decide(shard, requests.CreateTopic("t"))
+    for p in (-1, 1):
+        assert shard.decide(requests.ReportLoss(topic_id(shard), p, 0, 7), 0).changes == ()
+
+
+def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
+    """No other decision is made meanwhile, and no request answered: 0.06 s here, with room for slower machines."""
+    shard = cluster(1, 2, 3)
+    for name in "abcd":
+        decide(shard, requests.CreateTopic(name, 2_500, 3, configs=TWO))
+    before = time.process_time()
+    made = shard.decide(requests.FenceBroker(1, incarnation(1)), 0)
+    took = time.process_time() - before
+    assert len(made.changes) == 10_001 and isinstance(made.changes[0], kinds.BrokerFenced)
+    assert took < 0.5

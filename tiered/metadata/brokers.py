@@ -1,0 +1,90 @@
+"""The controller's decisions about brokers: who they are, what is set for them, and what a new incarnation means."""
+
+from __future__ import annotations
+
+from tiered.config import Settings, TopicConfig, broker_rows
+from tiered.errors import Code, Refused
+from tiered.ids import NO_EPOCH
+from tiered.metadata import changes as kinds
+from tiered.metadata import in_sync, leaders, requests
+from tiered.metadata.changes import CLUSTER, Change
+from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
+from tiered.metadata.in_sync import Terms
+from tiered.metadata.leaders import MIN_ISR, UNCLEAN, TermsOf
+from tiered.metadata.settings import broker_settings, check_dynamic, edited, topic_config
+from tiered.metadata.shard import Decision
+
+
+def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> Decision[None]:
+    """A new incarnation takes its node id. The first with a `min.insync.replicas` of its own says so for all."""
+    node, known = request.node_id, image.brokers.get(request.node_id)
+    if known is not None and known.incarnation == request.incarnation:
+        return Decision((), None)
+    made: list[Change] = [
+        kinds.BrokerRegistered(
+            node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)
+        )
+    ]
+    wanted = settings.min_insync_replicas
+    if wanted != TopicConfig().min_insync_replicas and MIN_ISR not in image.broker_configs.get(CLUSTER, {}):
+        made.append(kinds.BrokerConfigChanged(CLUSTER, {MIN_ISR: str(wanted)}))
+    proof = _Proof(image, settings, request)
+
+    def step(topic: TopicImage, p: int, old: PartitionImage, terms: Terms) -> PartitionImage:
+        return in_sync.returned(old, node, proof.end(topic, p), terms) if node in old.replicas else old
+
+    terms_of = TermsOf(image.apply(made), settings, leaders.live_ids(image) | {node}, now_ms)
+    made += leaders.swept(image.topics.values(), terms_of, step)
+    return Decision(tuple(made), None)
+
+
+class _Proof:
+    """What a registration says of each log: nothing where it is whole (rule R1), else its end."""
+
+    def __init__(self, image: Image, settings: Settings, request: requests.RegisterBroker) -> None:
+        self._node = request.node_id
+        self._whole = request.whole
+        self._same_disk = bool(request.directory)
+        self._flush = broker_settings(image, settings, CLUSTER).log_flush
+        self._ends = {(each.topic_id, each.partition): each for each in request.ends}
+
+    def end(self, topic: TopicImage, p: int) -> End | None:
+        """None: it has all that this broker ever said it has. An end that is not told is that of an empty log."""
+        end = self._ends.get((topic.topic_id, p))
+        if end is not None:
+            return End(self._node, end.leader_epoch, end.end_offset)
+        synced = self._same_disk and topic.configs.get("flush", self._flush).strip() == "ack"
+        return None if self._whole or synced else End(self._node, NO_EPOCH, 0)
+
+
+def restate(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:
+    """The same incarnation, with something else to say of itself."""
+    if broker == image.brokers[broker.node_id]:
+        return Decision((), None)
+    change = kinds.BrokerRegistered(
+        broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners
+    )
+    return Decision((change,), None)
+
+
+def alter(
+    image: Image, settings: Settings, request: requests.AlterBrokerConfigs, now_ms: int
+) -> Decision[dict[str, str]]:
+    """Settings of one broker or of all; `min.insync.replicas` of all only, for everybody has to mean the same by it."""
+    if request.node_id != CLUSTER and request.node_id not in image.brokers:
+        raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
+    in_force = broker_settings(image, settings, request.node_id).to_strings()
+    own = image.broker_configs.get(request.node_id, {})
+    edits = edited(request.configs, own, in_force, broker_rows(), replace=request.replace)
+    check_dynamic(edits)
+    if request.node_id != CLUSTER and edits.get(MIN_ISR) is not None:
+        raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it is set for a topic or for all brokers")
+    made: tuple[Change, ...] = (kinds.BrokerConfigChanged(request.node_id, edits),)
+    after = image.apply(made)
+    defaults = broker_settings(after, settings, request.node_id).topic_defaults()
+    for topic in after.topics.values():
+        topic_config(topic, defaults)
+    if request.node_id == CLUSTER and edits.keys() & {MIN_ISR, UNCLEAN}:
+        terms_of = TermsOf(after, settings, leaders.live_ids(after), now_ms)
+        made = (*made, *leaders.resettled(after.topics.values(), terms_of))
+    return Decision(() if request.validate_only else made, dict(after.broker_configs[request.node_id]))

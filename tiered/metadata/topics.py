@@ -1,0 +1,165 @@
+"""The controller's decisions about topics: which may be made, where their partitions go, what is set for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiered.config import Settings, TopicConfig, topic_rows
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
+from tiered.metadata import leaders, requests
+from tiered.metadata.changes import Change
+from tiered.metadata.image import DeletedTopic, Image, TopicImage
+from tiered.metadata.in_sync import Terms
+from tiered.metadata.internal_topics import check_changeable, check_configs, own_configs
+from tiered.metadata.leaders import TermsOf
+from tiered.metadata.placement import check, place, start_of
+from tiered.metadata.settings import broker_settings, edited
+from tiered.metadata.shard import Decision
+from tiered.metadata.topic_names import check_collision, check_name
+
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic: bounds the entry that creates them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of an image, for one decision. `settings` gives the defaults; `draw_id` a fresh topic id per call."""
+
+    image: Image
+    settings: Settings
+    draw_id: Callable[[], TopicId]
+
+    def create(self, wanted: Sequence[requests.CreateTopic], now_ms: int) -> Decision[tuple[TopicImage | Refused, ...]]:
+        """Those that can be made are made together."""
+        defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
+        new: dict[str, TopicId] = {}
+        judged: list[TopicId | Refused] = []
+        changes: list[Change] = []
+        unwanted: list[Change] = []
+        for each in wanted:
+            try:
+                made = self._creation(each, now_ms, defaults, new)
+            except Refused as why:
+                judged.append(why)
+            else:
+                judged.append(made[0].topic_id)
+                new[each.name] = made[0].topic_id
+                (unwanted if each.validate_only else changes).extend(made)
+        after = self.image.apply([*changes, *unwanted]).topics_by_id
+        replies = (each if isinstance(each, Refused) else after[each] for each in judged)
+        return Decision(tuple(changes), tuple(replies))
+
+    def _creation(
+        self, request: requests.CreateTopic, now_ms: int, defaults: TopicConfig, new: Mapping[str, TopicId]
+    ) -> tuple[kinds.TopicCreated, *tuple[Change, ...]]:
+        """The changes that make one topic; `new` are those that come to be with it."""
+        check_name(request.name)
+        if request.name in self.image.topics or request.name in new:
+            raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
+        check_collision(request.name, self.image.topics)
+        check_collision(request.name, new)
+        configs = {**request.configs, **own_configs(request.name, self.settings)}
+        if configs:
+            TopicConfig.from_strings(configs, defaults=defaults)
+        topic_id = self.draw_id()
+        assignments = self._assignments(request, len(self.image.topics) + len(new))
+        created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms)
+        return created, *self._first_leaders(topic_id, 0, assignments)
+
+    def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
+        if request.assignments is not None:
+            if request.partitions != -1 or request.replication_factor != -1:
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    "an assignment by hand excludes a partition count and a replication factor",
+                )
+            if not 1 <= len(request.assignments) <= PARTITIONS_MAX:
+                raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "an assignment names at least one partition")
+            check(request.assignments, list(self.image.brokers))
+            return tuple(tuple(replicas) for replicas in request.assignments)
+        partitions = self.settings.num_partitions if request.partitions == -1 else request.partitions
+        copies = request.replication_factor
+        if copies == -1:
+            copies = self.settings.default_replication_factor
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
+        return self._place(partitions, copies, start=number, first=0)
+
+    def _place(self, partitions: int, copies: int, *, start: int, first: int) -> tuple[tuple[int, ...], ...]:
+        placed = place(leaders.racks(self.image), partitions, copies, start=start, first=first)
+        return tuple(tuple(replicas) for replicas in placed)
+
+    def _first_leaders(
+        self, topic_id: TopicId, first: int, assignments: Sequence[tuple[int, ...]]
+    ) -> Iterator[kinds.PartitionChanged]:
+        terms = Terms(leaders.live_ids(self.image))
+        for p, replicas in enumerate(assignments, first):
+            yield leaders.first(topic_id, p, replicas, terms)
+
+    def delete(self, request: requests.DeleteTopic, now_ms: int) -> Decision[DeletedTopic]:
+        """The name is free at once."""
+        topic = self._topic(request.name)
+        check_changeable(topic.name)
+        if request.topic_id not in (None, topic.topic_id):
+            raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {request.topic_id}")
+        changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
+        return Decision(changes, self.image.apply(changes).deleted[topic.topic_id])
+
+    def grow(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
+        """More partitions, at the end."""
+        topic = self._topic(request.name)
+        check_changeable(topic.name)
+        have = len(topic.partitions)
+        if not have < request.count <= PARTITIONS_MAX:
+            raise Refused(
+                Code.INVALID_PARTITIONS,
+                f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
+            )
+        added = self._added(request, topic)
+        changes: tuple[Change, ...] = (
+            kinds.PartitionsAdded(topic.topic_id, added),
+            *self._first_leaders(topic.topic_id, have, added),
+        )
+        return self._topic_decision(request.name, changes, request.validate_only)
+
+    def _added(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
+        have, first = len(topic.partitions), topic.partitions[0].replicas
+        if request.assignments is None:
+            start = start_of(leaders.racks(self.image), first[0])
+            return self._place(request.count - have, len(first), start=start, first=have)
+        if len(request.assignments) != request.count - have:
+            raise Refused(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"{request.count - have} partitions are added, {len(request.assignments)} assignments are given",
+            )
+        check([first, *request.assignments], list(self.image.brokers))
+        return tuple(tuple(replicas) for replicas in request.assignments)
+
+    def alter(self, request: requests.AlterTopicConfigs, now_ms: int) -> Decision[TopicImage]:
+        """Settings of a topic, and whoever is eligible or leads by them."""
+        topic = self._topic(request.name)
+        defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
+        in_force = {**defaults.to_strings(), **topic.configs}
+        edits = edited(request.configs, topic.configs, in_force, topic_rows(), replace=request.replace)
+        changes: tuple[Change, ...] = (kinds.TopicConfigChanged(topic.topic_id, edits),)
+        after = self.image.apply(changes).topics[request.name]
+        TopicConfig.from_strings(dict(after.configs), defaults=defaults)
+        check_configs(request.name, after.configs)
+        if after.configs == topic.configs:
+            return Decision((), after)
+        terms_of = TermsOf(self.image, self.settings, leaders.live_ids(self.image), now_ms)
+        return self._topic_decision(
+            request.name, (*changes, *leaders.resettled([after], terms_of)), request.validate_only
+        )
+
+    def _topic_decision(self, name: str, changes: tuple[Change, ...], validate_only: bool) -> Decision[TopicImage]:
+        return Decision(() if validate_only else changes, self.image.apply(changes).topics[name])
+
+    def _topic(self, name: str) -> TopicImage:
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}")
+        return topic
