@@ -7,6 +7,7 @@
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single or cluster
+#   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -21,7 +22,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test compat compat-ours compat-peer check sim bench bench-peer up clean
+.PHONY: demo test compat compat-ours compat-peer check sim sim-plants bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -48,6 +49,9 @@ check: $(VENV)/.dev
 
 sim: $(VENV)/.dev
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(OF),--of $(OF))
+
+sim-plants: $(VENV)/.dev
+	$(BIN)/python -m tests.sim --plants $(PLANTS)
 
 bench: $(VENV)/.dev
 	@$(JARS)

@@ -1,5 +1,6 @@
 """`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster]`: runs seeds, each as
-the life of one broker and as that of a cluster, and names those that fail."""
+the life of one broker and as that of a cluster, and names those that fail. `--plants [NAME ...]` searches for the bugs
+of `cluster/plants.py`, and names those that are not found within their number of seeds."""
 
 from __future__ import annotations
 
@@ -10,19 +11,48 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 
 from tests.sim import single
 from tests.sim.cluster import run as cluster
+from tests.sim.cluster.plants import PLANTS
 
 WORLDS = ("single", "cluster")
 
 
-def outcome(seed: int, world: str = "single") -> tuple[int, str, dict[str, int]]:
-    """(seed, "" or the whole story of its failure, what the run did)."""
+def outcome(seed: int, world: str = "single", plant: str = "") -> tuple[int, str, dict[str, int]]:
+    """(seed, "" or the whole story of its failure, what the run did); with the bug of that name planted."""
     try:
+        if plant:
+            with PLANTS[plant].planted():
+                return seed, "", cluster.run(seed, PLANTS[plant].of).counts
         return seed, "", single.run(seed).counts if world == "single" else cluster.run(seed).counts
     except Exception as error:  # noqa: BLE001 whatever it is, it is reported
         return seed, "".join(traceback.format_exception(error)), {}
+
+
+def _planted(task: tuple[int, str]) -> tuple[int, str]:
+    """(seed, the last line of what it found)."""
+    seed, story, _ = outcome(task[0], "cluster", task[1])
+    found = [line for line in story.splitlines() if line.partition(":")[0].endswith(("Broken", "Error", "Endless"))]
+    return seed, (found or story.splitlines() or [""])[-1]
+
+
+def search(names: Sequence[str], jobs: int) -> int:
+    """Looks for planted bugs, seed after seed; 1 when one was not found in time."""
+    missed = 0
+    for name in names or PLANTS:
+        began, most = time.perf_counter(), PLANTS[name].seeds
+        with multiprocessing.Pool(jobs) as pool:
+            found = next(
+                (each for each in pool.imap(_planted, [(seed, name) for seed in range(most)]) if each[1]), None
+            )
+            pool.terminate()
+        seconds = time.perf_counter() - began
+        missed += found is None
+        told = f"seed={found[0]} {found[1][:140]}" if found else f"NOT FOUND within {most} seeds"
+        print(f"{name}: {told} ({seconds:.0f} s)", flush=True)
+    return 1 if missed else 0
 
 
 def _outcome(task: tuple[int, str]) -> tuple[int, str, str, dict[str, int]]:
@@ -37,8 +67,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--of", choices=WORLDS, help="one broker, or a cluster (default: both)")
+    parser.add_argument("--plants", nargs="*", metavar="NAME", help="searches for planted bugs (default: all)")
     args = parser.parse_args()
     logging.getLogger("tiered").setLevel(logging.CRITICAL)
+    if args.plants is not None:
+        return search(args.plants, args.jobs)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
     tasks = [(seed, world) for seed in seeds for world in WORLDS if args.of in (None, world)]
     began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()

@@ -127,9 +127,11 @@ class Copies:
         self.cut(node, min(offset, self.copy(node).start), why="restart")
         self.copy(node).replace(offset, ())
 
-    def dropped(self, node: int, start: int) -> None:
-        """Local records below `start` are gone. I22: not before they are cold, or below the log start."""
+    def dropped(self, node: int, start: int, *, expires: bool) -> None:
+        """Local records below `start` are gone. I22: not before they are cold, unless all of a topic `expires`."""
         copy = self.copy(node)
+        if not expires and start > max(self.cold_end, copy.start):
+            self._red("I22", f"{self.name}: b{node} drops what is below {start}, cold is up to {self.cold_end}")
         copy.batches = copy.batches[copy.at(start) :]
         copy.start = max(copy.start, start)
         copy.agreed = max(copy.agreed, copy.start)
@@ -149,12 +151,15 @@ class Copies:
     # -- leaders ------------------------------------------------------------------------------------------------------
 
     def leads(self, node: int, incarnation: str, epoch: int, end: int) -> None:
-        """I8: one leader per epoch. I9: who is elected has everything that is committed, unless that is lost."""
+        """I8: one leader per epoch. I9: who is elected has everything that is committed, unless that is lost. R5: no
+        epoch begins below what is cold."""
         known = self._leaders.setdefault(epoch, (node, incarnation))
         if known != (node, incarnation):
             self._red("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
         copy = self.copy(node)
         self._agree(copy)
+        if end < self.cold_end:
+            self._red("R5", f"{self.name}: b{node} leads epoch {epoch} from {end}, cold is up to {self.cold_end}")
         if copy.agreed < self.committed_end and not self._is_deposed(epoch):
             lacks = max(copy.agreed, self.cold_end)
             if lacks < self.committed_end:

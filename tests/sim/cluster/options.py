@@ -112,7 +112,7 @@ class Options:
 
     def settings(self) -> list[Settings]:
         """Those of each broker."""
-        beats = {
+        beats: dict[str, Any] = {
             "broker_session_timeout_ms": self.session_ms,
             "broker_heartbeat_interval_ms": self.session_ms // 3,
         }

@@ -255,3 +255,23 @@ def test_what_is_cold_is_never_lost() -> None:
     for node in (1, 2, 3):
         told.damage(node)
     assert told.copies.may_be_gone(10, 0) and not told.copies.may_be_gone(9, 0)
+
+
+def test_r5_no_epoch_begins_below_what_is_cold() -> None:
+    told = three_of(2)
+    told.copies.cold(20)
+    told.copies.restarted(2, 20)
+    told.copies.leads(2, "b", 1, 20)
+    assert told.red == []
+    told.copies.leads(3, "c", 2, 10)
+    assert told.red == ["R5"]
+
+
+def test_i22_what_is_local_goes_only_when_it_is_cold_or_expired() -> None:
+    told = three_of(3)
+    told.copies.cold(10)
+    told.copies.dropped(1, 10, expires=False)
+    told.copies.dropped(2, 20, expires=True)
+    assert told.red == []
+    told.copies.dropped(3, 20, expires=False)
+    assert told.red == ["I22"]

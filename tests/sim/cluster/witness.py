@@ -19,7 +19,6 @@ from tests.sim.loop import PROCESS
 from tests.sim.platter import Folder, Inode
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.partition import Partition
 from tiered.replication.replica import Replica
 
@@ -104,9 +103,9 @@ class Witness:
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     def _pid(self, log: DiskLog) -> PartitionId | None:
-        """None for what the model does not speak of."""
-        topic, _, number = log.name.rpartition("-")
-        return None if topic == OFFSETS_TOPIC else PartitionId(TopicId(log.topic_id), int(number))
+        """None for what the model does not speak of: offsets of groups, and topics that are deleted."""
+        pid = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
+        return pid if self._truth.follows(pid) else None
 
     def _open(self, original: Any) -> Any:
         async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
@@ -157,7 +156,8 @@ class Witness:
             dropped: int = original(log, offset)
             pid = self._pid(log)
             if pid is not None and dropped:
-                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset)
+                expires = log.config.retention_bytes >= 0 or log.config.retention_ms >= 0
+                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset, expires=expires)
             return dropped
 
         return drop_local_below
@@ -170,7 +170,7 @@ class Witness:
             state = next(each for each in given if isinstance(each, Partition))
             log = next(each for each in given if isinstance(each, DiskLog))
             pid = self._pid(log)
-            if pid is not None and self._truth.follows(pid):
+            if pid is not None:
                 self._led[id(state)] = (pid, state, log)
                 node = acting_node()
                 self._truth.of(pid).leads(node, self._truth.incarnation(node), state.leader_epoch, log.end_offset)

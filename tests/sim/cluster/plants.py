@@ -1,0 +1,245 @@
+"""Bugs planted on purpose: each breaks one rule by putting another function in the place of a production one, in this
+process and for a while. A simulator that does not find them proves nothing.
+
+`seeds` is within how many seeds a search must find it (docs/SIMULATION.md has what was measured), `seed` one that does,
+and `of` what makes the drawn options fit to show it: the rest stays as it is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from tests.sim.cluster.options import Options
+from tiered.cold import collector
+from tiered.cold.uploader import Uploader
+from tiered.hot import retention
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.producers import ProducerStates
+from tiered.metadata import in_sync, metadata_log
+from tiered.metadata.election import Candidacy
+from tiered.metadata.metadata_log import MetadataLog
+from tiered.replication import leading
+from tiered.replication.partition import Keep, Partition
+from tiered.replication.readable import Readable
+
+Owner = type[Any] | ModuleType
+Make = Callable[[Any], Any]
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One bug. `make` turns each original function into the one that has it."""
+
+    name: str
+    what: str
+    where: tuple[tuple[Owner, str, Make], ...]
+    of: Callable[[Options], Options] = lambda drawn: drawn
+    seeds: int = 100
+    seed: int | None = None
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is there inside."""
+        with ExitStack() as stack:
+            for owner, name, make in self.where:
+                original = owner.__dict__[name]
+                setattr(owner, name, make(original))
+                stack.callback(setattr, owner, name, original)
+            yield
+
+
+# -- replication ------------------------------------------------------------------------------------------------------
+
+
+def _whoever_lives(original: Any) -> Any:
+    def last_resort(replicas: Any, elr: Any, last_known: Any, ends: Any, terms: Any) -> Any:
+        return next((node for node in replicas if node in terms.live), None)
+
+    return last_resort
+
+
+def _whoever_returns_first(original: Any) -> Any:
+    def last_resort(replicas: Any, elr: Any, last_known: Any, ends: Any, terms: Any) -> Any:
+        return next((node for node in replicas if node in terms.live), None) if not elr else None
+
+    return last_resort
+
+
+def _keeps_its_place(original: Any) -> Any:
+    def returned(old: Any, node: int, end: Any, terms: Any) -> Any:
+        return old if node in old.isr or node in old.elr else original(old, node, end, terms)
+
+    return returned
+
+
+def _joins_at_a_stale_high_watermark(original: Any) -> Any:
+    def may_join(self: Partition, broker: int, now_ns: int, lag_ns: int) -> bool:
+        follower = self._followers.get(broker)
+        return follower is not None and broker not in self._counted and follower.offset >= self.high_watermark
+
+    return may_join
+
+
+def _moves_below_min_isr(original: Any) -> Any:
+    def move(self: Partition, min_isr: int) -> bool:
+        return bool(original(self, 1))
+
+    return move
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def _never_looks_at_the_boundary(original: Any) -> Any:
+    async def check_boundary(self: MetadataLog, slot: int) -> None:
+        return None
+
+    return check_boundary
+
+
+def _stands_with_the_same_epoch(original: Any) -> Any:
+    def stand(highest_epoch: int, next_slot: int) -> Candidacy:
+        return Candidacy(max(1, highest_epoch), next_slot)
+
+    return stand
+
+
+def _takes_its_own_lost_reply_for_a_failure(original: Any) -> Any:
+    async def write(self: MetadataLog, changes: Any) -> Any:
+        first, epoch = self.next_slot, self.epoch
+        retries = self._retries.value()
+        other = await original(self, changes)
+        if other is None and self.next_slot == first + 1 and self.epoch == epoch and self._retries.value() > retries:
+            return await original(self, changes)
+        return other
+
+    return write
+
+
+def _writes_on_when_it_lost(original: Any) -> Any:
+    async def append(self: MetadataLog, changes: Any) -> int:
+        while True:
+            other = await self._write(tuple(changes))
+            if other is None:
+                return self.next_slot - 1
+            self.next_slot = other.slot + 1
+
+    return append
+
+
+# -- tiering ----------------------------------------------------------------------------------------------------------
+
+
+def _names_it_first(original: Any) -> Any:
+    async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> Any:
+        named = await self._name(manifest, epoch, entry)
+        await self._put(entry.key, log_part, tail, entry.object_bytes)
+        return named
+
+    return copy
+
+
+def _drops_what_is_not_cold(original: Any) -> Any:
+    def local_start(closed: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
+        return original(closed, config, now_ms, cold_end=LONG_MAX)
+
+    return local_start
+
+
+def _sweeps_what_is_in_the_making(original: Any) -> Any:
+    def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
+        return [each for each in listed if each.key not in alive and not each.key.endswith("/manifest")]
+
+    return garbage
+
+
+def _trusts_its_own_log(original: Any) -> Any:
+    return lambda *args: Keep()
+
+
+# -- producers and readers --------------------------------------------------------------------------------------------
+
+
+def _forgets_producers_at_a_start(original: Any) -> Any:
+    async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+        log: DiskLog = await original.__func__(cls, *args, **options)
+        log._tail.producers = ProducerStates(log.end_offset)
+        return log
+
+    return classmethod(open)
+
+
+def _forgets_producers_while_it_follows(original: Any) -> Any:
+    def append_as_follower(self: DiskLog, data: Any, *, now_ms: int) -> None:
+        original(self, data, now_ms=now_ms)
+        self._tail.producers = ProducerStates(self.end_offset)
+
+    return append_as_follower
+
+
+def _serves_all_it_has(original: Any) -> Any:
+    def ends(self: Readable) -> tuple[int, int, int]:
+        committed, stable, start = original(self)
+        end = self.log.end_offset
+        return max(committed, end), max(stable, end), start
+
+    return ends
+
+
+def _calm(drawn: Options) -> Options:
+    """Only the bucket errs."""
+    return drawn.but(worst_fault=0.2)
+
+
+PLANTS = {
+    plant.name: plant
+    for plant in (
+        Plant("unclean_election", "any replica leads", ((in_sync, "_last_resort", _whoever_lives),)),
+        Plant("r1_keeps_leading", "a new incarnation keeps its place", ((in_sync, "returned", _keeps_its_place),)),
+        Plant("r4_first_leads", "no wait for the others", ((in_sync, "_last_resort", _whoever_returns_first),)),
+        Plant(
+            "r2_joins_behind", "joins at a stale high watermark",
+            ((Partition, "may_join", _joins_at_a_stale_high_watermark),),
+        ),
+        Plant("r3_moves_below", "moves below min ISR", ((Partition, "_move", _moves_below_min_isr),)),
+        Plant(
+            "slot_reuse", "a collected slot is taken for free",
+            ((MetadataLog, "_check_boundary", _never_looks_at_the_boundary),),
+        ),
+        Plant(
+            "equal_epochs", "a candidate stands with the epoch that it read",
+            ((metadata_log, "stand", _stands_with_the_same_epoch),),
+        ),
+        Plant(
+            "lost_reply", "an own lost reply is taken for a failure",
+            ((MetadataLog, "_write", _takes_its_own_lost_reply_for_a_failure),), _calm,
+        ),
+        Plant(
+            "zombie_controller", "who lost a slot writes into the next",
+            ((MetadataLog, "append", _writes_on_when_it_lost),),
+        ),
+        Plant("manifest_first", "the manifest before the object", ((Uploader, "_copy", _names_it_first),)),
+        Plant(
+            "local_delete_first", "a local delete before the manifest",
+            ((retention, "local_start", _drops_what_is_not_cold),),
+        ),
+        Plant(
+            "sweep_too_early", "the sweep takes what is being made",
+            ((collector, "garbage", _sweeps_what_is_in_the_making),), _calm,
+        ),
+        Plant("below_cold_end", "a new leader trusts its log alone", ((leading, "reconcile", _trusts_its_own_log),)),
+        Plant(
+            "sequences_lost", "a restart forgets the producers", ((DiskLog, "open", _forgets_producers_at_a_start),)
+        ),
+        Plant(
+            "duplicate_after_failover", "a follower does not learn the producers",
+            ((DiskLog, "append_as_follower", _forgets_producers_while_it_follows),),
+        ),
+        Plant("above_high_watermark", "readers get all there is", ((Readable, "ends", _serves_all_it_has),)),
+    )
+}  # fmt: skip
