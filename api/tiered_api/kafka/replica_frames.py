@@ -34,22 +34,17 @@ NONE = -1
 _new = tuple.__new__
 
 
-class Place(NamedTuple):
-    """One partition of a request."""
-
-    asked: FetchFrom
-    max_bytes: int
-
-
 class ReplicaAsk(NamedTuple):
-    """A whole request; each topic is its 16 bytes and how many of `places` are its."""
+    """A whole request; each topic is its 16 bytes and how many of `places` are its, of which each has its `most`
+    bytes."""
 
     node_id: int
     incarnation: int
     max_wait_ms: int
     max_bytes: int
     topics: list[tuple[bytes, int]]
-    places: list[Place]
+    places: list[FetchFrom]
+    most: list[int]
 
 
 def is_replicas(frame: memoryview) -> bool:
@@ -71,7 +66,8 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
     count, at = read_varint(frame, at + _LIMITS.size)
     left = PARTITIONS_MAX
     topics: list[tuple[bytes, int]] = []
-    places: list[Place] = []
+    places: list[FetchFrom] = []
+    most: list[int] = []
     for _ in range(count - 1):
         raw = bytes(frame[at : at + 16])
         partitions, at = read_varint(frame, at + 16)
@@ -83,13 +79,11 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
         if end >= len(frame):
             raise Malformed("more partitions than its frame has room for")
         topic_id = TopicId(id_text(raw))
-        for index, epoch, offset, last_epoch, log_start, most, tags in _ROW.iter_unpack(frame[at:end]):
-            if tags:
-                return None
-            asked = _new(FetchFrom, (topic_id, index, epoch, offset, last_epoch, log_start))
-            places.append(_new(Place, (asked, most)))
-        if frame[end]:
+        rows = list(_ROW.iter_unpack(frame[at:end]))
+        if frame[end] or any(row[6] for row in rows):
             return None
+        places += [_new(FetchFrom, (topic_id, *row[:5])) for row in rows]
+        most += [row[5] for row in rows]
         topics.append((raw, partitions))
         at = end + 1
     if session_epoch > 0 or len(frame) - at != 2 + _STATE.size or frame[at] != 1 or frame[at + 1] != 1:
@@ -97,7 +91,7 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
     *tag, node_id, incarnation, _ = _STATE.unpack_from(frame, at + 2)
     if tuple(tag) != _STATE_TAG or node_id < 0:
         return None
-    return ReplicaAsk(node_id, incarnation, max_wait_ms, max_bytes, topics, places)
+    return ReplicaAsk(node_id, incarnation, max_wait_ms, max_bytes, topics, places, most)
 
 
 def idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:

@@ -92,7 +92,7 @@ class ReplicaPoll:
         """Reads every partition once, from `first` on where it is asked for: whoever is early gets its bytes first."""
         order = list(range(self.size))
         if first is not None:
-            names = [place.asked[:2] for place in self._ask.places]
+            names = [asked[:2] for asked in self._ask.places]
             at = names.index(first) if first in names else 0
             order = order[at:] + order[:at]
         for place in order:
@@ -107,7 +107,7 @@ class ReplicaPoll:
         fetches = self._fetches
         fetches.site.replicated_bytes += self._total
         if self._short >= 0:
-            fetches.turns[self._ask.node_id] = self._ask.places[self._short].asked[:2]
+            fetches.turns[self._ask.node_id] = self._ask.places[self._short][:2]
         told: list[tuple[bytes, list[Found | bytes]]] = []
         now, at = asyncio.get_running_loop().time(), 0
         for echo, count in self._ask.topics:
@@ -125,18 +125,15 @@ class ReplicaPoll:
         ends = replica.high_watermark, replica.manifest, replica.local_start_offset
         before = told.get(replica)
         if before is None or before.ends != ends or now - before.at > TOLD_SECONDS:
-            told[replica] = Told(self._ask.places[place].asked, ends, now)
+            told[replica] = Told(self._ask.places[place], ends, now)
             return replica_frames.idle(
                 replica.partition, ends[0], replica.log_start_offset, ends[2], replica.cold_end_offset
             )
         return b""
 
     def _read(self, place: int) -> None:
-        asked, max_bytes = self._ask.places[place]
+        asked = self._ask.places[place]
         replica = self._replicas[place]
-        room = min(max_bytes, self._left)
-        if not self._total:
-            room = max(room, 1)  # one batch at least, however large
         try:
             if replica is None or replica.gone:
                 replica = self._replicas[place] = self._fetches.find(asked)
@@ -148,6 +145,9 @@ class ReplicaPoll:
             ):
                 self._founds[place] = None
                 return
+            room = min(self._ask.most[place], self._left)
+            if not self._total:
+                room = max(room, 1)  # one batch at least, however large
             at_end = asked.offset == replica.log.end_offset
             copied = replica.follower_fetched(ask.node_id, ask.incarnation, asked, 0 if at_end else max(room, 0))
         except Refused as refused:
