@@ -110,7 +110,7 @@ def wished(
             return Code.INELIGIBLE_REPLICA
     isr = tuple(each for each in old.replicas if each in wanted)
     if set(isr) == set(old.isr):
-        return old
+        return replace(old)  # a change all the same: with it the leader knows that no earlier wish is granted any more
     gone = tuple(each for each in old.isr if each not in wanted)
     elr = (*(each for each in old.elr if each not in wanted), *gone)
     return _led(old, isr, elr, (), (), terms)
@@ -151,7 +151,7 @@ def _led(
         elr = ()
     if old.leader in isr:
         same = isr == old.isr and elr == old.elr
-        return old if same else replace(old, isr=isr, elr=elr)
+        return old if same else _with(old, old.leader, isr, elr)
     heir = _first_of(isr, old.replicas, terms)
     if heir is not None:
         return _elected(old, heir, isr, elr, terms)
@@ -160,13 +160,27 @@ def _led(
         return _elected(old, heir, (heir,), _without(elr, heir), terms)
     heir = _last_resort(old.replicas, elr, last_known, ends, terms)
     if heir is None:
-        made = replace(old, leader=NO_LEADER, isr=(), elr=elr, last_known=last_known, ends=ends)
-        return old if made == old else made
+        made = _with(old, NO_LEADER, (), elr, last_known, ends)
+        return old if old.leader == NO_LEADER and made == old else made
     made = _elected(old, heir, (heir,), (), terms)
     if not elr and last_known in ((), (heir,)):
         return made  # nothing was ever stored, or the only one that is waited for reports itself what it lacks
     end = next((each.end_offset for each in ends if each.node_id == heir), UNKNOWN_OFFSET)
     return replace(made, loss=Loss(made.leader_epoch, end, terms.now_ms))
+
+
+def _with(
+    old: PartitionImage,
+    leader: int,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...] = (),
+    ends: tuple[End, ...] = (),
+) -> PartitionImage:
+    """Under the same epoch. (Written out: `replace` takes four times as long, and a broker has ten thousand.)"""
+    return PartitionImage(
+        old.replicas, leader, old.leader_epoch, isr, elr, old.loss, old.partition_epoch, last_known, ends
+    )
 
 
 def _elected(
@@ -182,16 +196,20 @@ def _last_resort(
 ) -> int | None:
     """Who leads though nobody who lives is eligible: the best of the last known once all of them are back (rule R4),
     anybody where nothing was ever stored, or where the topic prefers to serve."""
+    if not terms.unclean and (elr or not terms.live.issuperset(last_known)):
+        return None
     living = tuple(node for node in replicas if node in terms.live)
-    settled = not elr and all(node in terms.live for node in last_known)
-    if not living or not (settled or terms.unclean):
+    if not living:
         return None
     known = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}
     return max(living, key=lambda node: known.get(node, (NO_EPOCH - 1, 0)))  # the first in the order of replicas
 
 
 def _first_of(nodes: tuple[int, ...], replicas: tuple[int, ...], terms: Terms) -> int | None:
-    return next((node for node in replicas if node in nodes and node in terms.live), None)
+    for node in replicas:
+        if node in nodes and node in terms.live:
+            return node
+    return None
 
 
 def _without(nodes: tuple[int, ...], node: int) -> tuple[int, ...]:
