@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.history import Send
+from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered_api.kafka.client import Client
 from tiered_api.kafka.consuming import Consumer
+from tiered_api.kafka.offsets import committed
 from tiered_api.kafka.routing import EARLIEST, LATEST, offsets_at
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ PENDING_MAX = 100
 async def end_of_run(run: Run) -> None:
     """Everything that must hold once nothing fails any more."""
     dumps = await dump_all(run)
-    for finding in judge(run, dumps):
+    for finding in (*judge(run, dumps), *await groups(run)):
         run.findings.red(*finding)
     run.findings.check()
     if run.options.rebuild:
@@ -67,6 +69,35 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.in_order(history, dumps)
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from log_starts(run, dumps)
+
+
+async def groups(run: Run) -> list[Finding]:
+    """I18: where groups are, asked of their coordinator. What a power cut or a lost disk may have taken is not asked
+    for: an image of committed offsets may be a minute old."""
+    if not run.options.members or run.forgotten:
+        return []
+    client = run.world.client("c-groups")
+    task = asyncio.create_task(_committed(client), name="groups")
+    try:
+        await run.until(task.done, DUMP_SECONDS, "the coordinator answers")
+        found = task.result()
+    finally:
+        task.cancel()
+        await client.close()
+    wanted = sorted({commit.where for commit in run.history.commits})
+    return [
+        finding
+        for where in wanted
+        for finding in checkers.committed_offset(run.history.commits, GROUP, where, found.get(where, -1))
+    ]
+
+
+async def _committed(client: Client) -> dict[TopicPartition, int]:
+    while True:
+        try:
+            return await committed(client, GROUP)
+        except (Refused, Unavailable, Corrupt):
+            await asyncio.sleep(0.5)
 
 
 def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:

@@ -231,8 +231,7 @@ class Copies:
         """The metadata log says this of the partition now; `live` are the brokers that may lead."""
         old, self.state = self.state, new
         members = sorted({*new.isr, *new.elr})
-        alone = len(new.replicas) == 1  # may wait for its next incarnation as a leader that is away
-        if new.leader != NO_LEADER and (new.leader not in new.isr or (new.leader not in live and not alone)):
+        if new.leader != NO_LEADER and (new.leader not in new.isr or new.leader not in live):
             self._red(
                 "I10", f"{self.name}: the leader {new.leader} is not live and in sync: {new}, live {sorted(live)}"
             )

@@ -18,6 +18,8 @@ from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.membership import Member
 from tiered_api.kafka.offsets import committed
 
+GROUP = "group"
+"""The one group of a run."""
 CANNOT = (Refused, Unavailable, Corrupt)
 SESSION_MS = 6_000
 REBALANCE_MS = 6_000

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from tests.sim.cluster import audit
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.history import History, Poll, Verdict
-from tests.sim.cluster.members import GroupMember, short_sessions
+from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
 from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
@@ -142,7 +142,7 @@ class Run:
         for number in range(options.members):
             name = f"m{number}"
             client = self.world.client(f"c-{name}")
-            self._clients.append(GroupMember(name, "group", client, self.loop, self.history, options.topics[0].name))
+            self._clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
         if options.admin:
             self._clients.append(self.admin)
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self._clients]
