@@ -1,7 +1,8 @@
 """DescribeLogDirs (API key 35): the data directory, and what each partition takes there.
 
-Null asks for all partitions; one that is not here is left out. v4+ has the size of the disk (KIP-827). Sizes are those
-of local files; what is in the bucket stands in a tagged field of our own (v2+), which Kafka's clients pass over.
+Null asks for all partitions, those that this broker follows among them; one that is not here is left out. v4+ has the
+size of the disk (KIP-827). Sizes are those of local files; what is in the bucket stands in a tagged field of our own
+(v2+), which Kafka's clients pass over, where this broker leads.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Iterable
 
 from tiered.errors import Code
+from tiered.replication.copy import Copy
 from tiered.replication.replica import Replica
 from tiered_api.kafka.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -27,14 +29,16 @@ BETWEEN_YIELDS = 1_000
 async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """One directory."""
     node, asked = site.node, call.request.topics
-    wanted: Iterable[Replica] = node.replicas()
+    wanted: Iterable[Replica | Copy] = node.partitions.held()
     if asked is not None:
         named = {(topic.topic, number) for topic in asked for number in topic.partitions}
-        wanted = (each for each in node.replicas() if each.at in named)
+        wanted = (each for each in wanted if each.at in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for count, replica in enumerate(wanted, 1):
-        place = DescribeLogDirsPartition(replica.partition, replica.local_bytes, remote_size=replica.cold_bytes)
-        topics.setdefault(replica.topic, DescribeLogDirsTopic(replica.topic)).partitions.append(place)
+    for count, held in enumerate(wanted, 1):
+        place = DescribeLogDirsPartition(held.at.partition, held.log.size_bytes)
+        if isinstance(held, Replica):
+            place.remote_size = held.cold_bytes
+        topics.setdefault(held.at.topic, DescribeLogDirsTopic(held.at.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
             await asyncio.sleep(0)
     space = node.world.disk.space()
