@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,3 +256,71 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
     bucket = SlowBucket()
     bucket.open.set()
     run(tmp_path, story, ports=bucket.ports, **QUICK)
+
+
+def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 4)
+        replicas = [site.node.replica("t", n) for n in range(4)]
+        for n, size in enumerate((10, 9_000, 40_000)):
+            await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
+        fetches = site.server.dispatch.fetches
+        usual, short = fetches._usual, fetches._at_once
+        taken: list[bool] = []
+
+        def counted(*arguments: Any) -> Any:
+            answer = short(*arguments)
+            taken.append(answer is not None)
+            return answer
+
+        def no_way(*_: Any) -> Any:
+            return None
+
+        monkeypatch.setattr(fetches, "_at_once", counted)
+        client = await site.client()
+        for version in VERSIONS:
+            limits = (1, 20_000, 1 << 20), (1, 100_000, 1 << 24)
+            for each_bytes, max_bytes, count, start in product(*limits, (1, 4), (0, 3, 5)):
+                wanted = [(replica, start if n < 3 else 0) for n, replica in enumerate(replicas[:count])]
+                request = fetch(*wanted, each_bytes=each_bytes, max_bytes=max_bytes)
+                answers = []
+                for way in (no_way, usual, usual):
+                    monkeypatch.setattr(fetches, "_usual", way)
+                    for connection in site.server.connections:
+                        connection.turn = 0
+                    await client.send(client.frame(request, version))
+                    answers.append((await client.answer())[4:])
+                assert answers[0] == answers[1] == answers[2], (version, each_bytes, max_bytes, count, start)
+        assert True in taken
+        assert False in taken
+
+    run(tmp_path, story)
+
+
+def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 6)
+        replicas = [site.node.replica("t", n) for n in range(6)]
+        tailing = [await site.client() for _ in range(3)]
+        for client in tailing:
+            await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
+        await until(lambda: site.server.pending == 3)
+        producer = await site.client()
+        values = [b"%d" % n * size for n, size in enumerate((10, 9_000, 90_000, 300_000, 40_000, 1))]
+        await producer.send(
+            *(producer.frame(produce(each, value), 9) for each, value in zip(replicas, values, strict=True))
+        )
+        found: list[dict[int, bytes]] = [{} for _ in tailing]
+        answers = 0
+        for client, mine in zip(tailing, found, strict=True):
+            while len(mine) < 6:
+                for part in parts(await client.receive(FetchResponse, 12)):
+                    mine.update((part.partition_index, value) for value in values_of(part.records))
+                answers += 1
+                if len(mine) < 6:
+                    offsets = ((each, int(each.partition in mine)) for each in replicas)
+                    await client.send(client.frame(fetch(*offsets, wait_ms=LONG_MS), 12))
+        assert found == [dict(enumerate(values))] * 3
+        assert answers <= 9, "a few of the six make one answer"
+
+    run(tmp_path, story)

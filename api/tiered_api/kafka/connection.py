@@ -33,6 +33,7 @@ REQUESTS_PER_EVENT = 64
 READS_PER_EVENT = 8
 """After so much of one connection the others get their turn."""
 HEADER_BYTES = 10
+HELD_SHARE = 4
 
 _SIZE = Struct(">i")
 _HEADER = Struct(">hhih")
@@ -69,6 +70,7 @@ class Connection:
         "_take",
         "_unsent",
         "closed",
+        "fetch_head",
         "frame_since",
         "host",
         "listener",
@@ -108,6 +110,8 @@ class Connection:
         """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
         self.produce_head = 0
         """Where the first records of the last produce request began."""
+        self.fetch_head = 0
+        """Where the partitions of the last fetch began."""
         self.turn = 0
         """Fetches that could not give all that there was."""
 
@@ -125,6 +129,11 @@ class Connection:
     def reading(self) -> bool:
         """Whether it is the client's turn."""
         return self._reading
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether answers may be copied to memory from the files that they are slices of: not when much waits there."""
+        return self._server.unsent * HELD_SHARE < self._server.unsent_max
 
     # -- in -----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
-from tiered.ports import FileSlice
+from tiered.ports import File, FileSlice
 from tiered_api.kafka.produce_frames import classic_text, compact_text
 from tiered_api.kafka.wire import Malformed, read_varint, skip_tags, tag_count, varint
 
@@ -23,6 +23,10 @@ PARTITIONS_MAX = 10_000
 COPIED_BYTES = 8 << 10
 """Records of one answer that are read and sent together with what is around them: measured at 1 KiB, it takes a sixth
 less of the broker's time than a slice, which needs a call before and one behind it."""
+SHARED_BYTES = 128 << 10
+"""Larger slices are sent as cheaply from their files."""
+SHARED_MAX = 1 << 20
+"""Bytes of one turn."""
 
 Part = bytes | FileSlice
 
@@ -62,6 +66,8 @@ class FetchAsk(NamedTuple):
     session_epoch: int
     topics: list[Topic]
     replica: int = -1
+    rows: int = 0
+    """Where the partitions of the last topic begin, if they have nothing tagged; else 0."""
 
 
 class Found(NamedTuple):
@@ -82,7 +88,7 @@ _V4 = Struct(">iqi")
 _V5 = Struct(">iqqi")
 _V9 = Struct(">iiqqi")
 _V12 = Struct(">iiqiqi")
-_V12_ROW = Struct(">iiqiqib")
+V12_ROW = Struct(">iiqiqib")
 """With the count of the tagged fields behind, which is 0 wherever a consumer asks."""
 
 
@@ -113,7 +119,7 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
         at += _SESSION.size
     topics: list[Topic] = []
     count, at = _count(frame, at, flexible)
-    left = PARTITIONS_MAX
+    left, found = PARTITIONS_MAX, 0
     for _ in range(count):
         begin, name = at, ""
         if version >= BY_ID:
@@ -127,12 +133,12 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
         left -= max(partitions, 1)  # topics without any count too
         if left < 0:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
-        rows_end = at + partitions * _V12_ROW.size
+        rows_end, found = at + partitions * V12_ROW.size, 0
         if flexible and at < rows_end <= end:
-            rows = list(_V12_ROW.iter_unpack(frame[at:rows_end]))
+            rows = list(V12_ROW.iter_unpack(frame[at:rows_end]))
             if not any(row[6] for row in rows):
                 topic.wanted.extend([_new(Wanted, (row[0], row[2], row[5], row[1])) for row in rows])
-                at, partitions = rows_end, 0
+                found, at, partitions = at, rows_end, 0
         for _ in range(partitions):
             wanted, at = _wanted(frame, version, at)
             if flexible:
@@ -148,7 +154,8 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
         if frame[at] and version >= 15:
             replica = _replica(frame, at)
         at = skip_tags(frame, at, end)
-    ask = FetchAsk(max_wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, replica)
+    limits = (max_wait_ms, min_bytes, max_bytes)
+    ask = FetchAsk(*limits, isolation == 1, session_id, session_epoch, topics, replica, found)
     return ask, at
 
 
@@ -224,6 +231,7 @@ def answer(
     read_committed: bool = False,
     code: int = 0,
     tags: bytes = b"\0",
+    once: ReadOnce | None = None,
 ) -> list[Part]:
     """The whole answer for `count` topics, from its length on, with tagged fields of its own; what `nothing` gave may
     stand for a partition. There are no aborted transactions: a reader of committed records is told so by an empty list,
@@ -240,9 +248,12 @@ def answer(
                 run.append(found)
                 continue
             data = found.data
-            if isinstance(data, FileSlice) and data.length <= copied:
-                data = _copied(data)
-                copied -= len(data) if isinstance(data, bytes) else 0
+            if isinstance(data, FileSlice):
+                if once is not None:
+                    data = once.read(data)
+                elif data.length <= copied:
+                    data = _copied(data)
+                    copied -= len(data) if isinstance(data, bytes) else 0
             size = data.length if isinstance(data, FileSlice) else len(data)
             run.append(_partition(version, found, size, read_committed))
             if isinstance(data, FileSlice):
@@ -263,6 +274,41 @@ def answer(
     assert isinstance(first, bytes)
     pieces[0] = _head(version, correlation_id, size, code) + first
     return pieces
+
+
+def answer_of_one(version: int, correlation_id: int, echo: bytes, found: Found, read_committed: bool) -> list[Part]:
+    """The same for a request that asks for one partition, in a flexible version."""
+    index, code, high_watermark, stable, log_start, data, _ = found
+    if isinstance(data, FileSlice) and data.length <= COPIED_BYTES:
+        data = _copied(data)
+    size = data.length if isinstance(data, FileSlice) else len(data)
+    length, head = varint(size + 1), _HEADS[12]
+    row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, NONE)
+    whole = head.size - 4 + len(echo) + len(row) + len(length) + size + 5
+    start = head.pack(whole, correlation_id, 0, 0, 0, 0)
+    if isinstance(data, FileSlice):
+        return [b"".join((start, b"\2", echo, b"\2", row, length)), data, b"\0\0\0"]
+    return [b"".join((start, b"\2", echo, b"\2", row, length, data, b"\0\0\0"))]
+
+
+class ReadOnce:
+    """Slices that go into several answers of one turn, read once: sent with what is around them they cost half of what
+    the calls around and for a slice do. Not more of them than is good for memory."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[File, int, int], Part] = {}
+        self._left = SHARED_MAX
+
+    def read(self, data: FileSlice) -> Part:
+        """The slice as bytes, if it is one of those."""
+        where = data.file, data.start, data.length
+        known = self._known.get(where)
+        if known is None:
+            if data.length > min(SHARED_BYTES, self._left):
+                return data
+            self._left -= data.length
+            known = self._known[where] = _copied(data)
+        return known
 
 
 def nothing(version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool) -> bytes:

@@ -7,6 +7,7 @@ partitions makes one answer of many.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -57,8 +58,15 @@ class Poll:
     )
 
     def __init__(
-        self, fetches: Fetches, connection: Connection, version: int, correlation_id: int, ask: FetchAsk
+        self,
+        fetches: Fetches,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        ask: FetchAsk,
+        at_end: Sequence[Replica] = (),
     ) -> None:
+        """`at_end`: all its partitions, if it is known that nobody has to `read` them yet."""
         self._fetches = fetches
         self._connection = connection
         self._version = version
@@ -66,7 +74,7 @@ class Poll:
         self._ask = ask
         self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
         self._founds: list[Found | None] = [None] * len(self._places)
-        self._replicas: list[Replica | None] = [None] * len(self._places)
+        self._replicas: list[Replica | None] = list(at_end) or [None] * len(self._places)
         self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
         self._enough = min(ask.min_bytes, self._left)
         self._total = 0
@@ -116,8 +124,10 @@ class Poll:
             told.append((topic.echo, founds[at:end]))
             at = end
         tags = self._tell_leaders(told) if self._failed and self._version >= LEADERS_FROM else NO_TAGS
+        committed = self._ask.read_committed
+        once = self._fetches.read_once if self._connection.may_hold else None
         return fetch_frames.answer(
-            self._version, self._correlation_id, told, len(topics), read_committed=self._ask.read_committed, tags=tags
+            self._version, self._correlation_id, told, len(topics), read_committed=committed, tags=tags, once=once
         )
 
     def _tell_leaders(self, told: list[tuple[bytes, list[Found | bytes]]]) -> bytes:

@@ -12,9 +12,16 @@ import pytest
 
 from tests.fuzz_frames import SECONDS_MOST, mutated
 from tests.unit.kafka.values import Drawn
-from tiered_api.kafka import fetch_frames, headers, produce_frames
+from tiered_api.kafka import fetch_frames, headers, known_fetches, produce_frames
 from tiered_api.kafka.codec import Malformed, decode, encode
-from tiered_api.kafka.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from tiered_api.kafka.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -130,6 +137,55 @@ def test_fetch_requests_are_what_the_codec_says(version: int) -> None:
             )
             for topic in asked.topics
         ]
+
+
+@pytest.mark.parametrize("version", FETCH)
+def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> None:
+    known = 0
+    for seed in range(60):
+        asked: FetchRequest = Drawn(seed).message(FetchRequest, version)
+        del asked.topics[1:]
+        frame = b"head" + tags(version, 12) + encode(asked, version)
+        first = fetch_frames.parse(memoryview(frame), version, 4)
+        head = known_fetches.learn(memoryview(frame), first)
+        if head is None:
+            continue
+        for topic in asked.topics:
+            for part in topic.partitions:
+                part.fetch_offset, part.partition_max_bytes = part.fetch_offset ^ 77, 5
+        moved = b"head" + tags(version, 12) + encode(asked, version)
+        assert moved[: first.rows] == frame[: first.rows]
+        assert known_fetches.parse_known(memoryview(moved), head) == fetch_frames.parse(memoryview(moved), version, 4)
+        chance = Random(seed)
+        for _ in range(40):
+            behind = bytearray(moved)
+            behind[chance.randrange(first.rows, len(behind))] ^= 1 << chance.randrange(8)
+            other = bytes(behind[: len(behind) - chance.choice((0, 0, 0, 1, 5))])
+            again = known_fetches.parse_known(memoryview(other), head)
+            assert again is None or again == fetch_frames.parse(memoryview(other), version, 4)
+        known += 1
+    assert bool(known) == (version >= 12)
+
+
+def test_long_requests_are_not_remembered_nor_are_their_partitions() -> None:
+    asked = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(1000)])])
+    frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
+    head = known_fetches.learn(frame, fetch_frames.parse(frame, 12, 4))
+    assert head is not None
+    assert head.ask.topics[0].wanted == []
+    asked.rack_id = "r" * known_fetches.BYTES_MAX
+    frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
+    assert known_fetches.learn(frame, fetch_frames.parse(frame, 12, 4)) is None
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("version", range(12, 19))
+def test_the_answer_for_one_partition_is_the_same(version: int, committed: bool) -> None:
+    topic = echo(version, 12, "orders", "x" * 21 + "w")
+    for data in (b"", b"r" * 10, b"r" * 200, b"r" * 20_000, b"r" * 3_000_000):
+        one = fetch_frames.Found(3, 0, 9, 8, 7, data)
+        whole = fetch_frames.answer(version, 77, [(topic, [one])], 1, read_committed=committed)
+        assert fetch_frames.answer_of_one(version, 77, topic, one, committed) == whole
 
 
 @pytest.mark.parametrize("committed", [False, True])

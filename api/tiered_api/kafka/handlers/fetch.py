@@ -16,14 +16,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
+from tiered.ports import FileSlice
 from tiered.replication.replica import Replica
-from tiered_api.kafka import fetch_frames, replica_frames
+from tiered_api.kafka import fetch_frames, known_fetches, replica_frames
 from tiered_api.kafka.cold_loads import ColdLoads
-from tiered_api.kafka.fetch_frames import BY_ID, FetchAsk, Found, Topic
+from tiered_api.kafka.fetch_frames import BY_ID, FLEXIBLE, FetchAsk, Found, Topic
 from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
+from tiered_api.kafka.known_fetches import Head
 from tiered_api.kafka.poll import NAME, Poll
+from tiered_api.kafka.produce_frames import CORRELATED
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 API_KEY = 1
 Guard = Callable[["Connection", Callable[[], None], str], None]
 KNOWN_MAX = 10_000
+GATHER_SECONDS = 0.006
 PARKED_MAX = 500_000
 """Partitions for which fetches wait: one more is answered at once with what there is, as if its time were up."""
 
@@ -52,7 +56,14 @@ class Fetches:
         self.shared: dict[tuple[Replica, int, bool], tuple[Found, int]] | None = None
         """What requests that look in the same turn found: groups that follow the end ask for the same. There only while
         they look, when nothing changes the logs."""
+        self.read_once: fetch_frames.ReadOnce | None = None
+        """What several of them send."""
+        self._heads: dict[tuple[int, bytes], Head] = {}
         self._due: list[tuple[Connection, Callable[[], None]]] = []
+        self._loop = asyncio.get_running_loop()
+        self._gather_until = 0.0
+        self._produced = 0
+        """Bytes that had been produced when those that are due waited for more."""
         self._by_name: dict[tuple[bytes, int], Replica] = {}
         self._by_id: dict[tuple[bytes, int], Replica] = {}
 
@@ -65,14 +76,25 @@ class Fetches:
             theirs = replica_frames.parse(frame, at)
             if theirs is not None:
                 return self.copies.take(connection, theirs, correlation_id)
-        ask = fetch_frames.parse(frame, version, at)
+        ask = self._ask(connection, frame, version, at)
         if ask.replica >= 0:
             return self._refuse_replica(connection, version, correlation_id, ask)
         if ask.session_epoch > 0:
             code = Code.FETCH_SESSION_ID_NOT_FOUND.number
             return fetch_frames.answer(version, correlation_id, (), 0, code=code)
-        poll = Poll(self, connection, version, correlation_id, ask)
-        poll.read()
+        replicas = self._usual(ask, version)
+        poll: Poll | None = None
+        if replicas:
+            wanted = ask.topics[0].wanted
+            if False not in [replica.at_end(each.offset) for replica, each in zip(replicas, wanted, strict=True)]:
+                poll = Poll(self, connection, version, correlation_id, ask, replicas)
+            else:
+                answer = self._at_once(ask, replicas, version, correlation_id)
+                if answer is not None:
+                    return answer
+        if poll is None:
+            poll = Poll(self, connection, version, correlation_id, ask)
+            poll.read()
         if poll.is_done() or self.parked + poll.size > PARKED_MAX:
             return poll.answer()
         poll.wait()
@@ -86,6 +108,70 @@ class Fetches:
         code = Code.UNSUPPORTED_VERSION.number
         told = [(topic.echo, [Found(each.partition, code) for each in topic.wanted]) for topic in ask.topics]
         return fetch_frames.answer(version, correlation_id, told, len(told), code=code)
+
+    def _ask(self, connection: Connection, frame: memoryview, version: int, at: int) -> FetchAsk:
+        """Clients send the same again and again up to the offsets. Bytes before these that were read once are
+        remembered: they mean the same, whoever sends them."""
+        head = self._heads.get((version, bytes(frame[CORRELATED : connection.fetch_head])))
+        if head is not None:
+            known = known_fetches.parse_known(frame, head)
+            if known is not None:
+                return known
+        ask = fetch_frames.parse(frame, version, at)
+        head = known_fetches.learn(frame, ask)
+        if head is not None:
+            if len(self._heads) >= KNOWN_MAX:
+                self._heads.clear()
+            self._heads[version, bytes(frame[CORRELATED : ask.rows])] = head
+            connection.fetch_head = ask.rows
+        return ask
+
+    def _usual(self, ask: FetchAsk, version: int) -> list[Replica] | None:
+        """The partitions of the only topic, when all are known and nothing is wrong with them."""
+        if len(ask.topics) != 1:
+            return None
+        echo, _, wanted = ask.topics[0]
+        known = self._by_id if version >= BY_ID else self._by_name
+        replicas: list[Replica] = []
+        for index, _, _, epoch in wanted:
+            replica = known.get((echo, index))
+            if replica is None or replica.gone or (epoch >= 0 and epoch != replica.state.leader_epoch):
+                return None
+            replicas.append(replica)
+        return replicas
+
+    def _at_once(
+        self, ask: FetchAsk, replicas: list[Replica], version: int, correlation_id: int
+    ) -> Sequence[Part] | None:
+        """The short way to an answer: what is asked for is hot, enough, and not too much. None, and nothing done, when
+        it is not that simple."""
+        (echo, _, wanted), committed = ask.topics[0], ask.read_committed
+        most = left = min(ask.max_bytes, self.site.node.settings.fetch_max_bytes)
+        founds: list[Found | bytes] = []
+        for (index, offset, limit, _), replica in zip(wanted, replicas, strict=True):
+            if replica.at_end(offset):
+                founds.append(fetch_frames.nothing(version, index, *replica.ends(), committed))
+                continue
+            if limit > left:
+                limit = left
+            try:
+                fetched = replica.read_now(offset, limit, committed)
+            except (Refused, Corrupt, Unavailable):
+                return None
+            if fetched is None:
+                return None
+            data, high_watermark, log_start, stable = fetched
+            size = data.length if isinstance(data, FileSlice) else len(data)
+            if not 0 < size <= limit:
+                return None
+            left -= size
+            founds.append(Found(index, 0, high_watermark, stable, log_start, data))
+        if most - left < ask.min_bytes:
+            return None
+        self.site.fetched_bytes += most - left
+        if len(founds) == 1 and isinstance(found := founds[0], Found) and version >= FLEXIBLE:
+            return fetch_frames.answer_of_one(version, correlation_id, echo, found, committed)
+        return fetch_frames.answer(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
 
     def find(self, version: int, topic: Topic, index: int) -> Replica:
         """The partition; `Refused` when it is not served here."""
@@ -107,15 +193,23 @@ class Fetches:
     def soon(self, connection: Connection, look: Callable[[], None]) -> None:
         """Has a request look again in the next turn of the loop."""
         if not self._due:
-            asyncio.get_running_loop().call_soon(self._look)
+            self._gather_until = self._loop.time() + GATHER_SECONDS
+            self._loop.call_soon(self._look)
         self._due.append((connection, look))
 
     def _look(self) -> None:
+        """Waits while every turn brings more, for a moment: what comes one after the other makes one answer."""
+        produced = self.site.produced_bytes
+        if produced != self._produced and self._loop.time() < self._gather_until:
+            self._produced = produced
+            self._loop.call_soon(self._look)
+            return
         due, self._due = self._due, []
-        self.shared = {} if len(due) > 1 else None
+        if len(due) > 1:
+            self.shared, self.read_once = {}, fetch_frames.ReadOnce()
         for connection, look in due:
             self.guard(connection, look, NAME)
-        self.shared = None
+        self.shared = self.read_once = None
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
