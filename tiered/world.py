@@ -25,7 +25,9 @@ EMBEDDED_BUCKET = "bucket"  # the store of a broker that is given none: a folder
 BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
 ACCEPT_PAUSE_SECONDS = 1.0
-SEND_FILE_BYTES = 40 * 1024  # a call of 40 KiB costs a third less than larger ones and half of smaller ones, per byte
+SEND_FILE_BYTES = 40 * 1024
+"""A call of 40 KiB costs a third less than larger ones and half of smaller ones, per byte. The last takes up to twice
+as much: a small one behind it costs more."""
 SEND_FILE_TURN_BYTES = 1 << 20
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -190,14 +192,14 @@ class SocketStream:
             raise self._lost(error) from None
 
     def send_file(self, slice: FileSlice) -> int | None:
-        """Up to 1 MiB of the slice from its start, in calls of 40 KiB until the socket is full."""
+        """Up to 1 MiB of the slice from its start, in calls of 40 KiB or a little more until the socket is full."""
         at, descriptor, sock = slice.start, slice.file.fileno(), self._sock.fileno()
         if descriptor < 0:
             return self.sendmsg([slice.file.pread(at, min(slice.length, SEND_FILE_BYTES))])
         end = at + min(slice.length, SEND_FILE_TURN_BYTES)
         try:
             while at < end:
-                asked = SEND_FILE_BYTES if end - at > SEND_FILE_BYTES else end - at
+                asked = SEND_FILE_BYTES if end - at > 2 * SEND_FILE_BYTES else end - at
                 sent = os.sendfile(sock, descriptor, at, asked)
                 if not sent:
                     raise Unavailable(f"file is shorter than its slice file={slice.file.name}")
