@@ -1,11 +1,14 @@
-"""What changes of the cluster are told in the broker's log: what people did to topics and settings, in a few lines."""
+"""What changes of the cluster are told in the broker's log, in a few lines: what people did to topics and settings,
+which brokers are away, and which partitions nobody leads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import Change
+from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.image import Image
 
 NAMES_MAX = 5
@@ -15,6 +18,7 @@ NAMES_MAX = 5
 def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
     """Lines for a log, in the order of the changes' kinds."""
     created, grown, deleted, altered = list[str](), list[str](), list[str](), list[str]()
+    brokers, changed = list[str](), dict[tuple[TopicId, int], None]()
     for change in changes:
         match change:
             case kinds.TopicCreated():
@@ -30,10 +34,44 @@ def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str
             case kinds.BrokerConfigChanged():
                 who = "all" if change.node_id == kinds.CLUSTER else str(change.node_id)
                 altered.append(f"broker={who}{_settings(change.configs)}")
+            case kinds.BrokerFenced():
+                brokers.append(f"broker fenced node_id={change.node_id}: it is not heard")
+            case kinds.BrokerUnfenced():
+                brokers.append(f"broker is heard again node_id={change.node_id}")
+            case kinds.PartitionChanged():
+                changed[change.topic_id, change.partition] = None
     yield from _lines("topic created name=", created, "topics created count=")
     yield from _lines("topic grew name=", grown, "topics grew count=")
     yield from _lines("topic deleted name=", deleted, "topics deleted count=")
     yield from _lines("settings changed ", altered, "settings changed count=")
+    yield from brokers
+    if _serves(before) and _serves(after):
+        lost, found = _leaderships(changed, before, after)
+        yield from _lines("partition has no leader name=", lost, "partitions have no leader count=")
+        yield from _lines("partition is led again name=", found, "partitions are led again count=")
+
+
+def _serves(image: Image) -> bool:
+    """A cluster of which nobody lives has nobody to miss a leader: one broker stops and starts without a word."""
+    return any(broker.live for broker in image.brokers.values())
+
+
+def _leaderships(changed: Iterable[tuple[TopicId, int]], before: Image, after: Image) -> tuple[list[str], list[str]]:
+    """The partitions that are without a leader now, and those that were."""
+    lost, found = list[str](), list[str]()
+    for topic_id, p in changed:
+        topic, known = after.topics_by_id.get(topic_id), before.topics_by_id.get(topic_id)
+        if topic is None:
+            continue
+        now = topic.partitions[p]
+        was = known.partitions[p] if known is not None and p < len(known.partitions) else None
+        if now.leader == NO_LEADER and (was is None or was.leader != NO_LEADER):
+            waits_for = ",".join(map(str, now.elr or now.last_known or now.replicas))
+            lost.append(f"{topic.name}-{p} waits_for={waits_for}")
+        elif now.leader != NO_LEADER and was is not None and was.leader == NO_LEADER:
+            loss = "" if now.loss is None or now.loss == was.loss else f" possible_loss_from={now.loss.from_offset}"
+            found.append(f"{topic.name}-{p} leader={now.leader}{loss}")
+    return lost, found
 
 
 def _settings(configs: Mapping[str, str | None]) -> str:

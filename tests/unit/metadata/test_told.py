@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import CLUSTER, Change
+from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
 from tiered.metadata.image import Image
 from tiered.metadata.told import NAMES_MAX, told
 
@@ -27,6 +27,38 @@ def test_topics_and_settings_are_told_with_their_names() -> None:
     ]
     assert lines(there, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
     assert lines(there, kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ())) == []
+
+
+def test_brokers_that_are_away_and_partitions_without_a_leader_are_told() -> None:
+    brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2)]
+    topic = kinds.TopicCreated("flights", FLIGHTS, ((1, 2),), {}, 0)
+    led = Image().apply([*brokers, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
+    fenced, nobody = kinds.BrokerFenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, NO_LEADER, 0, (), (1,))
+    away = led.apply([fenced, nobody], 1)
+    assert lines(led, fenced, nobody) == [
+        "broker fenced node_id=1: it is not heard",
+        "partition has no leader name=flights-0 waits_for=1",
+    ]
+    again = (kinds.BrokerUnfenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ()))
+    assert lines(away, *again) == [
+        "broker is heard again node_id=1",
+        "partition is led again name=flights-0 leader=1",
+    ]
+    forced = (kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ()), kinds.LossReported(FLIGHTS, 0, 1, 7, 0))
+    assert lines(away, *forced) == ["partition is led again name=flights-0 leader=2 possible_loss_from=7"]
+    assert lines(led, kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ())) == []
+    assert lines(led, nobody, kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ())) == []
+    assert lines(led, nobody, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
+
+
+def test_a_lone_broker_stops_and_starts_without_a_word() -> None:
+    here = kinds.BrokerRegistered(1, "i1", "d", "", "", 0)
+    topic = kinds.TopicCreated("flights", FLIGHTS, ((1,),), {}, 0)
+    led = Image().apply([here, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
+    stop = (kinds.BrokerStopped(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, NO_LEADER, 0, (), (1,)))
+    assert lines(led, *stop) == []
+    again = (kinds.BrokerRegistered(1, "i2", "d", "", "", 0), kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ()))
+    assert lines(led.apply(stop, 1), *again) == []
 
 
 def test_many_at_once_are_one_line() -> None:
