@@ -210,17 +210,11 @@ class _Draft:
             return
         if change.leader_epoch < old.leader_epoch:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
-        partitions[change.partition] = replace(
-            old,
-            replicas=change.replicas or old.replicas,
-            leader=change.leader,
-            leader_epoch=change.leader_epoch,
-            isr=change.isr,
-            elr=change.elr,
-            partition_epoch=old.partition_epoch + 1,
-            last_known=change.last_known,
-            ends=tuple(End(*each) for each in change.ends),
-        )
+        ends = tuple(End(*each) for each in change.ends)
+        partitions[change.partition] = PartitionImage(
+            change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
+            old.partition_epoch + 1, change.last_known, ends,
+        )  # fmt: skip
 
     def _topic(self, topic_id: TopicId) -> TopicImage:
         topic = self.by_id.get(topic_id)
