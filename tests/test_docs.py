@@ -82,7 +82,6 @@ SAID_ONCE = {
     "remote.log.delete.on.disable": "only one value is allowed",
     "leader.replication.throttled.replicas": "its sentence says that one broker copies nothing",
     "follower.replication.throttled.replicas": "likewise",
-    "unclean.leader.election.enable": "its sentence says that one broker has no choice",
 }
 """Settings that nothing reads, with the reason why that misleads nobody."""
 
