@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"tiered {__version__}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     _serve(commands)
+    _up(commands)
     _demo(commands)
     add_kafka_commands(commands)
     _cold(commands)
@@ -44,6 +45,32 @@ def _serve(commands: Commands) -> None:
     serve.add_argument("--node-id", metavar="N", help="number of this broker (default 1)")
     serve.add_argument(
         "-c", metavar="NAME=VALUE", action="append", default=[], dest="pairs", help="one setting, by Kafka's name"
+    )
+
+
+def _up(commands: Commands) -> None:
+    up = add(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.up", "up"))
+    up.add_argument("--brokers", metavar="N", type=count, default=3, help="how many (default 3)")
+    up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
+    up.add_argument(
+        "--data-dir", metavar="DIR", default="./tiered-data", help="their directories go there (default ./tiered-data)"
+    )
+    up.add_argument("--store", metavar="URL", help=f"the bucket: {STORE_HELP} (default: bucket in that directory)")
+    up.add_argument(
+        "--kafka", metavar="HOST:PORT", default="127.0.0.1:9092",
+        help="the first broker's Kafka protocol; ports count up from there (default 127.0.0.1:9092)",
+    )  # fmt: skip
+    up.add_argument(
+        "--http", metavar="HOST:PORT", default="127.0.0.1:8082",
+        help="and its HTTP interface (default 127.0.0.1:8082)",
+    )  # fmt: skip
+    up.add_argument(
+        "-c",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="pairs",
+        help="one setting of all, by Kafka's name",
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from tiered.config import Settings, address
+from tiered.data_directory import META_FILE, ROOT
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.local_disk import LocalDisk, LockFile
 from tiered.metrics import Metrics
@@ -70,6 +71,9 @@ def log_to_stderr(level: str) -> None:
 @contextlib.asynccontextmanager
 async def broker(chosen: Settings) -> AsyncIterator[Running]:
     """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
+    if is_directory_of_broker(os.path.join(chosen.data_dir, "broker-1")):
+        why = f"{os.path.abspath(chosen.data_dir)} is the directory of a cluster (tiered up): take another --data-dir"
+        raise Refused(Code.INVALID_CONFIG, why)
     LocalDisk(chosen.data_dir).close()
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
@@ -80,6 +84,11 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
                 yield running
         finally:
             await node.stop()
+
+
+def is_directory_of_broker(path: str) -> bool:
+    """Whether a broker has run on this data directory."""
+    return os.path.exists(os.path.join(path, ROOT, META_FILE))
 
 
 @contextlib.asynccontextmanager

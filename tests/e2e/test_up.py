@@ -1,0 +1,129 @@
+"""`tiered up` as a process: brokers that start together, are started again, and end with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import COMMAND, SECONDS, Served, tiered
+
+ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+class Up:
+    """A cluster on a directory, ready when this returns."""
+
+    def __init__(self, directory: Path, brokers: int) -> None:
+        self.log = directory.with_name(directory.name + ".log")
+        command = [*COMMAND, "up", "--brokers", str(brokers), "--data-dir", str(directory), *ANYWHERE]
+        with self.log.open("ab") as log:
+            # Ctrl-C works as in a terminal, also where the tests run in the background of a shell.
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        assert self.line, self.log.read_text()
+        self.kafka = self.line.partition(" kafka=")[2].split()[0].split(",")
+
+    def pids(self) -> list[int]:
+        """The brokers' processes, in order."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        found = {}
+        for pid in children:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            found[int(words[words.index("--node-id") + 1])] = int(pid)
+        return [found[node] for node in sorted(found)]
+
+    def until_said(self, pattern: str) -> None:
+        """Waits for a line in the output."""
+        deadline = time.monotonic() + SECONDS
+        while not re.search(pattern, self.log.read_text(), re.MULTILINE):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ends it and gives its exit code."""
+        self.process.send_signal(how)
+        code = self.process.wait(SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@contextmanager
+def running(directory: Path, brokers: int = 1) -> Iterator[Up]:
+    cluster = Up(directory, brokers)
+    try:
+        yield cluster
+    finally:
+        if cluster.process.poll() is None:
+            cluster.stop()
+
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks for children in /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_killed_broker_comes_back_where_it_was_and_all_end_cleanly(tmp_path: Path, how: signal.Signals) -> None:
+    with running(tmp_path / "data") as cluster:
+        assert tiered("topic", "create", "kept", "--brokers", cluster.kafka[0]).returncode == 0
+        [first] = cluster.pids()
+        os.kill(first, signal.SIGKILL)
+        cluster.until_said(r"^up +\| broker-1 was killed by SIGKILL, and is started again in 1 s$")
+        cluster.until_said(r"^up +\| broker-1 is ready again$")
+        assert tiered("topic", "list", "kept", "--brokers", cluster.kafka[0]).returncode == 0
+        [second] = cluster.pids()
+        assert cluster.stop(how) == 0
+        assert not Path(f"/proc/{second}").exists()
+    assert re.search(r"^broker-1 \| .* broker stopped node_id=1 clean=True$", cluster.log.read_text(), re.MULTILINE)
+
+
+@needs_proc
+def test_brokers_end_with_a_cluster_that_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as cluster:
+        [pid] = cluster.pids()
+        cluster.stop(signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_start_that_is_refused_ends_all_with_the_exit_code_of_who_was(tmp_path: Path) -> None:
+    with Served(tmp_path / "one") as broker:
+        refused = tiered(
+            "up",
+            "--brokers",
+            "1",
+            "--data-dir",
+            str(tmp_path / "two"),
+            "--kafka",
+            broker.kafka,
+            "--http",
+            "127.0.0.1:0",
+        )
+    assert (refused.returncode, refused.stdout) == (2, "")
+    *_, said, last = refused.stderr.splitlines()
+    assert said == f"broker-1 | tiered: cannot listen on {broker.kafka}: Address already in use"
+    assert last == "up       | broker-1 did not start: it ended with exit code 2"
+
+
+def test_a_directory_is_of_one_cluster_or_of_one_broker(tmp_path: Path) -> None:
+    with running(tmp_path / "data"):
+        second = tiered("up", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
+        assert second.returncode == 2 and "in use by process" in second.stderr
+    alone = tiered("serve", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr.splitlines()[-1].endswith("is the directory of a cluster (tiered up): take another --data-dir")

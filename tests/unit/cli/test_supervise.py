@@ -1,0 +1,159 @@
+"""Processes that belong together: how they start, are started again, and stop. With real processes, all short."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import pytest
+
+from tiered_api.cli.supervise import LINE_MAX, Fleet, Program, ending, lines, next_pause
+
+STAYS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("bye", flush=True), sys.exit(0)))
+print("ready at", sys.argv[1], flush=True)
+while True: signal.pause()
+"""
+DEAF = STAYS.replace('lambda *_: (print("bye", flush=True), sys.exit(0))', "signal.SIG_IGN")
+Heard = list[tuple[str, str]]
+
+
+def program(name: str, *scripts: str) -> Program:
+    """Runs one script after the other, the last one again and again; each hears what was the ready line before."""
+    turn = count()
+
+    def command(ready_line: str) -> Sequence[str]:
+        script = scripts[min(next(turn), len(scripts) - 1)]
+        return [sys.executable, "-S", "-c", script, ready_line.removeprefix("ready ") or "first"]
+
+    return Program(name, command, "ready ")
+
+
+def run(*programs: Program, act: Callable[[Fleet, Heard], None], stop_seconds: float = 30.0) -> tuple[int, Heard]:
+    """The exit code, and what was said; `act` is called with each new line."""
+    heard: Heard = []
+
+    async def main() -> int:
+        def say(name: str, line: str) -> None:
+            heard.append((name, line))
+            act(fleet, heard)
+
+        fleet = Fleet(programs, say, "up", stop_seconds=stop_seconds, pauses=(0.01, 0.04))
+        return int(await fleet.run(lambda said: say("all", " | ".join(said))))
+
+    return asyncio.run(main()), heard
+
+
+def stop_when(*line: str) -> Callable[[Fleet, Heard], None]:
+    """Tells it to stop when that was said, once for each time that it is said."""
+
+    def act(fleet: Fleet, heard: Heard) -> None:
+        if heard[-1] == line:
+            fleet.tell()
+
+    return act
+
+
+def test_they_stop_one_after_the_other_the_last_one_first() -> None:
+    everybody = ("all", "ready at first | ready at first | ready at first")
+    code, heard = run(*(program(name, STAYS) for name in "abc"), act=stop_when(*everybody))
+    stops = [("c", "bye"), ("b", "bye"), ("a", "bye")]
+    expected = [step for name, bye in stops for step in (("up", f"stopping {name}"), (name, bye))]
+    assert (code, heard) == (0, [everybody, *expected])
+
+
+def test_a_first_start_that_fails_ends_all_with_its_exit_code() -> None:
+    code, heard = run(
+        program("a", STAYS), program("b", "import sys; print('no such key', file=sys.stderr); sys.exit(2)"),
+        act=lambda *_: None,
+    )  # fmt: skip
+    assert code == 2
+    assert heard[:3] == [
+        ("b", "no such key"),
+        ("up", "b did not start: it ended with exit code 2"),
+        ("up", "stopping a"),
+    ]
+
+
+@pytest.mark.parametrize("script", ["pass", "import os; os.kill(os.getpid(), 9)"])
+def test_a_start_that_ends_without_an_exit_code_of_its_own_is_a_failure(script: str) -> None:
+    assert run(program("a", script), act=lambda *_: None)[0] == 1
+
+
+def test_who_ends_by_itself_is_started_again_where_it_was_after_growing_pauses() -> None:
+    dies = "import os, sys; print('ready at', sys.argv[1], flush=True); os.kill(os.getpid(), 9)"
+    code, heard = run(
+        program("a", STAYS), program("b", dies, "import sys; sys.exit(3)", "import sys; sys.exit(4)", STAYS),
+        act=stop_when("up", "b is ready again"),
+    )  # fmt: skip
+    assert code == 0
+    assert heard[1:5] == [
+        ("up", "b was killed by SIGKILL, and is started again in 0.01 s"),
+        ("up", "b ended with exit code 3, and is started again in 0.02 s"),
+        ("up", "b ended with exit code 4, and is started again in 0.04 s"),
+        ("up", "b is ready again"),
+    ]
+    assert heard[0] == ("all", "ready at first | ready at first")
+
+
+def test_who_does_not_stop_in_time_is_killed_and_the_exit_code_says_so() -> None:
+    code, heard = run(program("a", DEAF), act=stop_when("all", "ready at first"), stop_seconds=0.05)
+    assert code == 1
+    assert heard[1:] == [("up", "stopping a"), ("up", "killing a: it took more than 0.05 s to stop")]
+
+
+def test_told_twice_all_that_is_left_is_killed() -> None:
+    def act(fleet: Fleet, heard: Heard) -> None:
+        if heard[-1][0] == "all" or heard[-1] == ("up", "stopping b"):
+            fleet.tell()
+
+    code, heard = run(program("a", DEAF), program("b", DEAF), act=act)
+    assert code == 1
+    assert [line for _, line in heard[1:]] == [
+        "stopping b", "killing b: you asked again", "stopping a", "killing a: you asked again",
+    ]  # fmt: skip
+
+
+def test_told_in_a_pause_it_does_not_start_again() -> None:
+    dies = "import sys; print('ready at', sys.argv[1], flush=True); sys.exit(5)"
+    code, heard = run(
+        program("a", dies), act=stop_when("up", "a ended with exit code 5, and is started again in 0.01 s")
+    )
+    assert (code, len(heard)) == (0, 2)
+
+
+def test_one_that_stops_with_an_error_makes_it_one() -> None:
+    fails = STAYS.replace("sys.exit(0)", "sys.exit(1)")
+    code, heard = run(program("a", fails), act=stop_when("all", "ready at first"))
+    assert code == 1 and heard[-1] == ("up", "a ended with exit code 1")
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_good_time() -> None:
+    pauses, last = [], 0.0
+    for _ in range(7):
+        last = next_pause(last, False, (1.0, 30.0))
+        pauses.append(last)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    assert next_pause(30.0, True, (1.0, 30.0)) == 1
+
+
+def test_endings_are_told_by_name() -> None:
+    assert [ending(code) for code in (0, 4, -15, -99)] == [
+        "ended with exit code 0", "ended with exit code 4", "was killed by SIGTERM", "was killed by signal 99",
+    ]  # fmt: skip
+
+
+def test_output_is_cut_into_lines_that_have_a_bound() -> None:
+    async def main() -> list[str]:
+        stream = asyncio.StreamReader()
+        stream.feed_data(b"one\ntw")
+        stream.feed_data(b"o\n\xff\n" + b"x" * (LINE_MAX + 10) + b"\nend")
+        stream.feed_eof()
+        return [line async for line in lines(stream)]
+
+    first, second, third, *pieces, last = asyncio.run(main())
+    assert (first, second, third, last) == ("one", "two", "�", "end")
+    assert "".join(pieces) == "x" * (LINE_MAX + 10) and max(map(len, pieces)) <= 2 * LINE_MAX

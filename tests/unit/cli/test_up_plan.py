@@ -1,0 +1,102 @@
+"""What `tiered up` plans: who runs where, and what it refuses before anything runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tiered.errors import Refused
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.up import Plan, command, faces, plan, ready_line
+
+LINE = "tiered is ready: http://127.0.0.1:{http} (health ...) kafka=127.0.0.1:{kafka} store=file:///b"
+
+
+def planned(directory: Path, *words: str) -> Plan:
+    return plan(parser().parse_args(["up", "--data-dir", str(directory), *words]))
+
+
+def test_three_brokers_with_ports_that_count_up_share_a_bucket(tmp_path: Path) -> None:
+    made = planned(tmp_path)
+    assert [(each.node_id, str(each.kafka), str(each.http), each.directory) for each in made.places] == [
+        (1, "127.0.0.1:9092", "127.0.0.1:8082", f"{tmp_path}/broker-1"),
+        (2, "127.0.0.1:9093", "127.0.0.1:8083", f"{tmp_path}/broker-2"),
+        (3, "127.0.0.1:9094", "127.0.0.1:8084", f"{tmp_path}/broker-3"),
+    ]
+    assert made.store == f"file://{tmp_path}/bucket"
+
+
+def test_a_broker_is_started_by_a_command_that_the_command_line_takes(tmp_path: Path) -> None:
+    made = planned(
+        tmp_path, "--brokers", "2", "--kafka", "[::1]:0", "-c", "log.segment.bytes=5000", "-c", "num.partitions=2"
+    )
+    words = list(command(made, made.places[1])(""))
+    assert words[3:5] == [str(os.getpid()), "serve"]
+    args = parser().parse_args(words[4:])
+    assert (args.node_id, args.data_dir, args.store) == ("2", f"{tmp_path}/broker-2", made.store)
+    assert (args.kafka, args.http, args.pairs) == (
+        "[::1]:0",
+        "127.0.0.1:8083",
+        ["log.segment.bytes=5000", "num.partitions=2"],
+    )
+
+
+def test_it_is_started_again_where_it_was(tmp_path: Path) -> None:
+    made = planned(tmp_path, "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    again = command(made, made.places[0])(LINE.format(http=81, kafka=91))
+    args = parser().parse_args(list(again)[4:])
+    assert (args.http, args.kafka) == ("127.0.0.1:81", "127.0.0.1:91")
+
+
+def test_one_line_says_where_all_of_them_are(tmp_path: Path) -> None:
+    made = planned(tmp_path, "--brokers", "2", "--store", "file:///b")
+    lines = [LINE.format(http=81, kafka=91), LINE.format(http=82, kafka=92)]
+    assert faces(lines[0]) == ("127.0.0.1:81", "127.0.0.1:91")
+    assert ready_line(made, lines) == (
+        "tiered is ready: 2 brokers kafka=127.0.0.1:91,127.0.0.1:92 http=http://127.0.0.1:81,http://127.0.0.1:82"
+        " store=file:///b"
+    )
+
+
+def test_a_bucket_that_the_environment_or_a_setting_names_is_that_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert planned(tmp_path, "-c", "store=s3://b/p").store == "s3://b/p"
+    monkeypatch.setenv("TIERED_STORE", "file:///elsewhere")
+    assert planned(tmp_path).store == "file:///elsewhere"
+    assert planned(tmp_path, "--store", "file:///here").store == "file:///here"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--brokers", "0"], "--brokers 0: it must be from 1 to 100"),
+        (["-c", "node.id=7"], "-c node.id=7: each broker has its own"),
+        (["-c", "listeners=PLAINTEXT://:9092"], "each broker has its own"),
+        (["--kafka", ""], "--kafka: it must be HOST:PORT"),
+        (["--http", "8082"], "http=8082: it must be HOST:PORT"),
+        (["--kafka", "127.0.0.1:65534"], "there is no port 65536 for broker 3"),
+        (["--store", "memory://"], "cannot share memory"),
+        (["-c", "log.segment.byte=5"], "did you mean log.segment.bytes?"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path, words: list[str], why: str) -> None:
+    with pytest.raises(Refused) as refused:
+        planned(tmp_path, *words)
+    assert why in refused.value.why
+
+
+def test_listeners_from_elsewhere_would_be_those_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_LISTENERS", "PLAINTEXT://127.0.0.1:9092")
+    with pytest.raises(Refused, match=r"^listeners=PLAINTEXT://127.0.0.1:9092: each broker has its own"):
+        planned(tmp_path)
+
+
+def test_the_directory_of_a_single_broker_is_left_alone(tmp_path: Path) -> None:
+    """Its bucket is where that of the cluster would be: a new broker 1 would take its place without its records."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "meta.properties").write_text("node.id=1\n")
+    with pytest.raises(Refused, match="directory of a single broker"):
+        planned(tmp_path)
