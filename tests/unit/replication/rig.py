@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tests.sim.clock import SimClock, SimRng
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
+from tests.sim.net import SimNetwork
 from tests.sim.store import SimBucket
 from tests.unit.hot.fixtures import batch
 from tiered.cold.cache import ChunkCache
@@ -54,23 +56,30 @@ class Broker:
         self.clock = rig.clock
         self.faults = Faults(reply_seconds=0.05)
         self.rng = SimRng(f"{rig.loop.seed}/{node_id}")
-        self.metrics = Metrics()
         self.disk = SimDisk(self.rng.stream("disk"))
         self.died: list[str] = []
-        self.state = DiskState(rig.clock, self.metrics, self.died.append)
-        store = rig.bucket.store(self.faults, rig.clock)
-        manifests = ManifestStore(store, rig.clock, self.rng, self.metrics)
-        uploader = Uploader(store, manifests, rig.clock, self.rng, self.metrics)
-        self.cold = ColdTier(
-            manifests,
-            ColdReader(store, manifests, ChunkCache(self.metrics), self.metrics, rig.clock),
-            uploader,
-            Collector(store, manifests, uploader.busy, rig.clock, self.metrics, grace_ms=1000),
-        )
+        self._bucket = rig.bucket
         self.config = config
         self.logs: dict[TopicPartition, DiskLog] = {}
+        self.replace(self.disk)
         self.closed: list[Replica] = []
         self.joinable: list[Replica] = []
+
+    def replace(self, disk: SimDisk) -> None:
+        """Another process begins, with what the last one left on the disk."""
+        self.disk = disk
+        self.died.clear()
+        self.metrics = Metrics()
+        self.state = DiskState(self.clock, self.metrics, self.died.append)
+        self.store = self._bucket.store(self.faults, self.clock)
+        manifests = ManifestStore(self.store, self.clock, self.rng, self.metrics)
+        uploader = Uploader(self.store, manifests, self.clock, self.rng, self.metrics)
+        self.cold = ColdTier(
+            manifests,
+            ColdReader(self.store, manifests, ChunkCache(self.metrics), self.metrics, self.clock),
+            uploader,
+            Collector(self.store, manifests, uploader.busy, self.clock, self.metrics, grace_ms=1000),
+        )
 
     async def log(self, at: TopicPartition = AT) -> DiskLog:
         """Its log, opened once."""
@@ -104,6 +113,7 @@ class Rig:
         self.loop = SimLoop(seed)
         self.clock = SimClock(self.loop)
         self.bucket = SimBucket(self.loop)
+        self.network = SimNetwork(self.loop, random.Random(f"{seed}/net"))
         settings = config or TopicConfig(segment_bytes=2000, index_interval_bytes=200)
         self.brokers = {node: Broker(self, node, settings) for node in INCARNATIONS}
 
@@ -157,10 +167,10 @@ class DirectPeers:
             await asyncio.sleep(timeout)
             raise Unavailable(f"{address} does not answer")
         woken = _Woken()
-        replicas = self.replicas.get(address, {})
-        watched = [found for each in ask.partitions if (found := replicas.get((each.topic_id, each.partition)))]
+        watched = [found for each in ask.partitions if (found := self.find(address, ask, each)) is not None]
         for replica in watched:
-            replica.watch_end(woken, 0)
+            if not replica.gone:
+                replica.watch_end(woken, 0)
         try:
             async with asyncio.timeout(ask.max_wait_ms / 1000):
                 while not any(part.records or part.code or part.diverging for part in self._parts(address, ask)):
@@ -175,11 +185,15 @@ class DirectPeers:
         await asyncio.sleep(self.seconds)
         return parts
 
+    def find(self, address: str, ask: ReplicaFetch, asked: FetchFrom) -> Replica | None:
+        """The replica at that address, where it is led."""
+        return self.replicas.get(address, {}).get((asked.topic_id, asked.partition))
+
     def _parts(self, address: str, ask: ReplicaFetch) -> list[FetchedPart]:
         return [self._part(address, ask, each) for each in ask.partitions]
 
     def _part(self, address: str, ask: ReplicaFetch, asked: FetchFrom) -> FetchedPart:
-        replica = self.replicas.get(address, {}).get((asked.topic_id, asked.partition))
+        replica = self.find(address, ask, asked)
         nothing = FetchedPart(
             asked.topic_id, asked.partition, Code.NOT_LEADER_OR_FOLLOWER.number, -1, -1, -1, -1, None, b""
         )

@@ -1,0 +1,270 @@
+"""Who leads and who follows, as the controller decides it, and what survives when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.hot.fixtures import batch
+from tests.unit.replication.rig import whole
+from tests.unit.replication.town import Town
+from tiered.errors import Code, Refused
+from tiered.metadata import requests
+from tiered.replication.replica import ALL, Replica
+
+
+async def until(done: Callable[[], object], seconds: float = 30) -> None:
+    """Looks again until it is so; virtual time passes meanwhile."""
+    for _ in range(int(seconds * 100)):
+        if done():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to be")
+
+
+async def led(town: Town) -> Replica:
+    await until(lambda: town.leader() is not None)
+    leader = town.leader()
+    assert leader is not None
+    return leader
+
+
+def alike(town: Town, *nodes: int) -> bool:
+    """Whether these have the same log, led or followed."""
+    logs = [held.log for node in nodes for held in town.members[node].partitions.held()]
+    return len(logs) == len(nodes) and len({whole(log) for log in logs}) == 1
+
+
+def test_all_copies_of_a_new_topic_are_in_sync() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(min_insync_replicas="3")
+        leader = await led(town)
+        for number in range(20):
+            await leader.append(batch(number), acks=ALL)
+        assert set(town.partition.isr) == {1, 2, 3}
+        assert alike(town, 1, 2, 3)
+
+    town.run(story)
+
+
+def test_a_dead_follower_leaves_and_comes_back() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        leader = await led(town)
+        await leader.append(batch(0), acks=ALL)
+        gone = next(node for node in (1, 2, 3) if node != town.partition.leader)
+        await town.members[gone].kill()
+        started = town.rig.clock.mono_ns()
+        await leader.append(batch(1), acks=ALL)  # waits until the follower has lagged for long enough
+        assert 2e9 < town.rig.clock.mono_ns() - started < 6e9
+        assert gone not in town.partition.isr
+        await town.members[gone].start()
+        await until(lambda: gone in town.partition.isr)
+        await until(lambda: alike(town, 1, 2, 3))
+
+    town.run(story)
+
+
+def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(min_insync_replicas="2")
+        first = await led(town)
+        for number in range(20):
+            await first.append(batch(number), acks=ALL)
+        old = town.partition.leader
+        first.append_now(batch(20), 1)  # nobody may have heard of it
+        await town.members[old].kill()
+        await town.fence(old)
+        second = await led(town)
+        assert town.partition.leader != old
+        assert second.log.end_offset >= 20
+        await until(lambda: second.high_watermark >= 20)
+        await second.append(batch(21), acks=ALL)
+        await town.members[old].start()
+        await until(lambda: old in town.partition.isr)
+        await until(lambda: alike(town, 1, 2, 3))
+
+    town.run(story)
+
+
+def test_a_new_leader_knows_at_once_what_was_committed() -> None:
+    """Readers that ask for the end may not be told an earlier one than before (KIP-207)."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        first = await led(town)
+        for number in range(10):
+            await first.append(batch(number), acks=ALL)
+        await asyncio.sleep(1)  # followers hear of it with their next question
+        heir = next(node for node in (1, 2, 3) if node != town.partition.leader)
+        town.peers.cut.update(f"{node}:0" for node in (1, 2, 3))
+        old = town.partition.leader
+        await town.fence(old)
+        await until(lambda: town.leader() is not None and town.partition.leader != old)
+        leader = town.leader()
+        assert leader is not None and leader.high_watermark == 10, heir
+
+    town.run(story)
+
+
+def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        first = await led(town)
+        await first.append(batch(0), acks=ALL)
+        node = town.partition.leader
+        town.hears_seconds = 0.0
+        await town.members[node].partitions.settled()
+        await town.ask(requests.HandOver(node, town.members[node].incarnation))
+        second = await led(town)
+        await until(lambda: first.gone)
+        with pytest.raises(Refused):
+            first.append_now(batch(1), 1)
+        await second.append(batch(1), acks=ALL)
+        await town.ask(requests.ElectLeaders(True))
+        third = await led(town)
+        assert third.state.node_id == node and third is not first
+        await third.append(batch(2), acks=ALL)
+        assert third.log.end_offset == 3
+
+    town.run(story)
+
+
+def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
+    """The question for the join is lost on its way, then the one who was to join dies: the high watermark may neither
+    wait for it for ever, nor go on before it is sure that it did not join."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        leader = await led(town)
+        await leader.append(batch(0), acks=ALL)
+        gone = next(node for node in (1, 2, 3) if node != town.partition.leader)
+        await town.members[gone].kill()
+        await town.fence(gone)
+        await town.members[gone].start()
+        asked: list[str] = []
+
+        def lose() -> str:
+            asked.append("ask")
+            return "ask"
+
+        town.lost = lose
+        await until(lambda: asked)
+        await town.members[gone].kill()
+        town.lost = lambda: ""
+        await town.fence(gone)
+        started = town.rig.clock.mono_ns()
+        await leader.append(batch(1), acks=ALL)
+        assert town.rig.clock.mono_ns() - started < 20e9
+
+    town.run(story)
+
+
+def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        leader = await led(town)
+        await leader.append(batch(0), acks=ALL)
+        await town.ask(requests.DeleteTopic("t"))
+        await until(lambda: all(not member.partitions.held() for member in town.members.values()))
+        with pytest.raises(Refused) as refused:
+            leader.append_now(batch(1), ALL)
+        assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+
+    town.run(story)
+
+
+class Storm:
+    """A producer, and what happens to brokers meanwhile."""
+
+    def __init__(self, seed: int) -> None:
+        self.town = Town(seed)
+        self.draw = random.Random(f"{seed}/storm")
+        self.acked: list[int] = []
+        self.working = True
+
+    async def play(self) -> None:
+        town = self.town
+        await town.begin(min_insync_replicas="2")
+        task = town.rig.loop.create_task(self._produce())
+        town.lost = lambda: self.draw.choice(["", "", "", "ask", "answer"])
+        for _ in range(12):
+            await asyncio.sleep(self.draw.uniform(0.5, 4.0))
+            await self._trouble()
+        town.lost = lambda: ""
+        town.peers.cut.clear()
+        self.working = False
+        await task
+        for member in town.members.values():
+            if not member.running:
+                await member.start()
+        for node, member in town.members.items():
+            await town.ask(requests.UnfenceBroker(node, member.incarnation))
+        await until(lambda: set(town.partition.isr) == {1, 2, 3}, 120)
+        await until(lambda: alike(town, 1, 2, 3), 60)
+        log = (await led(town)).log
+        said = whole(log)
+        for number in self.acked:
+            assert b"%d." % number in said, f"record {number} was acknowledged and is gone"
+
+    async def _produce(self) -> None:
+        number = 10_000
+        while self.working:
+            number += 1
+            leader = self.town.leader()
+            if leader is not None:
+                with contextlib.suppress(Refused):
+                    await leader.append(batch(number), acks=ALL, timeout_ms=2000)
+                    self.acked.append(number)
+            await asyncio.sleep(self.draw.uniform(0, 0.1))
+
+    async def _trouble(self) -> None:
+        town = self.town
+        running = [node for node, member in town.members.items() if member.running]
+        node = self.draw.choice(running)
+        match self.draw.choice(["kill", "kill", "fence", "cut", "heal", "start"]):
+            case "kill" if len(running) > 1:
+                await town.members[node].kill()
+                await self._settle(town.fence(node))
+            case "fence":
+                await self._settle(town.fence(node))
+                await asyncio.sleep(self.draw.uniform(0, 1))
+                await self._settle(town.ask(requests.UnfenceBroker(node, town.members[node].incarnation)))
+            case "cut":
+                town.peers.cut.add(f"{node}:0")
+            case "heal":
+                town.peers.cut.clear()
+            case _:
+                for member in town.members.values():
+                    if not member.running:
+                        lost, town.lost = town.lost, lambda: ""
+                        await member.start()
+                        town.lost = lost
+
+    @staticmethod
+    async def _settle(asked: Awaitable[object]) -> None:
+        with contextlib.suppress(Refused):
+            await asked
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_acknowledged_survives(seed: int) -> None:
+    storm = Storm(seed)
+    storm.town.run(storm.play)
+    assert storm.acked
