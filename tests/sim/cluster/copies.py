@@ -77,6 +77,7 @@ class Copies:
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
+        self._obeyed: dict[int, int] = {}
         self._red = red
         self._now = now
 
@@ -158,6 +159,7 @@ class Copies:
             self._red("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
         copy = self.copy(node)
         self._agree(copy)
+        self.obeys(node, epoch)
         if end < self.cold_end:
             self._red("R5", f"{self.name}: b{node} leads epoch {epoch} from {end}, cold is up to {self.cold_end}")
         if copy.agreed < self.committed_end and not self._is_deposed(epoch):
@@ -172,6 +174,13 @@ class Copies:
                 self._forget_from(lacks)
         if not self._is_deposed(epoch):
             self._lost_from = None
+
+    def obeys(self, node: int, epoch: int) -> None:
+        """I16: a follower that has obeyed a leader obeys none of an earlier epoch any more."""
+        newest = self._obeyed.get(node, epoch)
+        if epoch < newest:
+            self._red("I16", f"{self.name}: b{node} takes from the leader of epoch {epoch}, after epoch {newest}")
+        self._obeyed[node] = max(epoch, newest)
 
     def _is_deposed(self, epoch: int) -> bool:
         return self.state is not None and self.state.leader_epoch > epoch

@@ -275,3 +275,13 @@ def test_i22_what_is_local_goes_only_when_it_is_cold_or_expired() -> None:
     assert told.red == []
     told.copies.dropped(3, 20, expires=False)
     assert told.red == ["I22"]
+
+
+def test_i16_who_obeyed_a_leader_obeys_no_earlier_one() -> None:
+    told = three_of(1)
+    told.copies.obeys(2, 3)
+    told.copies.obeys(2, 3)
+    told.copies.obeys(3, 2)
+    assert told.red == []
+    told.copies.obeys(2, 2)
+    assert told.red == ["I16"]

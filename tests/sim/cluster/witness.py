@@ -19,6 +19,7 @@ from tests.sim.loop import PROCESS
 from tests.sim.platter import Folder, Inode
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
+from tiered.replication.copy import Copy
 from tiered.replication.partition import Partition
 from tiered.replication.replica import Replica
 
@@ -94,6 +95,7 @@ class Witness:
             (DiskLog, "drop_local_below", self._drop_local_below),
             (Replica, "__init__", self._replica),
             (Partition, "_move", self._move),
+            (Copy, "_append", self._follower_append),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -161,6 +163,15 @@ class Witness:
             return dropped
 
         return drop_local_below
+
+    def _follower_append(self, original: Any) -> Any:
+        def append(copy: Copy, part: Any) -> None:
+            pid = self._pid(copy.log)
+            if pid is not None:
+                self._truth.of(pid).obeys(acting_node(), copy.leader_epoch)
+            original(copy, part)
+
+        return append
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
