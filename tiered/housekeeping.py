@@ -66,13 +66,13 @@ class Housekeeping:
             await self._node.world.clock.sleep(seconds)
 
     async def watch(self) -> None:
-        """Ends a broker that another one took over while it was frozen: `Fenced`. A bucket that is away tells nothing,
-        and is asked by `ping` already."""
+        """A controller that was frozen while another one took over learns it here. A bucket that is away tells
+        nothing, and is asked by `ping` already."""
         while True:
             await self._node.world.clock.sleep(WATCH_SECONDS)
             if self._node.store.outage is None:
                 try:
-                    await self._node.watch()
+                    await self._node.cluster.watch()
                 except (Unavailable, Corrupt) as error:
                     log.warning("whether this broker is still in charge is asked later why=%s", error)
 

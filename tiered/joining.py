@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tiered.data_directory import Found
 from tiered.errors import Code, Refused
+from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
 from tiered.metadata.image import Image
 from tiered.metadata.registration import answers
@@ -38,31 +39,24 @@ class Joining:
     """The start of one node, and what is left of it to do later: `trustworthy` once all logs could be opened, `trusted`
     once every loss is told too, and the next start may believe the data directory."""
 
-    def __init__(self, node: Node, hostname: str) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._hostname = hostname
         self.trustworthy = False
         self._known = False
         self._found: Found | None = None
         self.trusted = False
         self._reporting = asyncio.Lock()
 
-    async def refuse_twins(self, image: Image) -> list[requests.StopBroker]:
-        """Refuses to start beside a broker that answers (R6); what to say of those that do not."""
+    async def refuse_twins(self, image: Image) -> None:
+        """Refuses to start while another process answers under this node id (R6)."""
         node = self._node
-        gone: list[requests.StopBroker] = []
-        for broker in image.brokers.values():
-            if not broker.alive:
-                continue
-            if await answers(node.world.net, broker.http, broker.incarnation):
-                raise Refused(
-                    Code.DUPLICATE_BROKER_REGISTRATION,
-                    f"broker {broker.node_id} of this store answers at {broker.http}; stop it first"
-                    " (one broker runs on a store)",
-                )
-            if broker.node_id != node.settings.node_id:
-                gone.append(requests.StopBroker(broker.node_id, broker.incarnation))
-        return gone
+        known = image.brokers.get(node.settings.node_id)
+        if known is not None and known.alive and await answers(node.world.net, known.http, known.incarnation):
+            raise Refused(
+                Code.DUPLICATE_BROKER_REGISTRATION,
+                f"broker {known.node_id} of this store answers at {known.http}; stop it first,"
+                " or give this one another node.id",
+            )
 
     def judge(self, image: Image, found: Found) -> Found:
         """What may be believed of the directory: it says something only when the cluster knows it as the one of the
@@ -75,31 +69,38 @@ class Joining:
         self._found = found if self._known else found._replace(same_boot=False, clean=False)
         return self._found
 
-    def listeners(self) -> dict[str, str]:
-        """What clients are told, as far as the settings say it (not a free port): HOST:PORT by name."""
-        settings = self._node.settings
-        told = settings.advertised(settings.listeners_in_force(), self._hostname)
-        return {endpoint.name: endpoint.address for endpoint in told if endpoint.port}
-
-    async def register(self, gone: Sequence[requests.StopBroker]) -> None:
-        """The new incarnation takes its leaderships; what its logs cannot prove is reported, partition by partition."""
+    async def register(self) -> None:
+        """The new incarnation takes its leaderships; what its logs cannot prove is reported, partition by partition.
+        Where it listens is said once it does (`announce`): a connection that is refused would look like its end."""
         assert self._found is not None
         node, settings = self._node, self._node.settings
         known, whole = self._known, self._known and self._found.whole
-        for each in gone:
-            await node.submit(each)
-        node.partitions.doubtful = frozenset(
-            at
-            for at, topic in held(node.image, settings.node_id)
-            if not (whole or (known and topic_config(topic, settings.topic_defaults()).flush == "ack"))
-        )
+        proved: list[tuple[TopicId, int]] = []
+        doubtful: list[TopicPartition] = []
+        ends: list[requests.ReplicaEnd] = []
+        for at, topic in held(node.image, settings.node_id):
+            if not (whole or (known and topic_config(topic, settings.topic_defaults()).flush == "ack")):
+                doubtful.append(at)
+            elif not whole:
+                proved.append((topic.topic_id, at.partition))
+            now = topic.partitions[at.partition]
+            if len(now.replicas) > 1 and (doubtful[-1:] == [at] or not (now.isr or now.elr)):
+                ends.append(requests.ReplicaEnd(topic.topic_id, at.partition, *node.partitions.end_of(at)))
+        node.partitions.doubtful = frozenset(doubtful)
         registration = requests.RegisterBroker(
             settings.node_id, node.incarnation, self._found.directory_id if known else "", settings.http,
-            settings.broker_rack, whole, self.listeners(),
+            settings.broker_rack, whole, {}, tuple(ends), tuple(proved),
         )  # fmt: skip
         count = sum(1 for _ in held(node.image, settings.node_id))
         await node.submit(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
+        # Where others lead, the registration said all that there was to say: the log follows theirs.
+        node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at))
         await self.report_losses()
+
+    def _leads(self, at: TopicPartition) -> bool:
+        topic = self._node.image.topics.get(at.topic)
+        known = topic.partitions if topic is not None else ()
+        return at.partition < len(known) and known[at.partition].leader == self._node.settings.node_id
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tiered.cluster import Cluster
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
 from tiered.cold.manifest import FAN
@@ -33,12 +34,10 @@ from tiered.in_sync_sets import InSyncSets
 from tiered.joining import Joining
 from tiered.metadata import requests
 from tiered.metadata.changes import Change
-from tiered.metadata.controller import Controller
 from tiered.metadata.image import Image
 from tiered.metadata.load import read_format
 from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metadata.requests import Request
-from tiered.metadata.runtime import Runtime
 from tiered.metadata.settings import broker_settings
 from tiered.metadata.told import told
 from tiered.metrics import Metrics
@@ -63,10 +62,9 @@ TAKE_SECONDS = 60.0
 class Node:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
-    `image` is the committed state of the cluster, `settings` what is in force now of those that the broker was
-    `started_with`; `ended` is set when it can serve no more. `hostname` is what clients are told where a listener is
-    everywhere. `manifest_fan` and `snapshot_slots` are smaller in simulations, so that spills and snapshots happen in
-    short lives too.
+    `settings` is what is in force now of those that the broker was `started_with`; `ended` is set when it can serve no
+    more. `peers` is how it talks to other brokers; without them it is alone. `manifest_fan` and `snapshot_slots` are
+    smaller in simulations, so that spills and snapshots happen in short lives too.
     """
 
     def __init__(
@@ -76,7 +74,6 @@ class Node:
         metrics: Metrics,
         *,
         peers: Peers | None = None,
-        hostname: str = "localhost",
         manifest_fan: int = FAN,
         snapshot_slots: int = SNAPSHOT_SLOTS,
     ) -> None:
@@ -84,7 +81,7 @@ class Node:
         self.metrics = metrics
         self.store = ObservedStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
-        self.image = Image()
+        self.peers = peers
         self.cluster_id = ""
         self.ended = asyncio.Event()
         self.served = asyncio.Event()
@@ -93,17 +90,9 @@ class Node:
         self.incarnation = self._draw_id()
         self.disk = DiskState(world.clock, metrics, self._disk_died)
         self.directory = DataDirectory(world.disk)
-        manifests = ManifestStore(self.store, world.clock, world.rng, metrics, fan=manifest_fan)
-        self._snapshot_slots = snapshot_slots
-        cache = ChunkCache(metrics, settings.tiered_chunk_cache_bytes)
-        uploader = Uploader(self.store, manifests, world.clock, world.rng, metrics)
-        grace_ms = settings.tiered_object_delete_delay_ms
-        self.cold = ColdTier(
-            manifests,
-            ColdReader(self.store, manifests, cache, metrics, world.clock),
-            uploader,
-            Collector(self.store, manifests, uploader.busy, world.clock, metrics, grace_ms=grace_ms),
-        )
+        self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
+        self.cluster = Cluster(self, self._metadata, self._act)
+        self.cold = self._cold_tier(manifest_fan)
         self.coordinators = Coordinators(self)
         self.partitions = Partitions(
             settings, self.world, metrics, incarnation=self.incarnation,
@@ -115,15 +104,15 @@ class Node:
             joinable=lambda replica: self.in_sync_sets.wake(replica),
         )  # fmt: skip
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
+        self._registered = False
+        self._handed_over = False
         self.in_sync_sets = InSyncSets(
             self.submit, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,
             world.clock, metrics,
         )  # fmt: skip
-        self._metadata: MetadataLog | None = None
-        self._runtime: Runtime[Request] | None = None
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
-        self.joining = Joining(self, hostname)
+        self.joining = Joining(self)
         self.producer_ids = ProducerIds(self.submit, settings.node_id)
         self._failure = ""
         self._serving = False
@@ -131,7 +120,25 @@ class Node:
             lambda: float(world.disk.space().free)
         )
 
+    def _cold_tier(self, manifest_fan: int) -> ColdTier:
+        world, settings, metrics = self.world, self.settings, self.metrics
+        manifests = ManifestStore(self.store, world.clock, world.rng, metrics, fan=manifest_fan)
+        cache = ChunkCache(metrics, settings.tiered_chunk_cache_bytes)
+        uploader = Uploader(self.store, manifests, world.clock, world.rng, metrics)
+        grace_ms = settings.tiered_object_delete_delay_ms
+        return ColdTier(
+            manifests,
+            ColdReader(self.store, manifests, cache, metrics, world.clock),
+            uploader,
+            Collector(self.store, manifests, uploader.busy, world.clock, metrics, grace_ms=grace_ms),
+        )
+
     # -- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> Image:
+        """The committed state of the cluster, as far as this broker has heard."""
+        return self.cluster.image
 
     def replica(self, topic: str, partition: int) -> Replica:
         """The partition, led here. `Refused` when it is not there, led elsewhere or not readable."""
@@ -154,9 +161,9 @@ class Node:
 
     async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
         """Asks the controller; the reply's type stands with each request. `Refused` with the reason."""
-        if self._runtime is None:
+        if self._main is None:
             raise Refused(Code.NOT_CONTROLLER, "the broker does not run")
-        return await self._runtime.submit(request, timeout)
+        return await self.cluster.submit(request, timeout)
 
     async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
         """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks; clients are
@@ -171,16 +178,11 @@ class Node:
             disk=self.disk,
             outage=self.store.outage,
             waiting_segments=self.tiering.waiting_segments(),
-            pending_metadata=self._runtime.pending if self._runtime else 0,
-            metadata_trouble=self._metadata.trouble if self._metadata else "",
+            pending_metadata=self.cluster.pending,
+            metadata_trouble=self._metadata.trouble,
             unopened=self.partitions.troubles() | self.coordinators.troubles(),
             replicas=self.partitions.led(),
         )
-
-    async def watch(self) -> None:
-        """Whether this broker is still the one that writes metadata. `Fenced` ends it."""
-        if self._metadata is not None:
-            await self._metadata.watch()
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -188,23 +190,20 @@ class Node:
         """Returns when everything is served. `Refused` when it must not run, `Unavailable` when the store is away."""
         if await read_format(self.store) is None:
             await probe(self.store, self.world.rng)
-        metadata = self._metadata = MetadataLog(
-            self.store, self.world.clock, self.world.rng, self.metrics, snapshot_slots=self._snapshot_slots
-        )
-        self.cluster_id = (await self._soon(metadata.format()))[0].cluster_id
-        image = await metadata.load()
-        gone = await self.joining.refuse_twins(image)
+        self.cluster_id = (await self._soon(self._metadata.format()))[0].cluster_id
+        if self.peers is not None:
+            self.peers.cluster_id = self.cluster_id
+        image = await self._metadata.load()
+        await self.joining.refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.joining.judge(image, found)
         self.settings = broker_settings(image, self.started_with, self.settings.node_id)
         self.partitions.settings = self.settings
         self.joining.trustworthy = await self.partitions.recover(image, found)
-        self.image = await self._soon(metadata.take(image, self.settings.node_id, self.incarnation))
-        controller = Controller(self.image, self.started_with, lambda: text_id(self._draw_uuid()))
-        self._runtime = Runtime(controller, _Snapshotting(metadata, self), self.world.clock, self._committed)
+        await self._soon(self.cluster.begin(image))
         self._main = asyncio.create_task(self._run(), name="node")
         try:
-            await self.joining.register(gone)
+            await self.joining.register()
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
         self._serving = True
@@ -220,17 +219,17 @@ class Node:
             async with asyncio.timeout(TAKE_SECONDS):
                 return await step
         except TimeoutError:
-            why = self._metadata.trouble if self._metadata is not None else ""
-            raise Unavailable(f"the store takes no metadata since {TAKE_SECONDS:g} s: {why}") from None
+            why = self._metadata.trouble or "no controller answers"
+            raise Unavailable(f"no metadata could be written since {TAKE_SECONDS:g} s: {why}") from None
 
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         """All loops of the broker. The first one that fails ends them all, and the broker with them."""
-        assert self._runtime is not None
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._runtime.run(), name="metadata")
+                group.create_task(self.cluster.run(), name="cluster")
+                group.create_task(self.cluster.committed.carry_out(), name="carry-out")
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
@@ -256,14 +255,21 @@ class Node:
         self.partitions.refuse(Refused(Code.KAFKA_STORAGE_ERROR, f"the broker failed: {self._failure}"))
         self.ended.set()
 
-    async def _committed(self, changes: Sequence[Change], slot: int) -> None:
-        """Brokers act on committed entries only (M5): here they do."""
-        old, self.image = self.image, self.image.apply(changes, slot)
-        for line in told(changes, old, self.image):
+    def told(self, changes: Sequence[Change], old: Image, new: Image) -> None:
+        """These changes are committed."""
+        for line in told(changes, old, new):
             log.info("%s", line)
-        self.settings = broker_settings(self.image, self.started_with, self.settings.node_id)
-        await self.partitions.follow(old, self.image, self.settings)
-        self.coordinators.follow(old, self.image)
+
+    async def _act(self, old: Image, new: Image) -> None:
+        """Brokers act on committed entries only (M5): here they do."""
+        known = new.brokers.get(self.settings.node_id)
+        if known is not None and known.incarnation == self.incarnation:
+            self._registered = True
+        elif self._registered:
+            raise Fenced(f"another process has taken the node id {self.settings.node_id}")
+        self.settings = broker_settings(new, self.started_with, self.settings.node_id)
+        await self.partitions.follow(old, new, self.settings)
+        self.coordinators.follow(old, new)
 
     def _forgotten(self, replica: Replica) -> None:
         self.tiering.forget(replica)
@@ -271,12 +277,20 @@ class Node:
 
     # -- stop ---------------------------------------------------------------------------------------------------------
 
+    async def hand_over(self) -> None:
+        """Others lead what they can, while clients are still told so here. Once, before a clean stop."""
+        if self._serving and not self._failure and not self._handed_over:
+            self._handed_over = True
+            await self._say(requests.HandOver(self.settings.node_id, self.incarnation))
+
     async def stop(self, *, clean: bool = True) -> None:
         """Ends everything; `clean` also makes all durable, so that the next start has nothing to check or to report.
 
         A broker that failed is never stopped cleanly, nor one that has losses to tell: the next start must doubt the
         same logs again. Safe to call after a start that did not succeed.
         """
+        if clean:
+            await self.hand_over()
         served, self._serving = self._serving, False
         self.coordinators.refuse("the broker is stopping")
         self.partitions.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
@@ -296,6 +310,8 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._main
         self.cold.reader.close()
+        if self.peers is not None:
+            await self.peers.close()
         await self.store.close()
         if served or self._failure:
             log.info("broker stopped node_id=%d clean=%s", self.settings.node_id, durable)
@@ -306,27 +322,11 @@ class Node:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.submit(request)
 
-    def _draw_uuid(self) -> uuid.UUID:
+    def draw_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._chance.getrandbits(128), version=4)
 
     def _draw_id(self) -> str:
-        return text_id(self._draw_uuid())
-
-
-class _Snapshotting:
-    """The metadata log of a controller, with a snapshot of what is committed whenever a replay would grow long."""
-
-    def __init__(self, metadata: MetadataLog, node: Node) -> None:
-        self._metadata = metadata
-        self._node = node
-
-    async def append(self, changes: Sequence[Change]) -> int:
-        if self._metadata.snapshot_due:
-            try:
-                await self._metadata.snapshot(self._node.image)
-            except (Unavailable, Corrupt) as error:
-                log.warning("metadata snapshot comes later why=%s", error)
-        return await self._metadata.append(changes)
+        return text_id(self.draw_uuid())
 
 
 def _first(error: BaseException) -> BaseException:

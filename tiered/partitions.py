@@ -101,6 +101,11 @@ class Partitions:
         """The partition, when it is led here."""
         return self._replicas.get(at)
 
+    def end_of(self, at: TopicPartition) -> tuple[int, int]:
+        """The epoch of the last record of a log and where it ends; (-1, 0) of one that could not be opened."""
+        hot = self._logs.get(at)
+        return (hot.epochs.latest, hot.end_offset) if hot is not None else (-1, 0)
+
     def held(self) -> list[Replica | Copy]:
         """Every partition that has a log here, led or followed."""
         return [*self._replicas.values(), *self._copies.values()]
@@ -128,10 +133,7 @@ class Partitions:
     def _address_of(self, node_id: int) -> str:
         """Where another broker answers brokers."""
         broker = self._image.brokers.get(node_id)
-        if broker is None or not broker.listeners:
-            return ""
-        name = self.settings.inter_broker_listener_name
-        return broker.listeners.get(name, "") if name else next(iter(broker.listeners.values()))
+        return broker.address(self.settings.inter_broker_listener_name) if broker is not None else ""
 
     # -- start --------------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop
 from tiered.cold.faulty import ALL_VERBS, Fault, Faults, FaultyStore, Kind, Late
 from tiered.cold.memory import MemoryStore, Stored
-from tiered.ports import Buffer, Clock, Ok, PutResult
+from tiered.ports import Buffer, Clock, Got, Listed, NotFound, Ok, PutResult
 
 
 class SimBucket:
@@ -21,6 +21,11 @@ class SimBucket:
     def __init__(self, loop: SimLoop) -> None:
         self.memory = RecordingStore(SimClock(loop))
         self._under_way: list[Late] = []
+
+    @property
+    def requests(self) -> int:
+        """How many have arrived, of all kinds."""
+        return self.memory.requests
 
     @property
     def written(self) -> list[tuple[str, bytes]]:
@@ -50,8 +55,22 @@ class RecordingStore(MemoryStore):
         super().__init__(clock)
         self.written: list[tuple[str, bytes]] = []
         self.observer: Callable[[], None] = lambda: None
+        self.requests = 0
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        self.requests += 1
+        return await super().get(key, start, length)
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        self.requests += 1
+        return await super().list(prefix, after, limit)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.requests += 1
+        await super().delete(keys)
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        self.requests += 1
         result = await super().put(key, data, if_absent=if_absent, if_match=if_match)
         if isinstance(result, Ok):
             self.written.append((key, bytes(data)))

@@ -54,7 +54,7 @@ class Copying:
 
 def copying(story: Callable[[Copying], Awaitable[None]], partitions: int = 1) -> None:
     async def whole(site: Site) -> None:
-        await site.start(QUICK)
+        await site.start(replace(QUICK, broker_session_timeout_ms=3_600_000))  # nobody hears broker 2
         await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(
             CreateTopic(
@@ -228,7 +228,7 @@ def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
         await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
         image = it.site.node.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
-        it.site.node.image = replace(image, brokers=later)
+        it.site.node.cluster.committed.image = replace(image, brokers=later)
         write(leader, b"a")
         with pytest.raises(Refused) as caught:
             await waiting

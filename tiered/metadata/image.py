@@ -103,6 +103,8 @@ class Image:
     slot: int = -1
     controller_epoch: int = 0
     controller: int = NO_LEADER
+    controller_incarnation: str = ""
+    """Until a broker has registered under it, that controller cannot be reached."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
@@ -124,6 +126,7 @@ class _Draft:
     def __init__(self, image: Image) -> None:
         self.image = image
         self.epoch, self.controller = image.controller_epoch, image.controller
+        self.controller_incarnation = image.controller_incarnation
         self.brokers = dict(image.brokers)
         self.topics = dict(image.topics)
         self.by_id = dict(image.topics_by_id)
@@ -136,8 +139,8 @@ class _Draft:
         for topic_id in self.partitions:
             self._put(replace(self.by_id[topic_id], partitions=tuple(self.partitions[topic_id])))
         return Image(
-            slot, self.epoch, self.controller, self.brokers, self.topics, self.by_id, self.broker_configs, self.deleted,
-            self.next_producer_id,
+            slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics, self.by_id,
+            self.broker_configs, self.deleted, self.next_producer_id,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -146,6 +149,7 @@ class _Draft:
                 if change.epoch <= self.epoch:
                     raise Corrupt(f"controller epoch {change.epoch} follows {self.epoch}")
                 self.epoch, self.controller = change.epoch, change.node_id
+                self.controller_incarnation = change.incarnation
             case kinds.BrokerRegistered() | kinds.BrokerStopped() | kinds.BrokerFenced() | kinds.BrokerUnfenced():
                 self._broker(change)
             case kinds.TopicCreated():
@@ -242,6 +246,7 @@ def to_json(image: Image) -> dict[str, Any]:
         "slot": image.slot,
         "epoch": image.controller_epoch,
         "controller": image.controller,
+        "controller_incarnation": image.controller_incarnation,
         "brokers": [_plain(broker) for broker in image.brokers.values()],
         "topics": [
             _plain(topic)
@@ -269,6 +274,7 @@ def from_json(body: dict[str, Any]) -> Image:
         body["slot"],
         body["epoch"],
         body["controller"],
+        body.get("controller_incarnation", ""),
         {broker["node_id"]: BrokerImage(**broker) for broker in body["brokers"]},
         {topic.name: topic for topic in topics},
         {topic.topic_id: topic for topic in topics},

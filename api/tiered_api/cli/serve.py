@@ -24,6 +24,7 @@ from tiered.world import real_world
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.sources import settings
 from tiered_api.http.server import is_loopback, serve_http
+from tiered_api.kafka.peers import KafkaPeers
 from tiered_api.kafka.server import serve_kafka
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     LocalDisk(chosen.data_dir).close()
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        node = Node(chosen, world, Metrics(), hostname=socket.gethostname())
+        node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
         try:
             await node.start()
             async with _faces(node, chosen) as running:
@@ -117,6 +118,7 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
             told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
             await node.announce(http.url.removeprefix("http://") if not port else chosen.http, told)
             yield Running(node, http.url, tuple(each.address for each in bound))
+            await node.hand_over()
         finally:
             await kafka.close()
     finally:

@@ -22,14 +22,11 @@ class Cluster(Protocol):
 
 def cluster_of(site: Site, cluster_id: str) -> Cluster:
     """Who answers here. `Refused`: INCONSISTENT_CLUSTER_ID, where the asker takes this broker for one of his own
-    cluster that was at this address before; BROKER_NOT_AVAILABLE before it runs."""
+    cluster that was at this address before."""
     ours = site.node.cluster_id
     if cluster_id and cluster_id != ours:
         raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"this broker is of the cluster {ours}")
-    cluster: Cluster | None = getattr(site.node, "cluster", None)
-    if cluster is None:
-        raise Refused(Code.BROKER_NOT_AVAILABLE, "this broker does not run")
-    return cluster
+    return site.node.cluster
 
 
 def words(refused: Refused) -> str:

@@ -6,8 +6,10 @@ from tiered.config import Settings
 from tiered.metrics import Metrics
 from tiered.node import Node
 from tiered.ports import World
+from tiered_api.kafka.peers import KafkaPeers
 
 
 def fresh_node(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Node:
     """A node that has not started."""
-    return Node(settings, world, Metrics(), manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)
+    peers = KafkaPeers(world.net)
+    return Node(settings, world, Metrics(), peers=peers, manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)

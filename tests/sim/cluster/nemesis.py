@@ -54,6 +54,7 @@ class Nemesis:
             self._mend(host)
         for host in self._world.hosts.values():
             if not host.idle:
+                await host.end("kill")  # a stop that was broken off may still be under way
                 host.power_on()
 
     def failure(self) -> BaseException | None:

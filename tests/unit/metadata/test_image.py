@@ -50,6 +50,7 @@ def test_changes_add_up() -> None:
         slot=3,
         controller_epoch=1,
         controller=7,
+        controller_incarnation="i1",
         brokers={7: BrokerImage(7, "i1", "d1", "127.0.0.1:8082", "", False, 1000, fenced=True)},
         topics={"flights": flights},
         topics_by_id={FLIGHTS: flights},

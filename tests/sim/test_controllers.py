@@ -1,0 +1,289 @@
+"""Who is controller, told as stories of three brokers on one bucket: they find each other and lose each other, and
+never do two of them write."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.loop import SimLoop, process_context
+from tests.sim.net import SimNetwork
+from tests.sim.options import SETTINGS
+from tests.sim.store import SimBucket
+from tests.sim.world import SimMachine
+from tiered.errors import Refused, Unavailable
+from tiered.listeners import Endpoint
+from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered_api.kafka.peers import KafkaPeers
+from tiered_api.kafka.server import KafkaServer, serve_kafka
+
+PORT = 9092
+SESSION = SETTINGS.broker_session_timeout_ms / 1000
+
+
+class Broker:
+    """One machine, and the process on it."""
+
+    def __init__(self, loop: SimLoop, node_id: int, bucket: SimBucket, network: SimNetwork) -> None:
+        self.loop = loop
+        self.node_id = node_id
+        self.name = f"b{node_id}"
+        self.machine = SimMachine(loop, self.name, bucket, network)
+        self.lives = 0
+        self.node: Node
+        self.server: KafkaServer
+
+    @property
+    def process(self) -> str:
+        return f"{self.name}.{self.lives}"
+
+    async def start(self) -> None:
+        self.lives += 1
+        await self.loop.create_task(self._start(), name=self.process, context=process_context(self.process))
+
+    async def _start(self) -> None:
+        world = self.machine.process()
+        self.node = Node(replace(SETTINGS, node_id=self.node_id), world, Metrics(), peers=KafkaPeers(world.net))
+        await self.node.start()
+        self.server = await serve_kafka(self.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", PORT)})
+        await self.node.announce("", {"PLAINTEXT": f"{self.name}:{PORT}"})
+
+    async def kill(self) -> None:
+        self.machine.kill()
+        await self.clear()
+
+    async def clear(self) -> None:
+        """What is left of a process that has ended."""
+        for task in self.loop.tasks_of(self.process):
+            task.cancel()
+        await asyncio.sleep(0)
+        with suppress(Refused, Unavailable):
+            await self.node.stop(clean=False)
+        self.loop.bury(self.process)
+
+    async def stop(self) -> None:
+        await self.node.hand_over()
+        await self.server.close()
+        await self.node.stop()
+        self.machine.kill()
+
+
+class Three:
+    """Three brokers; `bucket` is theirs."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.bucket = SimBucket(loop)
+        self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
+        self.brokers = {i: Broker(loop, i, self.bucket, self.network) for i in (1, 2, 3)}
+
+    @property
+    def now(self) -> float:
+        return self.loop.now_ns / 1e9
+
+    def controllers(self) -> list[int]:
+        """Those that take themselves for it."""
+        return [i for i, each in self.brokers.items() if each.node.cluster.reign is not None]
+
+    @property
+    def controller(self) -> Broker:
+        (one,) = self.controllers()
+        return self.brokers[one]
+
+    def others(self) -> list[Broker]:
+        return [each for each in self.brokers.values() if each.node.cluster.reign is None]
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> float:
+        """How long it took."""
+        start = self.now
+        while not holds():
+            assert self.now - start < seconds, "not in time"
+            await asyncio.sleep(0.01)
+        return self.now - start
+
+    async def start(self) -> None:
+        await asyncio.gather(*(each.start() for each in self.brokers.values()))
+        await self.until(self.all_known, 5)
+
+    def all_known(self) -> bool:
+        """Whether every broker knows every other one, and where it listens."""
+        return all(
+            len([known for known in each.node.image.brokers.values() if known.live and known.listeners]) == 3
+            for each in self.brokers.values()
+        )
+
+
+def told(story: Callable[[Three], Awaitable[None]], seed: int = 1) -> None:
+    loop = SimLoop(seed, seconds_max=10_000)
+
+    async def whole() -> None:
+        three = Three(loop)
+        await three.start()
+        await story(three)
+        for each in three.brokers.values():
+            each.machine.kill()
+            await each.clear()
+
+    loop.run(whole())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_three_that_start_together_have_one_controller_and_keep_it(seed: int) -> None:
+    async def story(three: Three) -> None:
+        await asyncio.sleep(30)
+        assert len(three.controllers()) == 1
+        assert {each.node.image.controller_epoch for each in three.brokers.values()} == {1}
+
+    told(story, seed)
+
+
+def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> None:
+    async def story(three: Three) -> None:
+        for number, each in enumerate(three.brokers.values()):
+            made = await each.node.submit(CreateTopic(f"t{number}", 3))
+            assert each.node.image.topics[made.name] == made
+            with pytest.raises(Refused, match="already exists"):
+                await each.node.submit(CreateTopic(f"t{number}", 3))
+        for each in three.brokers.values():
+            assert [replica.partition for replica in each.node.replicas()].count(0) == 1
+        assert {p.leader for p in made.partitions} == {1, 2, 3}
+
+    told(story)
+
+
+def test_a_topic_is_open_everywhere_when_its_creation_is_answered() -> None:
+    async def story(three: Three) -> None:
+        start = three.now
+        made = await three.others()[0].node.submit(CreateTopic("t", 6))
+        assert three.now - start < 0.5, "nobody was waited for in vain"
+        for p, partition in enumerate(made.partitions):
+            assert three.brokers[partition.leader].node.replica("t", p).leader_epoch == 0
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
+    async def story(three: Three) -> None:
+        old = three.controller
+        await old.kill()
+        survivors = [each for each in three.brokers.values() if each is not old]
+        start = three.now
+        made = await survivors[0].node.submit(CreateTopic("t", 2))
+        assert three.now - start < 1.5
+        await three.until(lambda: all(not s.node.image.brokers[old.node_id].live for s in survivors), 2)
+        assert {each.leader for each in made.partitions} <= {1, 2, 3}
+        assert survivors[0].node.image.controller_epoch == survivors[1].node.image.controller_epoch == 2
+        await old.start()
+        await three.until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
+        assert old.node.cluster.reign is None, "who comes back follows"
+
+    told(story, seed)
+
+
+def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_session() -> None:
+    async def story(three: Three) -> None:
+        controller = three.controller
+        first, second = three.others()
+        await first.kill()
+        seen = controller.node.image.brokers
+        took = await three.until(lambda: not controller.node.image.brokers[first.node_id].live, 2)
+        assert took < 1 and seen[first.node_id].live
+        await first.start()
+        for target in (controller, first):
+            three.network.cut(second.name, target.name)
+            three.network.cut(target.name, second.name)
+        took = await three.until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
+        assert took > SESSION / 2
+        assert not second.node.cluster.in_touch
+        three.network.heal()
+        await three.until(lambda: second.node.cluster.in_touch, 5)
+        await three.until(lambda: controller.node.image.brokers[second.node_id].live, 5)
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
+    async def story(three: Three) -> None:
+        old = three.controller
+        three.loop.freeze(old.process)
+        survivors = [each for each in three.brokers.values() if each is not old]
+        await three.until(lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION)
+        await survivors[0].node.submit(CreateTopic("while-asleep"))
+        three.loop.resume(old.process)
+        with suppress(Refused):
+            await old.node.submit(CreateTopic("by-the-old-one"))
+        await three.until(lambda: old.node.cluster.reign is None, 5)
+        await three.until(lambda: "while-asleep" in old.node.image.topics, 5)
+        await three.until(three.all_known, 10)
+        assert len(three.controllers()) == 1
+        assert len({each.node.image.slot for each in three.brokers.values()}) == 1
+
+    told(story, seed)
+
+
+def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None:
+    async def story(three: Three) -> None:
+        epoch = three.controller.node.image.controller_epoch
+        for each in three.brokers.values():
+            each.machine.faults.outage = True
+        waiting = asyncio.create_task(three.others()[0].node.submit(CreateTopic("later"), timeout=120))
+        await asyncio.sleep(60)
+        assert not waiting.done()
+        assert all(each.node.cluster.in_touch for each in three.brokers.values())
+        assert {each.node.image.controller_epoch for each in three.brokers.values()} == {epoch}
+        assert len(three.controllers()) == 1
+        for each in three.brokers.values():
+            each.machine.faults.outage = False
+        await waiting
+        await three.until(three.all_known, 5)
+        assert all("later" in each.node.image.topics for each in three.brokers.values())
+
+    told(story)
+
+
+def test_a_controller_that_alone_cannot_write_makes_room() -> None:
+    async def story(three: Three) -> None:
+        old = three.controller
+        old.machine.faults.outage = True
+        with suppress(Refused):
+            await three.others()[0].node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
+        survivors = [each for each in three.brokers.values() if each is not old]
+        await three.until(lambda: any(each.node.cluster.reign for each in survivors), 5 * SESSION)
+        old.machine.faults.outage = False
+        await three.until(lambda: old.node.cluster.reign is None and old.node.cluster.in_touch, 30)
+        await three.until(three.all_known, 10)
+
+    told(story)
+
+
+def test_an_idle_cluster_hardly_asks_the_bucket() -> None:
+    async def story(three: Three) -> None:
+        await asyncio.sleep(60)
+        before = three.bucket.requests
+        await asyncio.sleep(600)
+        assert three.bucket.requests - before <= 3 * 10 + 3
+
+    told(story)
+
+
+def test_a_clean_stop_is_no_death() -> None:
+    async def story(three: Three) -> None:
+        first = three.others()[0]
+        await three.controller.node.submit(CreateTopic("t", 6))
+        await first.stop()
+        image = three.controller.node.image
+        assert not image.brokers[first.node_id].alive
+        await first.start()
+        await three.until(three.all_known, 5)
+        assert {each.leader for each in three.controller.node.image.topics["t"].partitions} == {1, 2, 3}
+
+    told(story)

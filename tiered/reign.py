@@ -1,0 +1,188 @@
+"""One time as controller: the shard behind its log, and the brokers it listens to. Ends with the first slot lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.metadata.changes import Change
+from tiered.metadata.controller import Controller
+from tiered.metadata.image import BrokerImage
+from tiered.metadata.metadata_log import MetadataLog
+from tiered.metadata.requests import FenceBroker, Request, UnfenceBroker
+from tiered.metadata.runtime import Runtime
+from tiered.metadata.sessions import Sessions
+from tiered.peers import FollowAsk
+
+if TYPE_CHECKING:
+    from tiered.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+PROBE_SECONDS = 0.5
+DECIDE_SECONDS = 30.0
+SPREAD_SECONDS = 1.0
+
+
+class Reign:
+    """`epoch` is this controller's; `progress` is set, and replaced, whenever a broker says what it has acted on."""
+
+    def __init__(self, cluster: Cluster, controller: Controller, metadata: MetadataLog) -> None:
+        self.epoch = metadata.epoch
+        self.sessions = Sessions(cluster.session_ms * 1_000_000)
+        self.progress = asyncio.Event()
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self.runtime: Runtime[Request] = Runtime(
+            controller, _Snapshotting(metadata, cluster), self._clock, cluster.written
+        )
+        self._doubted = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._under_way: dict[tuple[str, int], None] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled. `Fenced` when another controller has written."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self.runtime.run(), name="metadata")
+                group.create_task(self._listen(), name="liveness")
+                group.create_task(self._doubt(), name="doubt")
+        except BaseExceptionGroup as errors:
+            fenced = errors.subgroup(Fenced)
+            if fenced is None:
+                raise
+            raise _first(fenced) from None
+        finally:
+            self._group = None
+
+    def doubt(self) -> None:
+        """Somebody knows a newer controller."""
+        self._doubted.set()
+
+    @contextlib.contextmanager
+    def heard(self, ask: FollowAsk) -> Iterator[None]:
+        """While a broker's request is under way. One that ends with its connection may be the last."""
+        now_ns, broken = self._clock.mono_ns(), True
+        known = self._cluster.image.brokers.get(ask.node_id)
+        if not self.sessions.asks(ask.node_id, ask.incarnation, ask.applied, now_ns):
+            self._wake.set()
+        progress, self.progress = self.progress, asyncio.Event()
+        progress.set()
+        fenced = known is not None and known.fenced and known.alive and known.incarnation == ask.incarnation
+        if fenced and ask.applied >= self._cluster.image.slot:
+            self._decide("unfence", ask.node_id, UnfenceBroker(ask.node_id, ask.incarnation))
+        try:
+            yield
+            broken = False
+        finally:
+            self.sessions.answered(ask.node_id, ask.incarnation, self._clock.mono_ns(), broken=broken)
+            if broken:
+                self._probe(ask.node_id)
+
+    async def spread(self, slot: int) -> None:
+        """Returns once every broker that is heard has acted on `slot`, or after a moment: a topic is ready for every
+        client when its creation is answered, where its leaders are quick."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SPREAD_SECONDS):
+                while not self.sessions.applied_by_all(slot):
+                    await self.progress.wait()
+
+    # -- listening ----------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while True:
+            self._wake.clear()
+            image, own = self._cluster.image, self._cluster.node_id
+            live = [each for each in image.brokers.values() if each.live and each.node_id != own]
+            self.sessions.expect(((each.node_id, each.incarnation) for each in live), self._clock.mono_ns())
+            self._free_self(image.brokers.get(own))
+            if not len(self.sessions):
+                await self._wake.wait()
+                continue
+            now_ns = self._clock.mono_ns()
+            for node_id in self.sessions.suspects(now_ns):
+                self._probe(node_id)
+            for node_id, incarnation in self.sessions.expired(now_ns):
+                log.warning("broker is not heard node_id=%d", node_id)
+                self._decide("fence", node_id, FenceBroker(node_id, incarnation))
+            await self._clock.sleep(TICK_SECONDS)
+
+    def grown(self) -> None:
+        """The image has: there may be others to listen to."""
+        self._wake.set()
+
+    def _free_self(self, own: BrokerImage | None) -> None:
+        """Another controller did not hear this broker; the one that it is itself does."""
+        if own is not None and own.fenced and own.alive and own.incarnation == self._cluster.incarnation:
+            self._decide("unfence", own.node_id, UnfenceBroker(own.node_id, own.incarnation))
+
+    def _probe(self, node_id: int) -> None:
+        incarnation = self.sessions.incarnation(node_id)
+        address = self._cluster.address_of(node_id)
+        if incarnation is not None and address:
+            self._spawn("probe", node_id, self._look(node_id, incarnation, address))
+
+    async def _look(self, node_id: int, incarnation: str, address: str) -> None:
+        """A process that has ended need not be waited for."""
+        peers = self._cluster.peers
+        if peers is not None and await peers.is_gone(address, PROBE_SECONDS):
+            log.warning("broker is gone node_id=%d address=%s", node_id, address)
+            self._decide("fence", node_id, FenceBroker(node_id, incarnation))
+
+    def _decide(self, what: str, node_id: int, request: Request) -> None:
+        self._spawn(what, node_id, self._submit(request))
+
+    async def _submit(self, request: Request) -> None:
+        try:
+            await self.runtime.submit(request, DECIDE_SECONDS)
+        except Refused as refused:
+            log.warning("decision about a broker comes later request=%s why=%s", request, refused)
+
+    def _spawn(self, what: str, node_id: int, work: Coroutine[Any, Any, None]) -> None:
+        """One of a kind at a time."""
+        key = (what, node_id)
+        if self._group is None or key in self._under_way:
+            work.close()
+            return
+        try:
+            task = self._group.create_task(work, name=what)
+        except RuntimeError:  # the group is ending
+            work.close()
+            return
+        self._under_way[key] = None
+        task.add_done_callback(lambda _: self._under_way.pop(key, None))
+
+    async def _doubt(self) -> None:
+        await self._doubted.wait()
+        raise Fenced(f"a controller newer than epoch {self.epoch} is there")
+
+
+class _Snapshotting:
+    """The metadata log of a controller, with a snapshot of what is committed whenever a replay would grow long."""
+
+    def __init__(self, metadata: MetadataLog, cluster: Cluster) -> None:
+        self._metadata = metadata
+        self._cluster = cluster
+
+    async def append(self, changes: Sequence[Change]) -> int:
+        if self._metadata.snapshot_due:
+            try:
+                await self._metadata.snapshot(self._cluster.image)
+            except (Unavailable, Corrupt) as error:
+                log.warning("metadata snapshot comes later why=%s", error)
+        return await self._metadata.append(changes)
+
+
+def _first(errors: BaseExceptionGroup[Fenced]) -> Fenced:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Fenced)
+    return error
