@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 1.0
 PAUSE_SECONDS = (0.05, 0.5)
 """Between two tries to find somebody who takes a request."""
 
@@ -155,7 +154,7 @@ class Cluster:
         try:
             answer = await self.peers.submit(address, encode_request(request), timeout)
         except Unavailable as error:
-            if await self.peers.is_gone(address, PROBE_SECONDS):
+            if error.refused:  # nobody heard it; a controller that died later may have written it
                 raise Refused(Code.NOT_CONTROLLER, f"the controller is gone: {error}") from None
             why = f"the controller did not confirm the change, it may yet: {error}"
             raise Refused(Code.REQUEST_TIMED_OUT, why) from None

@@ -157,7 +157,7 @@ class Coordinators:
     async def _create_topic(self) -> None:
         settings, image = self._node.settings, self._node.image
         # A first broker alone makes what it can; Kafka would refuse until there are enough.
-        copies = min(settings.offsets_topic_replication_factor, sum(each.alive for each in image.brokers.values()))
+        copies = min(settings.offsets_topic_replication_factor, sum(each.live for each in image.brokers.values()))
         try:
             await self._node.submit(CreateTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, copies))
         except Refused as refused:
