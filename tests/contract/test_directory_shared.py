@@ -21,6 +21,7 @@ from tiered.world import SystemClock, SystemRng
 PROCESSES = 6
 ROUNDS = 60
 STEPS = 25
+COMINGS = 100
 
 RACER = f"""
 import asyncio, sys
@@ -72,6 +73,23 @@ def test_processes_race_and_each_object_has_one_creator_and_no_step_is_lost(tmp_
         for number in numbers:
             assert asyncio.run(read(f"race/{number}")) == name
     assert int(asyncio.run(read("counter"))) == PROCESSES * STEPS
+
+
+def test_a_folder_may_go_at_any_moment_because_another_process_has_emptied_it(tmp_path: Path) -> None:
+    """As with brokers that start together on a new bucket, where each puts its probes and takes them away."""
+
+    async def come_and_go(store: DirectoryStore, name: str) -> None:
+        for number in range(COMINGS):
+            key = f"some/where/deep/{name}-{number}"
+            assert isinstance(await store.put(key, b"x", if_absent=True), Ok)
+            await store.delete([key])
+
+    async def body() -> None:
+        stores = [new_store(tmp_path) for _ in range(4)]
+        await asyncio.gather(*(come_and_go(store, f"{number}") for number, store in enumerate(stores)))
+        assert await stores[0].list("") == []
+
+    asyncio.run(body())
 
 
 def test_an_object_is_a_plain_file_under_its_key(tmp_path: Path) -> None:

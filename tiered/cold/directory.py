@@ -31,6 +31,8 @@ UPLOAD_BYTES_PER_SECOND = 1 << 20
 LOCK_SECONDS = 5.0
 LOCKS = 64
 COPY_BYTES = 1 << 20
+MOVES = 100
+"""Tries to put an object where others come and go."""
 TEMPORARY_MS = 24 * 3600 * 1000
 INTERNAL = (".tmp", ".lock")
 T = TypeVar("T")
@@ -158,14 +160,25 @@ class DirectoryStore:
     def _into_place(self, move: Callable[[], None], path: str) -> None:
         """Moves and makes the name durable. Another process may remove the folder while it is empty: made again."""
         folder = os.path.dirname(path)
-        for _ in range(10):
-            _make_folders(folder)
+        for _ in range(MOVES):
             try:
+                _make_folders(folder)
                 move()
             except FileNotFoundError:
                 continue
-            return _sync_folder(folder)
+            return self._sync(folder)
         raise OSError(f"folder {folder} does not stay")
+
+    def _sync(self, folder: str) -> None:
+        """Makes the names in a folder durable. Where another process has removed it, since it was empty, the change is
+        one of the folder that is left above it."""
+        while True:
+            try:
+                return _sync_folder(folder)
+            except FileNotFoundError:
+                if folder == self.root:
+                    raise
+                folder = os.path.dirname(folder)
 
     def _delete(self, path: str) -> None:
         with self._lock(path):
@@ -174,7 +187,7 @@ class DirectoryStore:
             except (FileNotFoundError, NotADirectoryError):
                 return
         folder = os.path.dirname(path)
-        _sync_folder(folder)
+        self._sync(folder)
         with contextlib.suppress(OSError):  # not empty, or gone already
             while folder != self.root:
                 os.rmdir(folder)
