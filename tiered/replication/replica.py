@@ -142,13 +142,17 @@ class Replica(Readable):
             self._advance(flushed)
 
     def _advance(self, position: int) -> None:
-        if self.state.advance(position, self.log.config.min_insync_replicas):
-            self._moved()
-
-    def _moved(self) -> None:
+        if not self.state.advance(position, self.log.config.min_insync_replicas):
+            return
         committed = self.state.high_watermark
         self.log.producers.on_high_watermark(committed)
-        self._wake(committed)
+        if self._watchers or self._parked:
+            self._wake(committed)
+
+    def _moved(self) -> None:
+        """The high watermark, by what others have."""
+        self.log.producers.on_high_watermark(self.state.high_watermark)
+        self._wake(self.state.high_watermark)
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
