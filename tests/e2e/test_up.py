@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +24,9 @@ ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 class Up:
     """A cluster on a directory, ready when this returns."""
 
-    def __init__(self, directory: Path, brokers: int) -> None:
+    def __init__(self, directory: Path, brokers: int, *settings: str) -> None:
         self.log = directory.with_name(directory.name + ".log")
-        command = [*COMMAND, "up", "--brokers", str(brokers), "--data-dir", str(directory), *ANYWHERE]
+        command = [*COMMAND, "up", "--brokers", str(brokers), "--data-dir", str(directory), *ANYWHERE, *settings]
         with self.log.open("ab") as log:
             # Ctrl-C works as in a terminal, also where the tests run in the background of a shell.
             self.process = subprocess.Popen(
@@ -62,13 +64,20 @@ class Up:
 
 
 @contextmanager
-def running(directory: Path, brokers: int = 1) -> Iterator[Up]:
-    cluster = Up(directory, brokers)
+def running(directory: Path, brokers: int = 1, *settings: str) -> Iterator[Up]:
+    cluster = Up(directory, brokers, *settings)
     try:
         yield cluster
     finally:
         if cluster.process.poll() is None:
             cluster.stop()
+
+
+def rows(verb: str, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """What `tiered cluster` prints as JSON, with that exit code."""
+    done = tiered("cluster", verb, *arguments, "--format", "json")
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks for children in /proc")
@@ -88,6 +97,45 @@ def test_a_killed_broker_comes_back_where_it_was_and_all_end_cleanly(tmp_path: P
         assert cluster.stop(how) == 0
         assert not Path(f"/proc/{second}").exists()
     assert re.search(r"^broker-1 \| .* broker stopped node_id=1 clean=True$", cluster.log.read_text(), re.MULTILINE)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_three_brokers_are_one_cluster_that_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")
+    with running(tmp_path / "data", 3, *quick) as cluster:
+        [one, two, three] = cluster.kafka
+        brokers = rows("brokers", "--brokers", three)
+        assert [(each["id"], each["address"], each["state"]) for each in brokers] == [
+            (1, one, "live"), (2, two, "live"), (3, three, "live"),
+        ]  # fmt: skip
+        assert sum(each["controller"] for each in brokers) == 1
+        assert tiered("topic", "create", "three", "-r", "3", "--brokers", one).returncode == 0
+        assert tiered("topic", "create", "alone", "-p", "3", "--brokers", two).returncode == 0
+        [well] = rows("health", "--brokers", two)
+        assert (well["healthy"], well["nodes"]) == (True, [1, 2, 3])
+
+        frozen = cluster.pids()[2]
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            cluster.until_said(r"^broker-[12] \| .*broker fenced node_id=3")
+            [ill] = rows("health", "--brokers", one, code=10)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert ill["nodes_down"] == [3] and ill["under_replicated_partitions"][-1] == "three/0"
+        why = {f"{each['topic']}/{each['partition']}": each["why"] for each in ill["partitions"]}
+        assert why.pop("three/0") == "broker 3 is fenced"
+        assert set(why.values()) == {"waits for broker 3 (fenced): nobody else has all that was acknowledged"}
+        assert ill["leaderless_partitions"] == sorted(why) and len(why) == 1
+        assert [each["state"] for each in rows("brokers", "--brokers", one)][:2] == ["live", "live"]
+
+        os.kill(cluster.pids()[0], signal.SIGKILL)
+        cluster.until_said(r"^up +\| broker-1 is ready again$")
+        again = tiered("cluster", "health", "--watch", "--exit-when-healthy", "--brokers", one)
+        assert again.returncode == 0, again.stdout
+        assert cluster.stop() == 0, cluster.log.read_text()
+    stops = re.findall(r"^up +\| stopping (\S+)$", cluster.log.read_text(), re.MULTILINE)
+    assert stops == ["broker-3", "broker-2", "broker-1"]
 
 
 @needs_proc

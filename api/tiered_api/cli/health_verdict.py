@@ -128,34 +128,40 @@ def _problems(seen: View, each: MetadataResponsePartition, wanted: int) -> Itera
 
 
 def _why(seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: int) -> Iterator[str]:
-    """Sentences, the worst first."""
+    """Sentences, the worst first; nobody is named twice."""
+    named: set[int] = set()
     if not seen.is_live(each.leader_id):
-        yield _waits(seen, each, heirs)
+        waits_for, sentence = _waits(seen, each, heirs)
+        named.update(waits_for)
+        yield sentence
     elif len(each.isr_nodes) < wanted:
         yield f"acks=all is refused: {len(each.isr_nodes)} in sync, min.insync.replicas asks for {wanted}"
-    missing = [node for node in each.replica_nodes if node not in each.isr_nodes]
+    missing = [node for node in each.replica_nodes if node not in each.isr_nodes and node not in named]
     gone = [f"{node} is {seen.state(node)}" for node in missing if not seen.is_live(node)]
     behind = [node for node in missing if seen.is_live(node)]
     if gone:
         yield f"broker {' and '.join(gone)}"
     if behind:
-        yield f"{_brokers(behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
+        yield f"{_brokers(seen, behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
 
 
-def _waits(seen: View, each: MetadataResponsePartition, heirs: Eligible) -> str:
-    """What an election waits for."""
+def _waits(seen: View, each: MetadataResponsePartition, heirs: Eligible) -> tuple[Sequence[int], str]:
+    """Whom an election waits for, and the sentence about it."""
     if each.leader_id >= 0:
-        return f"its leader {each.leader_id} is {seen.state(each.leader_id)}"
+        return (each.leader_id,), f"its leader {each.leader_id} is {seen.state(each.leader_id)}"
     may_lead = sorted({*each.isr_nodes, *heirs.elr})
     ready = [node for node in may_lead if seen.is_live(node)]
     if ready:
-        return f"an election is due: {_brokers(ready)} may lead"
+        return ready, f"an election is due: {_brokers(seen, ready)} may lead"
     if may_lead:
-        return f"waits for {_brokers(may_lead, 'or')}: nobody else has all that was acknowledged"
+        return may_lead, f"waits for {_brokers(seen, may_lead, 'or')}: nobody else has all that was acknowledged"
     if heirs.last_known:
-        return f"waits until {_brokers(heirs.last_known)} have said what is left of their logs"
-    return "no broker is known that has its records"
+        last_known = _brokers(seen, heirs.last_known)
+        return heirs.last_known, f"waits until {last_known} have said what is left of their logs"
+    return (), "no broker is known that has its records"
 
 
-def _brokers(nodes: Sequence[int], word: str = "and") -> str:
-    return f"broker{'s' if len(nodes) > 1 else ''} " + f" {word} ".join(map(str, nodes))
+def _brokers(seen: View, nodes: Sequence[int], word: str = "and") -> str:
+    """Live ones by their numbers, others with their states."""
+    each = (f"{node}" if seen.is_live(node) else f"{node} ({seen.state(node)})" for node in nodes)
+    return f"broker{'s' if len(nodes) > 1 else ''} " + f" {word} ".join(each)
