@@ -51,6 +51,7 @@ class Copy:
         self.leader_epoch = leader_epoch
         self.high_watermark = min(high_watermark, hot.end_offset)
         self.cold_end_offset = 0
+        self._leader_committed = 0
         self.gone = False
         self.trouble = ""
         """Why it does not go on; empty while it does."""
@@ -62,6 +63,11 @@ class Copy:
     def config(self) -> TopicConfig:
         """The settings in force; may change at any time."""
         return self.log.config
+
+    @property
+    def lag(self) -> int:
+        """Records that are committed and not here, as far as the leader has told."""
+        return max(0, self._leader_committed - self.log.end_offset)
 
     def asks(self) -> FetchFrom:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
@@ -89,6 +95,8 @@ class Copy:
         where there was no news. `Refused`, `Unavailable` (the disk)."""
         if self.gone:
             return Nothing()
+        if not part.code and part.diverging is None:
+            self._leader_committed = part.high_watermark
         hot = self.log
         found = following.step(asked, part, Held(hot.local_start_offset, hot.end_offset, hot.epochs))
         match found:

@@ -38,6 +38,8 @@ async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogD
         place = DescribeLogDirsPartition(held.at.partition, held.log.size_bytes)
         if isinstance(held, Replica):
             place.remote_size = held.cold_bytes
+        else:
+            place.offset_lag = held.lag
         topics.setdefault(held.at.topic, DescribeLogDirsTopic(held.at.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
             await asyncio.sleep(0)
