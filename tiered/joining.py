@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tiered.data_directory import Found
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
 from tiered.metadata.image import Image
@@ -95,7 +95,10 @@ class Joining:
         await node.submit(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
         # Where others lead, the registration said all that there was to say: the log follows theirs.
         node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at))
-        await self.report_losses()
+        try:
+            await self.report_losses()
+        except Unavailable as error:
+            log.warning("the data directory is trusted later why=%s", error)
 
     def _leads(self, at: TopicPartition) -> bool:
         topic = self._node.image.topics.get(at.topic)
@@ -126,8 +129,8 @@ class Joining:
             if not self._known and self._found is not None:
                 directory = self._found.directory_id
                 await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
-            self.trusted = True
             await node.directory.trust()
+            self.trusted = True
 
 
 def _say(lost: Sequence[Replica]) -> None:
