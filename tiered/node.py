@@ -102,6 +102,7 @@ class Node:
             closed=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
             joinable=lambda replica: self.in_sync_sets.wake(replica),
+            in_touch=lambda: self.cluster.in_touch,
         )  # fmt: skip
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
         self._registered = False

@@ -59,6 +59,7 @@ class Partitions:
         closed: Callable[[Replica], None],
         forgotten: Callable[[Replica], None],
         joinable: Callable[[Replica], None],
+        in_touch: Callable[[], bool],
     ) -> None:
         self.settings = settings
         self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
@@ -75,6 +76,7 @@ class Partitions:
         self._closed = closed
         self._forgotten = forgotten
         self._joinable = joinable
+        self._in_touch = in_touch
         self._image = Image()
         self._logs = Logs(world, metrics, directory, lambda: self.settings)
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -273,6 +275,7 @@ class Partitions:
             disk=self._disk,
             segment_closed=self._closed,
             joinable=self._joinable,
+            in_touch=self._in_touch,
         )
 
     async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:

@@ -11,16 +11,18 @@ from dataclasses import replace
 
 import pytest
 
+from tests.e2e.site import batch
 from tests.sim.loop import SimLoop, process_context
 from tests.sim.net import SimNetwork
 from tests.sim.options import SETTINGS
 from tests.sim.store import SimBucket
 from tests.sim.world import SimMachine
-from tiered.errors import Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.listeners import Endpoint
 from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
 from tiered.metrics import Metrics
 from tiered.node import Node
+from tiered.replication.replica import ALL
 from tiered_api.kafka.peers import KafkaPeers
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
@@ -192,6 +194,7 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
     async def story(three: Three) -> None:
         controller = three.controller
         first, second = three.others()
+        await controller.node.submit(CreateTopic("t", assignments=[[second.node_id, controller.node_id]]))
         await first.kill()
         seen = controller.node.image.brokers
         took = await three.until(lambda: not controller.node.image.brokers[first.node_id].live, 2)
@@ -203,6 +206,10 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
         took = await three.until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
         assert took > SESSION / 2
         assert not second.node.cluster.in_touch
+        with pytest.raises(Refused) as caught:
+            second.node.replica("t", 0).append_now(batch([b"late"]), ALL)
+        assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        second.node.replica("t", 0).append_now(batch([b"of no account"]), 1)
         three.network.heal()
         await three.until(lambda: second.node.cluster.in_touch, 5)
         await three.until(lambda: controller.node.image.brokers[second.node_id].live, 5)

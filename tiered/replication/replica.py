@@ -27,7 +27,8 @@ ALL = -1
 
 class Replica(Readable):
     """A partition that this broker leads. Only this leader changes its manifest. `segment_closed` hears of each that
-    may go up, `joinable` of a follower that has enough to be in sync and is not."""
+    may go up, `joinable` of a follower that has enough to be in sync and is not. `in_touch` says whether the controller
+    is heard (rule R6)."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Replica(Readable):
         disk: DiskState,
         segment_closed: Callable[[Replica], None],
         joinable: Callable[[Replica], None],
+        in_touch: Callable[[], bool],
     ) -> None:
         super().__init__(at, topic_id, log, partition, cold, begun.manifest)
         self.restarted = begun.restart is not None
@@ -49,6 +51,7 @@ class Replica(Readable):
         self._disk = disk
         self._segment_closed = segment_closed
         self._joinable = joinable
+        self._in_touch = in_touch
         self._end_watchers: dict[tuple[Watcher, int], None] = {}
         self._segments_seen = log.segment_count
         if partition.high_watermark:
@@ -84,6 +87,9 @@ class Replica(Readable):
             raise self._gone
         config = self.log.config
         if acks == ALL:
+            if len(self.state.replicas) > 1 and not self._in_touch():
+                why = f"no controller is heard: another broker may lead {self.at} by now"
+                raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
             if not self.state.may_ack(config.min_insync_replicas):
                 raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.at} are in sync")
         elif acks not in (0, 1):

@@ -103,6 +103,7 @@ class Broker:
         return Replica(
             at, TOPIC_ID, hot, partition, cold=self.cold, begun=begun, clock=self.clock, disk=self.state,
             segment_closed=self.closed.append, joinable=self.joinable.append,
+            in_touch=lambda: True,
         )  # fmt: skip
 
 
