@@ -270,7 +270,9 @@ class Coordinators:
     def _may_be_deleted(self, replica: Replica, base: ImageName | None) -> bool:
         """Whether somebody who led before, and does not know that this is over, may delete what this log begins at."""
         own = base is not None and base.epoch == replica.leader_epoch
-        return replica.log_start_offset > 0 and not own and self._node.partitions.past is not Past.SETTLED
+        # With other replicas, others may have led it since this broker stopped.
+        settled = self._node.partitions.past is Past.SETTLED and len(replica.state.replicas) == 1
+        return replica.log_start_offset > 0 and not own and not settled
 
     @staticmethod
     def _footing(place: Place) -> Footing:

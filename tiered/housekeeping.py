@@ -156,6 +156,8 @@ class Housekeeping:
         """Deletes the objects of deleted topics after the stated delay. One that the bucket does not let go holds up no
         other."""
         node, now_ms = self._node, self._node.world.clock.wall_ms()
+        if node.cluster.reign is None:
+            return  # it is the controller's to do
         for topic in list(node.image.deleted.values()):
             late_ms = now_ms - topic.deleted_ms - node.settings.tiered_topic_delete_delay_ms
             if late_ms >= 0:
