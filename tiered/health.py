@@ -6,12 +6,17 @@ it stays `ok` and names its problems: a restart would not help it. One that fail
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from tiered.cold.observed import Outage
+from tiered.ids import TopicPartition
+from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.standing import Standing, not_in_sync, state_of, why_leaderless
 from tiered.replication.replica import Replica
 from tiered.replication.storage import DiskState
 
@@ -38,8 +43,12 @@ def assess(
     metadata_trouble: str,
     unopened: dict[str, str],
     replicas: Iterable[Replica],
+    image: Image,
+    standing: Standing,
+    silent_ms: int,
 ) -> Health:
-    """The state of a broker, from what its parts say."""
+    """The state of a broker, from what its parts say. `silent_ms`: the controller is not heard for so long, 0 while it
+    is."""
     problems: list[str] = []
     if failure:
         problems.append(f"the broker failed: {failure}")
@@ -64,8 +73,16 @@ def assess(
     stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}
     if outage is None:
         problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
+    if started and silent_ms:
+        problems.append(f"the controller (broker {image.controller}) is not heard for {silent_ms / 1000:.0f} s")
+    problems += _lacking(image, standing)
     details = {
         "partitions": len(listed),
+        "controller": image.controller,
+        "brokers": {str(broker.node_id): state_of(broker) for broker in image.brokers.values()},
+        "leaderless_partitions": len(standing.leaderless),
+        "under_min_isr_partitions": len(standing.under_min_isr),
+        "under_replicated_partitions": len(standing.under_replicated),
         "waiting_segments": waiting_segments,
         "pending_metadata": pending_metadata,
         "store_unreachable_since_ms": outage.since_ms if outage else None,
@@ -74,6 +91,24 @@ def assess(
         "possible_loss": {str(each.at): each.possible_loss for each in listed if each.possible_loss},
     }
     return Health(started and not failure and disk.dead is None, problems, details)
+
+
+def _lacking(image: Image, standing: Standing) -> Iterator[str]:
+    """Partitions without a leader, and of those led here the ones that lack replicas in sync."""
+    missing = partial(not_in_sync, image)
+    yield from _each("has no leader", standing.leaderless, partial(why_leaderless, image))
+    yield from _each("refuses acks=all, for too few are in sync", standing.under_min_isr, missing)
+    others = {at: each for at, each in standing.under_replicated.items() if at not in standing.under_min_isr}
+    yield from _each("has replicas that are not in sync", others, missing)
+
+
+def _each(
+    what: str, found: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
+) -> Iterator[str]:
+    for at, partition in islice(found.items(), LISTED_MAX):
+        yield f"partition {at} {what}: {why(partition)}"
+    if len(found) > LISTED_MAX:
+        yield f"and of {len(found) - LISTED_MAX} more partitions each {what}"
 
 
 def _when(at_ms: int) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tiered.cluster import Cluster
+from tiered.cluster_metrics import ClusterMetrics
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
 from tiered.cold.manifest import FAN
@@ -92,6 +93,9 @@ class Node:
         self.directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
         self.cluster = Cluster(self, self._metadata, self._act)
+        self.figures = ClusterMetrics(
+            metrics, settings.node_id, lambda: self.image, lambda: self.cluster.reign is not None
+        )  # fmt: skip
         self.cold = self._cold_tier(manifest_fan)
         self.coordinators = Coordinators(self)
         self.partitions = Partitions(
@@ -183,6 +187,9 @@ class Node:
             metadata_trouble=self._metadata.trouble,
             unopened=self.partitions.troubles() | self.coordinators.troubles(),
             replicas=self.partitions.led(),
+            image=self.image,
+            standing=self.figures.standing,
+            silent_ms=0 if self.cluster.in_touch else self.cluster.following.silent_ms,
         )
 
     # -- start --------------------------------------------------------------------------------------------------------
@@ -258,6 +265,7 @@ class Node:
 
     def told(self, changes: Sequence[Change], old: Image, new: Image) -> None:
         """These changes are committed."""
+        self.figures.count(changes, old, new)
         for line in told(changes, old, new):
             log.info("%s", line)
 
