@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiered.committed import Act, Committed
+from tiered.config import Settings
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.following import Following
 from tiered.ids import text_id
@@ -68,6 +69,11 @@ class Cluster:
     @property
     def peers(self) -> Peers | None:
         return self._node.peers
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force here."""
+        return self._node.settings
 
     @property
     def session_ms(self) -> int:
@@ -162,7 +168,7 @@ class Cluster:
 
     async def _decide(self, request: Request, timeout: float) -> Any:
         reign = self._reigning()
-        reply = await reign.runtime.submit(request, timeout)
+        reply = await reign.decide(request, timeout)
         if isinstance(request, CreateTopic | CreateTopics | CreatePartitions):
             await reign.spread(self.image.slot)
         return reply

@@ -164,6 +164,8 @@ class Settings:
     inter_broker_listener_name: str = setting("", "The listener for other brokers; without a name the first.")
     broker_session_timeout_ms: int = setting(6_000, "Silence after which others lead what a broker led.", 500, INT_MAX)
     broker_heartbeat_interval_ms: int = setting(1_500, "Time between two signs of life of a broker.", 50, INT_MAX)
+    auto_leader_rebalance_enable: bool = setting(True, "Who comes back leads again what it is the first replica of.")
+    leader_imbalance_check_interval_seconds: int = setting(300, "How often that is looked for at least.", 1, INT_MAX)
     replica_lag_time_max_ms: int = setting(10_000, "Time that a replica may lag and be in sync.", 100, LONG_MAX)
     replica_fetch_wait_max_ms: int = setting(500, "How long a leader may keep a replica waiting.", 1, INT_MAX)
     replica_fetch_max_bytes: int = setting(MIB, "Bytes that a replica asks of a partition at once.", 1, INT_MAX)

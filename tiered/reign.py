@@ -13,10 +13,11 @@ from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.metadata_log import MetadataLog
-from tiered.metadata.requests import FenceBroker, Request, UnfenceBroker
+from tiered.metadata.requests import ElectLeaders, FenceBroker, HandOver, Request, UnfenceBroker
 from tiered.metadata.runtime import Runtime
 from tiered.metadata.sessions import Sessions
 from tiered.peers import FollowAsk
+from tiered.preferring import Preferring
 
 if TYPE_CHECKING:
     from tiered.cluster import Cluster
@@ -41,6 +42,7 @@ class Reign:
         self.runtime: Runtime[Request] = Runtime(
             controller, _Snapshotting(metadata, cluster), self._clock, cluster.written
         )
+        self._preferring = Preferring(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
         self._doubted = asyncio.Event()
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -54,6 +56,7 @@ class Reign:
                 group.create_task(self.runtime.run(), name="metadata")
                 group.create_task(self._listen(), name="liveness")
                 group.create_task(self._doubt(), name="doubt")
+                group.create_task(self._preferring.run(), name="preferred leaders")
         except BaseExceptionGroup as errors:
             fenced = errors.subgroup(Fenced)
             if fenced is None:
@@ -86,6 +89,12 @@ class Reign:
             if broken:
                 self._probe(ask.node_id)
 
+    async def decide(self, request: Request, timeout: float) -> Any:
+        """The controller's reply, once it is committed; `Refused` as `Runtime.submit` has it."""
+        if isinstance(request, HandOver):
+            self._preferring.leaves(request.node_id, request.incarnation)
+        return await self.runtime.submit(request, timeout)
+
     async def spread(self, slot: int) -> None:
         """Returns once every broker that is heard has acted on `slot`, or after a moment: a topic is ready for every
         client when its creation is answered, where its leaders are quick."""
@@ -117,6 +126,7 @@ class Reign:
     def grown(self) -> None:
         """The image has: there may be others to listen to."""
         self._wake.set()
+        self._preferring.grown()
 
     def _free_self(self, own: BrokerImage | None) -> None:
         """Another controller did not hear this broker; the one that it is itself does."""
@@ -158,6 +168,9 @@ class Reign:
             return
         self._under_way[key] = None
         task.add_done_callback(lambda _: self._under_way.pop(key, None))
+
+    async def _elect(self, request: ElectLeaders) -> Any:
+        return await self.runtime.submit(request, DECIDE_SECONDS)
 
     async def _doubt(self) -> None:
         await self._doubted.wait()

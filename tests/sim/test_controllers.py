@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,7 @@ class Broker:
         self.name = f"b{node_id}"
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.lives = 0
+        self.overrides: dict[str, Any] = {}
         self.node: Node
         self.server: KafkaServer
 
@@ -52,7 +54,9 @@ class Broker:
 
     async def _start(self) -> None:
         world = self.machine.process()
-        self.node = Node(replace(SETTINGS, node_id=self.node_id), world, Metrics(), peers=KafkaPeers(world.net))
+        self.node = Node(
+            replace(SETTINGS, node_id=self.node_id, **self.overrides), world, Metrics(), peers=KafkaPeers(world.net)
+        )
         await self.node.start()
         self.server = await serve_kafka(self.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", PORT)})
         await self.node.announce("", {"PLAINTEXT": f"{self.name}:{PORT}"})

@@ -5,7 +5,7 @@ Each partition goes by `in_sync`; here stand who is live, what each topic asks f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from tiered.config import Settings, TopicConfig
@@ -191,6 +191,18 @@ def elect(
         if isinstance(new, PartitionImage):
             made += in_sync.changes(topic_id, p, old, new)
     return Decision(tuple(made), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
+
+
+def misplaced(image: Image, passed_over: Collection[int]) -> tuple[tuple[TopicId, int], ...]:
+    """Partitions that their first replica does not lead although it is in sync; not those whose first is in
+    `passed_over`, about to stop."""
+    wanted = live_ids(image).difference(passed_over)
+    return tuple(
+        (topic.topic_id, p)
+        for topic in image.topics.values()
+        for p, each in enumerate(topic.partitions)
+        if each.leader != (first := each.replicas[0]) and first in each.isr and first in wanted
+    )
 
 
 def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:

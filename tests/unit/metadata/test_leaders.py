@@ -13,7 +13,7 @@ from tiered.config import Settings
 from tiered.errors import Code
 from tiered.ids import TopicId, incarnation_number, text_id
 from tiered.metadata import changes as kinds
-from tiered.metadata import requests
+from tiered.metadata import leaders, requests
 from tiered.metadata.changes import CLUSTER, NO_LEADER
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import End, Image, Loss, PartitionImage
@@ -277,3 +277,23 @@ def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
     took = time.process_time() - before
     assert len(made.changes) == 10_001 and isinstance(made.changes[0], kinds.BrokerFenced)
     assert took < 0.5
+
+
+def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [3, 1], [1, 3]]))
+    at = topic_id(shard)
+    assert leaders.misplaced(shard.image, ()) == ()
+    fence(shard, 1)
+    assert leaders.misplaced(shard.image, ()) == (), "who is away cannot lead"
+    unfence(shard, 1)
+    assert leaders.misplaced(shard.image, ()) == (), "nor who is not in sync"
+    for p, leader in ((0, 2), (3, 3)):
+        old = partition(shard, p)
+        isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
+        wish = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
+        assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wish,))) == (Code.NONE,)
+    assert leaders.misplaced(shard.image, ()) == ((at, 0), (at, 3))
+    assert leaders.misplaced(shard.image, {1: ""}) == (), "it is about to stop"
+    decide(shard, requests.ElectLeaders(preferred=True, partitions=((at, 3),)))
+    assert leaders.misplaced(shard.image, ()) == ((at, 0),)
