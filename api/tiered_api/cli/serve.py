@@ -47,6 +47,15 @@ class Running:
 def serve(args: Namespace) -> int:
     """Runs a broker until it is told to stop."""
     gc.disable()  # what a start makes stays: to look through it again and again would only take time
+    chosen, warnings = settings(args.config, os.environ, args.pairs, given_by(args))
+    log_to_stderr(chosen.log_level)
+    for warning in warnings:
+        log.warning("%s", warning)
+    return asyncio.run(_until_stopped(chosen))
+
+
+def given_by(args: Namespace) -> dict[str, str]:
+    """The settings that have options of their own."""
     options = {
         "data.dir": args.data_dir,
         "store": args.store,
@@ -54,12 +63,7 @@ def serve(args: Namespace) -> int:
         "kafka": args.kafka,
         "node.id": args.node_id,
     }
-    given = {name: text for name, text in options.items() if text is not None}
-    chosen, warnings = settings(args.config, os.environ, args.pairs, given)
-    log_to_stderr(chosen.log_level)
-    for warning in warnings:
-        log.warning("%s", warning)
-    return asyncio.run(_until_stopped(chosen))
+    return {name: text for name, text in options.items() if text is not None}
 
 
 def log_to_stderr(level: str) -> None:

@@ -1,0 +1,129 @@
+"""What runs three brokers elsewhere is well formed, and its commands and settings are ones that `tiered` takes."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.sources import ROOT
+from tiered.config import Settings, broker_rows
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.serve import given_by
+from tiered_api.cli.sources import settings, variable
+
+INFRA = ROOT / "infra"
+UNIT = INFRA / "systemd" / "tiered@.service"
+COMPOSE: dict[str, Any] = yaml.safe_load((INFRA / "compose" / "compose.yaml").read_text())
+BROKERS = (1, 2, 3)
+
+
+def served(words: list[str], environment: Mapping[str, str]) -> Settings:
+    """The settings of `tiered serve`, by its command line and its environment. Refused when there are none; without
+    effect is none of them."""
+    args = parser().parse_args(words)
+    chosen, warnings = settings(args.config, environment, args.pairs, given_by(args))
+    assert not warnings
+    return chosen
+
+
+def unit() -> configparser.SectionProxy:
+    read = configparser.ConfigParser(interpolation=None, strict=False)
+    read.optionxform = str  # type: ignore[assignment,method-assign]
+    read.read(UNIT)
+    return read["Service"]
+
+
+def environment_of(file: Path) -> dict[str, str]:
+    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_unit_starts_the_broker_that_its_name_says() -> None:
+    words = shlex.split(unit()["ExecStart"].replace("%i", "2"))
+    assert words[0] == "/opt/tiered/bin/tiered"
+    words[words.index("/etc/tiered/cluster.properties")] = str(INFRA / "systemd" / "cluster.properties")
+    chosen = served(words[1:], environment_of(INFRA / "systemd" / "broker-1.env"))
+    assert (chosen.node_id, chosen.data_dir, chosen.store) == (2, "/var/lib/tiered/2", "s3://my-bucket/my-cluster")
+    assert (chosen.kafka, chosen.http, chosen.broker_rack) == ("10.0.0.1:9092", "10.0.0.1:8082", "a")
+    assert (chosen.default_replication_factor, chosen.min_insync_replicas) == (3, 2)
+    assert "/var/lib/" + unit()["StateDirectory"].replace("%i", "2") == chosen.data_dir
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """The program is another one here: that of the unit is on no machine of ours."""
+    tried = tmp_path / UNIT.name
+    tried.write_text(UNIT.read_text().replace("/opt/tiered/bin/tiered", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tried)], capture_output=True, text=True, timeout=60
+    )
+    assert UNIT.name not in done.stderr and (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def compose_environment(service: Mapping[str, Any]) -> dict[str, str]:
+    """What a container gets where the host sets nothing."""
+    return {
+        name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+        for name, text in service["environment"].items()
+        if name.startswith("TIERED_")
+    }
+
+
+def test_the_containers_are_three_brokers_of_one_cluster() -> None:
+    services = COMPOSE["services"]
+    assert list(services) == [f"broker-{number}" for number in BROKERS]
+    chosen = [served(shlex.split(each["command"]), compose_environment(each)) for each in services.values()]
+    assert [each.node_id for each in chosen] == list(BROKERS)
+    assert {each.store for each in chosen} == {"file:///bucket"}
+    assert {(each.default_replication_factor, each.min_insync_replicas) for each in chosen} == {(3, 2)}
+    mounted = [volume.split(":")[0] for each in services.values() for volume in each["volumes"]]
+    assert mounted.count("bucket") == 3 and len(set(mounted)) == 4 and set(mounted) == set(COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("number", BROKERS)
+def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
+    name = f"broker-{number}"
+    service = COMPOSE["services"][name]
+    chosen = served(shlex.split(service["command"]), compose_environment(service))
+    told = {each.name: each.address for each in chosen.advertised(chosen.listeners_in_force(), "x")}
+    published = dict(port.rsplit(":", 1) for port in service["ports"])
+    assert told[chosen.inter_broker_listener_name] == f"{name}:19092" and service["hostname"] == name
+    assert published[told["OUTSIDE"]] == "9092"
+    assert published[f"127.0.0.1:{8081 + number}"] == chosen.http.split(":")[1]
+
+
+def test_variables_are_settings() -> None:
+    known = {variable(name) for name in broker_rows()}
+    for service in COMPOSE["services"].values():
+        assert set(compose_environment(service)) <= known
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    build = COMPOSE["x-broker"]["build"]
+    context = (INFRA / "compose" / build["context"]).resolve()
+    assert context == ROOT
+    dockerfile = context / build["dockerfile"]
+    copied = [line.split()[1:-1] for line in dockerfile.read_text().splitlines() if line.startswith("COPY ")]
+    sources = [word for words in copied for word in words if not any(each.startswith("--from") for each in words)]
+    assert sources and all((context / source).exists() for source in sources), sources
+    volumes = {volume.split(":")[1] for each in COMPOSE["services"].values() for volume in each["volumes"]}
+    assert all(f'"{volume}"' in dockerfile.read_text() for volume in volumes)
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    page = (INFRA / "README.md").read_text()
+    named = set(re.findall(r"(?<![/\w])((?:systemd|compose)/[\w@.-]+\w)", page))
+    assert {name.split("/")[0] for name in named} == {"systemd", "compose"}
+    assert all((INFRA / name).exists() for name in named), named
+    for line in re.findall(r"^tiered .*$|(?<=broker-1 )tiered .*$", page, re.MULTILINE):
+        parser().parse_args(shlex.split(line)[1:])
