@@ -66,7 +66,10 @@ class Following:
         """Whether the controller answered, and can do its work; what it sent is committed."""
         if wait_ms:
             await self._cluster.committed.until_applied(self._cluster.image.slot, ACT_SECONDS)
-        image, address = self._cluster.image, self._cluster.controller_address
+        return await self._ask_at(self._cluster.controller_address, wait_ms)
+
+    async def _ask_at(self, address: str, wait_ms: int) -> bool:
+        image = self._cluster.image
         if self._peers is None or not address:
             return False
         ask = FollowAsk(
@@ -98,8 +101,10 @@ class Following:
         if self._peers is not None and not gone and address:
             gone = await self._peers.is_gone(address, ASK_SECONDS)
         others = await self._ask_others()
-        if any(each.controller_epoch > image.controller_epoch for each in others):
-            await self.catch_up_if_it_can()
+        newest = max(others, key=lambda each: each.controller_epoch, default=None)
+        if newest is not None and newest.controller_epoch > image.controller_epoch:
+            if not await self._ask_at(self._cluster.address_of(newest.controller), 0):
+                await self.catch_up_if_it_can()
             return
         ages = [each.heard_ms_ago for each in others if each.heard_ms_ago >= 0]
         match unable or next_step(self._silence(gone, ages), session_ms):

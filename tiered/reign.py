@@ -26,8 +26,11 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 PROBE_SECONDS = 0.5
+ASK_MISSED_NS = 1_000_000_000
+"""Between two questions to brokers that are fenced: whom do they hear?"""
 DECIDE_SECONDS = 30.0
 SPREAD_SECONDS = 1.0
+DOUBT_SECONDS = 2.0
 
 
 class Reign:
@@ -44,6 +47,7 @@ class Reign:
         )
         self._preferring = Preferring(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
         self._doubted = asyncio.Event()
+        self._asked_ns = 0
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._under_way: dict[tuple[str, int], None] = {}
@@ -112,10 +116,15 @@ class Reign:
             live = [each for each in image.brokers.values() if each.live and each.node_id != own]
             self.sessions.expect(((each.node_id, each.incarnation) for each in live), self._clock.mono_ns())
             self._free_self(image.brokers.get(own))
-            if not len(self.sessions):
+            missed = [each.node_id for each in image.brokers.values() if each.alive and each.fenced]
+            if not len(self.sessions) and not missed:
                 await self._wake.wait()
                 continue
             now_ns = self._clock.mono_ns()
+            if now_ns - self._asked_ns >= ASK_MISSED_NS:
+                self._asked_ns = now_ns
+                for node_id in missed:
+                    self._ask_missed(node_id)
             for node_id in self.sessions.suspects(now_ns):
                 self._probe(node_id)
             for node_id, incarnation in self.sessions.expired(now_ns):
@@ -146,6 +155,24 @@ class Reign:
             log.warning("broker is gone node_id=%d address=%s", node_id, address)
             self._decide("fence", node_id, FenceBroker(node_id, incarnation))
 
+    def _ask_missed(self, node_id: int) -> None:
+        address = self._cluster.address_of(node_id)
+        if address:
+            self._spawn("ask", node_id, self._ask(address))
+
+    async def _ask(self, address: str) -> None:
+        """Whom it does not hear may be heard by a newer controller: after a cut each of the two misses somebody, and a
+        bucket that is asked once a minute would leave them both in place for so long."""
+        peers = self._cluster.peers
+        if peers is None:
+            return
+        try:
+            answer = await peers.heard(address, PROBE_SECONDS)
+        except (Unavailable, Refused, Corrupt):
+            return
+        if answer.controller_epoch > self.epoch:
+            self.doubt()
+
     def _decide(self, what: str, node_id: int, request: Request) -> None:
         self._spawn(what, node_id, self._submit(request))
 
@@ -174,6 +201,10 @@ class Reign:
 
     async def _doubt(self) -> None:
         await self._doubted.wait()
+        with contextlib.suppress(TimeoutError):  # who waits for an entry shall hear that it lost its slot, if it did
+            async with asyncio.timeout(DOUBT_SECONDS):
+                while self.runtime.pending:
+                    await self._clock.sleep(TICK_SECONDS)
         raise Fenced(f"a controller newer than epoch {self.epoch} is there")
 
 

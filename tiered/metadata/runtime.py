@@ -35,6 +35,10 @@ class _Parked(NamedTuple):
     decision: Decision[Any]
     answer: asyncio.Future[Any]
 
+    def refuse(self, why: Refused) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(why)
+
 
 class Runtime(Generic[RequestT]):
     """A shard, its log, and the callers that wait for a commit. `committed` runs before they are answered."""
@@ -78,6 +82,10 @@ class Runtime(Generic[RequestT]):
 
     async def run(self) -> None:
         """Commits until it is cancelled or fenced; `Fenced` leaves it, after all callers are answered."""
+        never = Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
+        in_flight = Refused(
+            Code.REQUEST_TIMED_OUT, "this broker stopped being the controller; the change may be in, or come to be"
+        )
         try:
             while True:
                 await self._wake.wait()
@@ -86,17 +94,14 @@ class Runtime(Generic[RequestT]):
                     await self._commit()
         except Fenced as error:
             log.error("controller fenced why=%s", error)
+            in_flight = never  # the slot is another's: what was to be in it is nowhere
             raise
         finally:
             self._ended = True
-            for parked in (*self._in_flight, *self._parked):
-                if not parked.answer.done():
-                    parked.answer.set_exception(
-                        Refused(
-                            Code.NOT_CONTROLLER,
-                            "this broker stopped being the controller; the change may be in",
-                        )
-                    )
+            for parked in self._in_flight:
+                parked.refuse(in_flight)
+            for parked in self._parked:
+                parked.refuse(never)
 
     async def _commit(self) -> None:
         count, changes = 0, list[Change]()
