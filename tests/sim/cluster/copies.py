@@ -12,7 +12,7 @@ or ELR, and not the bucket either, kept it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,14 +42,18 @@ class Loss(NamedTuple):
 @dataclass
 class Copy:
     """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
-    show that nothing is missing; else `hurt` is the incarnation that suffered the damage."""
+    show that nothing is missing; else `hurt` is the life of the machine that suffered the damage (-1: none did)."""
 
     start: int = 0
     end: int = 0
     batches: list[Batch] = field(default_factory=list)
     agreed: int = 0
     proved: bool = True
-    hurt: str = ""
+    hurt: int = -1
+    clean: bool = False
+    """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
+    made the stop's mark invalid. So it is `unsure`."""
+    unsure: bool = False
 
     def at(self, offset: int) -> int:
         """The index of the first batch at or above an offset."""
@@ -92,7 +96,7 @@ class Copies:
         copy = self.copy(node)
         self._agree(copy)
         end = batches[-1].last + 1 if batches else start
-        if copy.proved and end < (min(copy.agreed, self.committed_end) if copy.hurt else copy.end):
+        if copy.proved and end < (min(copy.agreed, self.committed_end) if copy.hurt >= 0 else copy.end):
             self._red("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
         copy.replace(start, batches)
         self._agree(copy)
@@ -104,6 +108,7 @@ class Copies:
             self._red("I3", f"{self.name}: b{node} writes {batch} at the end {copy.end}")
         if not copy.batches:
             copy.start = copy.agreed = batch.base
+        copy.clean = False
         copy.batches.append(batch)
         copy.end = batch.last + 1
 
@@ -111,6 +116,7 @@ class Copies:
         """A log ends at `to` from now on. I7: what is committed is never cut away, unless it is lost anyway or cold."""
         copy = self.copy(node)
         self._agree(copy)
+        copy.clean = False
         gone = copy.batches[copy.at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
         for batch in gone:
@@ -137,13 +143,24 @@ class Copies:
         copy.start = max(copy.start, start)
         copy.agreed = max(copy.agreed, copy.start)
 
-    def damaged(self, node: int, start: int, batches: Sequence[Batch], incarnation: str, *, proved: bool) -> None:
-        """A power cut or worse left just this on the disk, though the next start may not be able to prove it."""
+    def damaged(
+        self, node: int, start: int, batches: Sequence[Batch], life: int, *, proved: bool, unsure: bool = False
+    ) -> None:
+        """A power cut or worse left just this on the disk, though the next start may not be able to prove it (or, when
+        that is `unsure`, may or not). It ended the machine's `life`."""
         copy = self.copy(node)
+        end = copy.end
         copy.replace(start, batches)
-        copy.proved, copy.hurt = proved, incarnation
+        copy.unsure = unsure or (copy.clean and not proved and copy.end == end)
+        if copy.proved:  # what could not be shown before cannot be now
+            copy.proved = proved or copy.unsure
+        copy.hurt = life
         self._agree(copy)
         self._budget()
+
+    def stopped(self, node: int) -> None:
+        """Its broker stopped cleanly."""
+        self.copy(node).clean = True
 
     def cold(self, end: int) -> None:
         """The bucket holds everything below."""
@@ -236,8 +253,9 @@ class Copies:
 
     # -- the metadata log ---------------------------------------------------------------------------------------------
 
-    def settled(self, new: PartitionImage, live: Collection[int], incarnations: dict[int, str]) -> None:
-        """The metadata log says this of the partition now; `live` are the brokers that may lead."""
+    def settled(self, new: PartitionImage, live: Collection[int], lives: Mapping[int, int]) -> None:
+        """The metadata log says this of the partition now; `live` are the brokers that may lead, `lives` says of each
+        which of its lives has registered."""
         old, self.state = self.state, new
         members = sorted({*new.isr, *new.elr})
         if new.leader != NO_LEADER and (new.leader not in new.isr or new.leader not in live):
@@ -247,34 +265,33 @@ class Copies:
         if {*new.isr} & {*new.elr} or not {*members} <= {*new.replicas}:
             self._red("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
         for node in members:
-            self._check_member(node, new, incarnations)
+            self._check_member(node, new, lives)
         if old is not None:
-            self._check_step(old, new, members, incarnations)
+            self._check_step(old, new, members)
         for node in new.isr:
             copy = self.copy(node)
-            if copy.hurt and copy.hurt != incarnations.get(node, ""):
-                copy.proved, copy.hurt = True, ""
+            if 0 <= copy.hurt < lives.get(node, 0):
+                copy.proved, copy.hurt, copy.unsure = True, -1, False
         self._budget()
 
-    def _check_member(self, node: int, new: PartitionImage, incarnations: dict[int, str]) -> None:
+    def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:
         """I10, R1: whoever is in ISR or ELR has all that is committed; who came back unproved is in neither."""
         copy = self.copy(node)
         self._agree(copy)
-        returned = not copy.proved and copy.hurt != incarnations.get(node, "")
+        returned = not copy.proved and copy.hurt < lives.get(node, 0)
         if returned and node in new.elr:
             self._red("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
         whole = max(copy.agreed, self.cold_end) >= self.committed_end
         if not whole and self._lost_from is None and (copy.proved or (returned and node != new.leader)):
             self._red("I10", f"{self.name}: b{node} has up to {copy.agreed} of {self.committed_end} committed: {new}")
 
-    def _check_step(
-        self, old: PartitionImage, new: PartitionImage, members: list[int], incarnations: dict[int, str]
-    ) -> None:
+    def _check_step(self, old: PartitionImage, new: PartitionImage, members: list[int]) -> None:
         if new.leader_epoch < old.leader_epoch or (
             new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
         ):
             self._red("I8", f"{self.name}: from {old} to {new}")
-        left = [node for node in sorted({*old.isr, *old.elr} - {*members}) if self._holds(node)]
+        gone = sorted({*old.isr, *old.elr} - {*members})
+        left = [node for node in gone if self._holds(node) and not self.copy(node).unsure]
         if left and self.committed_end > self.cold_end and not any(self._holds(node) for node in members):
             self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         if new.leader != NO_LEADER and not old.isr and not old.elr and old.last_known:

@@ -144,8 +144,8 @@ QUICK: dict[str, Any] = {
     "tiered_upload_max_lag_ms": 5_000,
     "tiered_object_delete_delay_ms": 2_000,
     "tiered_topic_delete_delay_ms": 5_000,
-    "replica_lag_time_max_ms": 4_000,
-    "replica_fetch_wait_max_ms": 500,
+    "replica_lag_time_max_ms": 5_000,
+    "replica_fetch_wait_max_ms": 1_500,
     "offsets_topic_num_partitions": 1,
     "group_initial_rebalance_delay_ms": 0,
 }

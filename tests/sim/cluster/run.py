@@ -24,9 +24,9 @@ from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 
-TICK_SECONDS = 0.1
+TICK_SECONDS = 0.2
 START_SECONDS = 30.0
-LIVE_SECONDS = 40.0
+LIVE_SECONDS = 90.0
 COLD_SECONDS = 120.0
 CANNOT = (Refused, Unavailable, Corrupt)
 Clients = list[Sender | Reader | GroupMember | Administration]
@@ -93,7 +93,7 @@ class Run:
 
     async def _story(self) -> None:
         for host in self.world.hosts.values():
-            host.gone = self._gone
+            host.gone, host.begun = self._gone, self._begun
             host.power_on()
         await self.until(lambda: all(host.up for host in self.world.hosts.values()), START_SECONDS, "all brokers serve")
         for shape in self.options.topics:
@@ -186,22 +186,25 @@ class Run:
 
     # -- machines -----------------------------------------------------------------------------------------------------
 
+    def _begun(self, host: Host, incarnation: str) -> None:
+        self.truth.lives[incarnation] = host.lives
+
     def _gone(self, host: Host, how: str) -> None:
         """A process is gone: what that took is said to the model before anybody can notice."""
-        failed = host.machine.disk.failed
-        if how in ("kill", "stop") and not failed:
+        if how == "stop":
+            for copies in self.truth.copies.values():
+                copies.stopped(host.node_id)
+        if how in ("kill", "stop"):
             return
         self.forgotten.append(self.loop.now_ns)
-        incarnation = self.truth.incarnation(host.node_id)
         for pid, copies in self.truth.copies.items():
             if not self.truth.follows(pid):
                 continue
             directory = f"{self.truth.image.topics_by_id[pid.topic_id].name}-{pid.partition}"
-            batches = on_disk(host.machine.disk, directory)
-            copy = copies.copy(host.node_id)
-            proved = how == "power" and self.truth.flush(pid) == "ack"
-            start = batches[0].base if batches else copy.end if proved else 0
-            copies.damaged(host.node_id, start, batches, incarnation, proved=proved)
+            start, batches = on_disk(host.machine.disk, directory)
+            proved = how != "disk" and self.truth.flush(pid) == "ack"
+            # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
+            copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=proved and how == "failed")
 
     def _is_live(self) -> bool:
         """Whether everything works again."""

@@ -6,7 +6,7 @@ from tests.sim.cluster.copies import Batch, Copies
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
-INCARNATIONS = {1: "a", 2: "b", 3: "c"}
+LIVES = {1: 1, 2: 1, 3: 1}
 LIVE = (1, 2, 3)
 
 
@@ -32,10 +32,10 @@ class Told:
         elr: tuple[int, ...] = (),
         last_known: tuple[int, ...] = (),
         live: tuple[int, ...] = LIVE,
-        incarnations: dict[int, str] = INCARNATIONS,
+        lives: dict[int, int] = LIVES,
     ) -> None:
         image = PartitionImage((1, 2, 3), leader, epoch, isr, elr, last_known=last_known)
-        self.copies.settled(image, live, incarnations)
+        self.copies.settled(image, live, lives)
 
     def write(self, *nodes: int, base: int, epoch: int = 0) -> None:
         for node in nodes:
@@ -45,7 +45,7 @@ class Told:
         self.copies.watermark(node, epoch, upto, isr, 2)
 
     def damage(self, node: int, *kept: Batch, proved: bool = False) -> None:
-        self.copies.damaged(node, 0, kept, INCARNATIONS[node], proved=proved)
+        self.copies.damaged(node, 0, kept, LIVES[node], proved=proved)
 
 
 def three_of(count: int) -> Told:
@@ -209,20 +209,28 @@ def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
     told.damage(2, batch(0))
     told.settle(1, 0, (1, 3), (2,))
     assert told.red == [], "the cluster does not know yet"
-    told.settle(1, 0, (1, 3), (2,), incarnations=INCARNATIONS | {2: "b2"})
+    told.settle(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
     assert told.red == ["R1"]
+
+
+def test_r1_a_clean_stop_outlives_a_power_cut() -> None:
+    told = three_of(1)
+    told.copies.stopped(2)
+    told.damage(2, batch(0))
+    told.settle(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
+    assert told.red == []
 
 
 def test_r2_who_joined_after_damage_counts_again() -> None:
     told = three_of(2)
     told.damage(2, batch(0))
-    again = INCARNATIONS | {2: "b2"}
-    told.settle(1, 0, (1, 3), incarnations=again)
-    told.settle(1, 0, (1, 2, 3), incarnations=again)
+    again = LIVES | {2: 2}
+    told.settle(1, 0, (1, 3), lives=again)
+    told.settle(1, 0, (1, 2, 3), lives=again)
     assert told.red == ["I10"], "it lacks the second batch"
     told.red.clear()
     told.write(2, base=10)
-    told.settle(1, 0, (1, 2, 3), incarnations=again)
+    told.settle(1, 0, (1, 2, 3), lives=again)
     assert told.red == [] and told.copies.copy(2).proved
 
 
@@ -232,9 +240,9 @@ def test_r4_of_unproved_members_the_one_with_most_is_elected() -> None:
         told.damage(1, batch(0), batch(10))
         told.damage(2, batch(0))
         told.damage(3)
-        again = {1: "a2", 2: "b2", 3: "c2"}
-        told.settle(NO_LEADER, 1, (), (), (1, 2, 3), incarnations=again)
-        told.settle(winner, 2, (winner,), incarnations=again)
+        again = {1: 2, 2: 2, 3: 2}
+        told.settle(NO_LEADER, 1, (), (), (1, 2, 3), lives=again)
+        told.settle(winner, 2, (winner,), lives=again)
         assert told.red == red
 
 

@@ -105,11 +105,13 @@ def test_a_frozen_broker_answers_when_it_goes_on() -> None:
 def test_a_broker_whose_disk_fails_is_started_again() -> None:
     async def tale(world: World, host: Host) -> None:
         assert host.node is not None
+        told: list[str] = []
+        host.gone = lambda each, how: told.append(how)
         host.machine.disk._failed = "sync failed"
         host.node._fail("the disk is gone")
         await asyncio.sleep(0.2)
         await up(host)
-        assert host.lives == 2
+        assert host.lives == 2 and told == ["failed"]
 
     run(tale)
 

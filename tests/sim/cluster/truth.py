@@ -47,6 +47,8 @@ class Truth(BucketRules):
         self.images: dict[int, Image] = {}
         self.copies: dict[PartitionId, Copies] = {}
         self.told: dict[PartitionId, list[int]] = {}
+        self.lives: dict[str, int] = {}
+        """By incarnation: which life of its machine that is."""
         self._settings = settings
         self._red = red
         self._now = now
@@ -125,14 +127,14 @@ class Truth(BucketRules):
         self, topic: TopicImage, before: TopicImage | None, brokers: dict[int, BrokerImage] | object, everything: bool
     ) -> None:
         live = [node for node, broker in sorted(self.image.brokers.items()) if broker.live]
-        incarnations = {node: broker.incarnation for node, broker in self.image.brokers.items()}
+        lives = {node: self.lives.get(broker.incarnation, 0) for node, broker in self.image.brokers.items()}
         for number, partition in enumerate(topic.partitions):
             old = before.partitions[number] if before and number < len(before.partitions) else None
             pid = PartitionId(topic.topic_id, number)
             if partition.loss is not None and (old is None or old.loss != partition.loss):
                 self.told.setdefault(pid, []).append(partition.loss.from_offset)
             if everything or old is not partition:
-                self.of(pid).settled(partition, live, incarnations)
+                self.of(pid).settled(partition, live, lives)
 
     def _manifest(self, manifest: Manifest) -> None:
         known = {base for pid, base in self._home if pid == manifest.pid} if self.follows(manifest.pid) else None

@@ -222,17 +222,18 @@ def held_by(log: DiskLog) -> list[Batch]:
     return found
 
 
-def on_disk(disk: SimDisk, directory: str) -> list[Batch]:
-    """What the files of a partition's directory hold: batches that prove themselves, up to the first that does not, or
-    that does not follow the one before it."""
+def on_disk(disk: SimDisk, directory: str) -> tuple[int, list[Batch]]:
+    """Where the log in a partition's directory begins, and what its files hold: batches that prove themselves, up to
+    the first that does not, or that does not follow the one before it."""
     folder = disk._find(f"{LOGS}/{directory}")
     whole: list[Batch] = []
     if not isinstance(folder, Folder):
-        return whole
-    for name, node in sorted(folder.names.items()):
-        if name.endswith(".log") and isinstance(node, Inode):
+        return 0, whole
+    logs = [(name, node) for name, node in sorted(folder.names.items()) if name.endswith(".log")]
+    for _, node in logs:
+        if isinstance(node, Inode):
             batches = batches_of(bytes(node.data), prove=True)
             if whole and batches and batches[0].base != whole[-1].last + 1:
                 break
             whole += batches
-    return whole
+    return int(logs[0][0].partition(".")[0]) if logs else 0, whole

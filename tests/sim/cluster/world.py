@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from tests.sim.clock import SimClock
-from tests.sim.cluster.made import fresh_node
+from tests.sim.cluster.made import fresh_node, hand_over
 from tests.sim.loop import SimLoop, process_context
 from tests.sim.net import SimNetwork
 from tests.sim.store import SimBucket
@@ -54,7 +54,7 @@ class Story:
 
 class Host:
     """One machine, and the broker on it while one runs. `gone` is told how each process ended, before the next begins:
-    "kill", "power" (cut), "disk" (lost) or "stop" (clean)."""
+    "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed", in whatever way, after an error of the disk."""
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class Host:
         self.process = ""
         self.lives = 0
         self.gone: Callable[[Host, str], None] = lambda host, how: None
+        self.begun: Callable[[Host, str], None] = lambda host, incarnation: None
+        """Is told the incarnation of each life."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
         self._settings = settings
         self._loop = loop
@@ -142,13 +144,14 @@ class Host:
     async def _end(self, how: str) -> None:
         self._story.tell(f"{self.name} ends: {how}")
         self._loop.resume(self.process)
+        failed = self.machine.disk.failed and how != "disk"
         if how == "power":
             self.machine.power_cut()
         elif how == "disk":
             self.machine.lose_disk()
         else:
             self.machine.kill()
-        self.gone(self, how)
+        self.gone(self, "failed" if failed else how)
         self.node = self.server = None
         await self._clear()
 
@@ -175,6 +178,7 @@ class Host:
             self.process = f"{self.name}.{self.lives}"
             context = process_context(self.process)
             node = context.run(fresh_node, self._settings, self.machine.process(), *self._sizes)
+            self.begun(self, node.incarnation)
             starting = self._loop.create_task(_start(node), name=self.process, context=context)
             try:
                 self.server = await asyncio.shield(starting)
@@ -209,6 +213,8 @@ async def _start(node: Node) -> KafkaServer:
 
 
 async def _stop(node: Node, server: KafkaServer | None) -> None:
+    with suppress(*ORDINARY):
+        await hand_over(node)
     if server is not None:
         await server.close()
     with suppress(*ORDINARY):
