@@ -79,7 +79,7 @@ def assess(
     details = {
         "partitions": len(listed),
         "controller": image.controller,
-        "brokers": {str(broker.node_id): state_of(broker) for broker in image.brokers.values()},
+        "brokers": {str(broker.node_id): state_of(broker) for _, broker in sorted(image.brokers.items())},
         "leaderless_partitions": len(standing.leaderless),
         "under_min_isr_partitions": len(standing.under_min_isr),
         "under_replicated_partitions": len(standing.under_replicated),

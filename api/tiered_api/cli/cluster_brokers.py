@@ -30,11 +30,9 @@ def brokers(args: Namespace) -> int:
 async def _brokers(args: Namespace) -> list[Row]:
     async with cluster(args) as client:
         seen = await look(client)
-        lags: Lags = {}
-        for each in seen.brokers.values():
-            if each.state == LIVE:
-                lags[each.node_id] = await _lags(client, each.node_id)
-    return rows(seen, lags)
+        live = [each.node_id for each in seen.brokers.values() if each.state == LIVE]
+        told = await asyncio.gather(*(_lags(client, node) for node in live))
+    return rows(seen, dict(zip(live, told, strict=True)))
 
 
 def rows(seen: View, lags: Lags) -> list[Row]:

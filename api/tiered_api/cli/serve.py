@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from tiered.config import Settings, address
-from tiered.data_directory import META_FILE, ROOT
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.local_disk import LocalDisk, LockFile
 from tiered.metrics import Metrics
 from tiered.node import Node
 from tiered.world import real_world
+from tiered_api.cli.directories import LOCK, refuse_that_of_a_cluster
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.sources import settings
 from tiered_api.http.server import is_loopback, serve_http
@@ -29,7 +29,6 @@ from tiered_api.kafka.server import serve_kafka
 
 log = logging.getLogger(__name__)
 
-LOCK = ".lock"
 GC_YOUNG_OBJECTS = 20_000
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -76,9 +75,7 @@ def log_to_stderr(level: str) -> None:
 @contextlib.asynccontextmanager
 async def broker(chosen: Settings) -> AsyncIterator[Running]:
     """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
-    if is_directory_of_broker(os.path.join(chosen.data_dir, "broker-1")):
-        why = f"{os.path.abspath(chosen.data_dir)} is the directory of a cluster (tiered up): take another --data-dir"
-        raise Refused(Code.INVALID_CONFIG, why)
+    refuse_that_of_a_cluster(chosen.data_dir)
     LocalDisk(chosen.data_dir).close()
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
@@ -89,11 +86,6 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
                 yield running
         finally:
             await node.stop()
-
-
-def is_directory_of_broker(path: str) -> bool:
-    """Whether a broker has run on this data directory."""
-    return os.path.exists(os.path.join(path, ROOT, META_FILE))
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +103,7 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
         raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
     try:
         try:
-            kafka = await serve_kafka(node)
+            kafka = await serve_kafka(node, held=True)
         except Unavailable as error:  # as with HTTP: to try again would not help
             raise Refused(Code.INVALID_CONFIG, str(error)) from None
         try:
@@ -121,6 +113,7 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
                     log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
             told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
             await node.announce(http.url.removeprefix("http://") if not port else chosen.http, told)
+            kafka.release()
             yield Running(node, http.url, tuple(each.address for each in bound))
             await node.hand_over()
         finally:

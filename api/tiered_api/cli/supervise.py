@@ -1,9 +1,9 @@
 """Processes that belong together: started at once, their output told apart by name, started again when one ends by
 itself, and stopped one after the other.
 
-While they start for the first time, one that ends ends all: what it said is what has to be mended. Afterwards each is
-started again, after a pause that doubles while it does not stay. The first `tell` stops them in reverse order, each
-within its time before it is killed; the second kills what is left.
+While they start for the first time, one that ends without having been ready ends all: what it said is what has to be
+mended. Any other is started again, after a pause that doubles while it does not stay. The first `tell` stops them in
+reverse order, each within its time before it is killed; the second kills what is left.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class Member:
         self.program = program
         self.ready_line = ""
         self.ready_at: float | None = None
+        """Since when the process that runs now is ready."""
+        self.stayed: float | None = None
+        """Seconds for which the last process was ready; None when it never was."""
         self.process: Process | None = None
         self.leaving = False
         self.ended = asyncio.Event()
@@ -94,7 +97,7 @@ class Fleet:
         self._told.set()
 
     async def run(self, ready: Callable[[Sequence[str]], None]) -> Exit | int:
-        """Until told to stop, or until the first start fails. `ready` gets the ready lines once all have one. Gives 0
+        """Until told to stop, or until a first start fails. `ready` gets the ready lines once all have one. Gives 0
         when all stopped by themselves, the exit code of whoever did not start, else 1."""
         async with asyncio.TaskGroup() as group:
             for member in self._members:
@@ -114,15 +117,15 @@ class Fleet:
             while not member.leaving:
                 member.code = await self._live(member, ready)
                 if member.leaving:
-                    if member.code == -signal.SIGTERM and member.ready_at is None:
+                    if member.code == -signal.SIGTERM and member.stayed is None:
                         member.code = 0  # it was so young that it could not end in another way
                     return
-                if not self._stood:
+                if not self._stood and not member.ready_line:
                     self._failed = self._failed or member
                     self._note(f"{member.name} did not start: it {ending(member.code)}")
                     self._told.set()
                     return
-                pause = next_pause(pause, self._steady(member), self._pauses)
+                pause = next_pause(pause, (member.stayed or 0.0) >= STEADY_SECONDS, self._pauses)
                 self._note(f"{member.name} {ending(member.code)}, and is started again in {pause:g} s")
                 member.code = 0
                 with contextlib.suppress(TimeoutError):
@@ -134,7 +137,7 @@ class Fleet:
 
     async def _live(self, member: Member, ready: Callable[[Sequence[str]], None]) -> int:
         """One process from start to end; its exit code, negative for a signal."""
-        member.ready_at = None
+        member.stayed = None
         try:
             # A session of its own: Ctrl-C reaches us alone, who stop them in order.
             process = await asyncio.create_subprocess_exec(
@@ -156,7 +159,9 @@ class Fleet:
         finally:
             if process.returncode is None:
                 process.kill()
-            member.process = None
+            if member.ready_at is not None:
+                member.stayed = asyncio.get_running_loop().time() - member.ready_at
+            member.process = member.ready_at = None
 
     async def _pass_on(
         self, member: Member, stream: asyncio.StreamReader, ready: Callable[[Sequence[str]], None] | None
@@ -174,9 +179,6 @@ class Fleet:
         elif all(each.ready_at is not None for each in self._members):
             self._stood = True
             ready([each.ready_line for each in self._members])
-
-    def _steady(self, member: Member) -> bool:
-        return member.ready_at is not None and asyncio.get_running_loop().time() - member.ready_at >= STEADY_SECONDS
 
     # -- all of them --------------------------------------------------------------------------------------------------
 

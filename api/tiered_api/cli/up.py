@@ -17,7 +17,7 @@ from typing import TextIO
 from tiered.config import Settings, address
 from tiered.errors import Code, Refused
 from tiered.hot.local_disk import LocalDisk, LockFile
-from tiered_api.cli.serve import LOCK, is_directory_of_broker
+from tiered_api.cli.directories import LOCK, of_broker, refuse_that_of_a_broker
 from tiered_api.cli.sources import settings
 from tiered_api.cli.supervise import Fleet, Program
 from tiered_api.kafka.client import Address
@@ -71,14 +71,12 @@ def plan(args: Namespace) -> Plan:
         if name in OWN_EACH:
             raise Refused(Code.INVALID_CONFIG, f"-c {pair}: each broker has its own; see --data-dir, --kafka, --http")
     directory = os.path.abspath(args.data_dir)
-    if is_directory_of_broker(directory):
-        why = f"{directory} is the directory of a single broker (tiered serve): take another --data-dir"
-        raise Refused(Code.INVALID_CONFIG, why)
+    refuse_that_of_a_broker(directory)
     kafka, http = _face(args.kafka, "kafka"), _face(args.http, "http")
     places = tuple(
         Place(
             number + 1,
-            os.path.join(directory, f"broker-{number + 1}"),
+            of_broker(directory, number + 1),
             _counted(kafka, number, "kafka"),
             _counted(http, number, "http"),
         )

@@ -6,18 +6,20 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from tiered_api.cli.supervise import LINE_MAX, Fleet, Program, ending, lines, next_pause
 
 STAYS = """
-import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: (print("bye", flush=True), sys.exit(0)))
-print("ready at", sys.argv[1], flush=True)
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"bye\\n"), sys.exit(0)))
+os.write(1, b"ready at %s\\n" % sys.argv[1].encode())
 while True: signal.pause()
 """
-DEAF = STAYS.replace('lambda *_: (print("bye", flush=True), sys.exit(0))', "signal.SIG_IGN")
+DEAF = STAYS.replace('lambda *_: (os.write(1, b"bye\\n"), sys.exit(0))', "signal.SIG_IGN")
+DIES = "import os, sys; print('ready at', sys.argv[1], flush=True); os.kill(os.getpid(), 9)"
 Heard = list[tuple[str, str]]
 
 
@@ -84,19 +86,31 @@ def test_a_start_that_ends_without_an_exit_code_of_its_own_is_a_failure(script: 
 
 
 def test_who_ends_by_itself_is_started_again_where_it_was_after_growing_pauses() -> None:
-    dies = "import os, sys; print('ready at', sys.argv[1], flush=True); os.kill(os.getpid(), 9)"
     code, heard = run(
-        program("a", STAYS), program("b", dies, "import sys; sys.exit(3)", "import sys; sys.exit(4)", STAYS),
+        program("b", DIES, "import sys; sys.exit(3)", "import sys; sys.exit(4)", STAYS),
         act=stop_when("up", "b is ready again"),
     )  # fmt: skip
-    assert code == 0
+    assert (code, heard[0]) == (0, ("all", "ready at first"))
     assert heard[1:5] == [
         ("up", "b was killed by SIGKILL, and is started again in 0.01 s"),
         ("up", "b ended with exit code 3, and is started again in 0.02 s"),
         ("up", "b ended with exit code 4, and is started again in 0.04 s"),
         ("up", "b is ready again"),
     ]
-    assert heard[0] == ("all", "ready at first | ready at first")
+
+
+def test_who_was_ready_is_started_again_also_while_others_start(tmp_path: Path) -> None:
+    sign = tmp_path / "sign"
+    waits = f"import os, time\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
+
+    def act(fleet: Fleet, heard: Heard) -> None:
+        if heard[-1] == ("up", "b was killed by SIGKILL, and is started again in 0.01 s"):
+            sign.touch()
+        if heard[-1][0] == "all":
+            fleet.tell()
+
+    code, heard = run(program("a", waits + STAYS), program("b", DIES, STAYS), act=act)
+    assert code == 0 and ("all", "ready at first | ready at at first") in heard
 
 
 def test_who_does_not_stop_in_time_is_killed_and_the_exit_code_says_so() -> None:
