@@ -14,6 +14,7 @@ from tiered.listeners import Endpoint
 from tiered.metadata.requests import CreateTopic
 from tiered.records.batch import encode
 from tiered.replication.replica import Replica
+from tiered_api.kafka.client import Address, Client
 from tiered_api.kafka.link import Link, open_link
 from tiered_api.kafka.messages.fetch import FetchResponse
 from tiered_api.kafka.messages.produce import ProduceResponse
@@ -103,3 +104,24 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
         await site.stop()
 
     run(story, seed)
+
+
+def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None:
+    """Else a client would be told of no broker at all, and some ask again only after minutes."""
+
+    async def story(site: Site) -> None:
+        await site.start(QUICK)
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, held=True)
+        client = Client(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
+        asked = asyncio.create_task(client.metadata([]))
+        await asyncio.sleep(1)
+        assert not asked.done() and len(server.connections) == 1
+        await site.node.announce("", {"PLAINTEXT": "one:9092"})
+        server.release()
+        assert [broker.host for broker in (await asked).brokers] == ["one"]
+        await client.close()
+        await site.until(lambda: not server.connections)
+        await server.close()
+        await site.stop()
+
+    run(story)

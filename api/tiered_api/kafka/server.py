@@ -36,8 +36,9 @@ STOP_SECONDS = 2.0
 class KafkaServer:
     """All connections of one broker. `addresses` says where it listens, by listener name."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, held: bool = False) -> None:
         settings = node.settings
+        self._held = held
         self.site = Site(node)
         self.addresses: dict[str, Endpoint] = {}
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -133,12 +134,26 @@ class KafkaServer:
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
                 self.now = connection.seen
-            if self._tokens >= 1:
+            if self._held:
+                self._early.append(connection)
+            elif self._tokens >= 1:
                 self._tokens -= 1
                 connection.open()
             else:
                 self._early.append(connection)
                 self.site.refusals.note("delayed", stream.peer, "more connections a second than are allowed")
+
+    def release(self) -> None:
+        """Serves those who came while the server was `held`, and whoever comes."""
+        self._held = False
+        self._open_early()
+
+    def _open_early(self) -> None:
+        while self._early and self._tokens >= 1 and not self._held:
+            connection = self._early.popleft()
+            if not connection.closed:
+                self._tokens -= 1
+                connection.open()
 
     def _turn_away(self, stream: Stream, reason: str, why: str) -> None:
         self.site.refusals.note(reason, stream.peer, why)
@@ -173,11 +188,7 @@ class KafkaServer:
                 connection.close()
         rate = self.site.node.settings.max_connection_creation_rate
         self._tokens = min(float(rate), self._tokens + rate * passed)
-        while self._early and self._tokens >= 1:
-            connection = self._early.popleft()
-            if not connection.closed:
-                self._tokens -= 1
-                connection.open()
+        self._open_early()
         self._sweeps += 1
         if self._sweeps % TRIM_SWEEPS == 0:
             self.buffers.trim()
@@ -210,9 +221,12 @@ class KafkaServer:
         await self.dispatch.close()
 
 
-async def serve_kafka(node: Node, endpoints: Mapping[str, Endpoint] | None = None) -> KafkaServer:
-    """Serves `node` on every listener of its settings; `.addresses` says where."""
-    server = KafkaServer(node)
+async def serve_kafka(
+    node: Node, endpoints: Mapping[str, Endpoint] | None = None, *, held: bool = False
+) -> KafkaServer:
+    """Serves `node` on every listener of its settings; `.addresses` says where. `held`: connections are taken and wait
+    for `release`, so that nobody is told of a cluster that does not know yet where this broker is."""
+    server = KafkaServer(node, held=held)
     chosen = node.settings.listeners_in_force() if endpoints is None else tuple(endpoints.values())
     try:
         for endpoint in chosen:
