@@ -64,7 +64,7 @@ def test_every_codec_carries_every_record(
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_many_small_records_keep_their_order(
+def test_many_small_records_arrive_and_keep_an_idempotent_producers_order(
     kind: Kind, idempotent: bool, shared: Callable[[Kind], Client], admin: Client, name: str
 ) -> None:
     client = shared(kind)
@@ -76,6 +76,8 @@ def test_many_small_records_keep_their_order(
     for partition in range(3):
         if kind.name != "kafkajs":
             found = read(client, name, name, 1000, partition)
+            if not idempotent:  # a batch that is sent again comes behind those that were in flight with it
+                found.sort(key=lambda each: each.timestamp)
             assert found == [each for each in sent if each.partition == partition]
     if kind.name == "kafkajs":
         assert read(client, name, name, 3000) == sorted(sent, key=lambda each: (each.partition, each.timestamp))
