@@ -118,7 +118,7 @@ def test_exit_codes_are_documented() -> None:
 
 
 def test_metrics_that_operators_are_told_of_exist() -> None:
-    told = set(re.findall(r"`(tiered_[a-z_]+)`", (ROOT / "docs" / "OPERATIONS.md").read_text()))
+    told = set(re.findall(r"`((?:tiered|kafka)_[a-z_]+)`", (ROOT / "docs" / "OPERATIONS.md").read_text()))
     text = "\n".join(path.read_text() for path in modules().values())
     assert told and all(f'"{name}"' in text for name in told), told
 
