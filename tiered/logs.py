@@ -40,7 +40,7 @@ class Logs:
         self._open: dict[TopicPartition, DiskLog] = {}
         self._found: Found | None = None
         self._noted_before: set[TopicPartition] = set()
-        """Partitions of deleted topics of which offsets may still be written down."""
+        """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
         self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
 
     def get(self, at: TopicPartition) -> DiskLog | None:
@@ -70,8 +70,8 @@ class Logs:
         assert self._found is not None
         if fresh:  # whatever lies there is of an earlier topic of that name
             self._put_aside(at, f"before-{topic.topic_id}", 0)
-            if at in self._noted_before:  # else the next start would take them for offsets of this log
-                await self.save_offsets()
+        if at in self._noted_before:  # else the next start would take them for offsets of this log
+            await self.save_offsets()
         # What is created now has no past to doubt, and no fsync to wait for.
         unknown = self._found._replace(
             recovery_points={}, log_starts={}, left={}, same_boot=fresh or self._found.same_boot

@@ -167,7 +167,8 @@ class Partitions:
         delta = between(old, new, settings.node_id, self._incarnation)
         self.settings, self._image = settings, new
         for at in delta.dropped:
-            self._drop(at, old.topics[at.topic].topic_id)
+            topic_id = old.topics[at.topic].topic_id
+            self._drop(at, topic_id, moved=topic_id in new.topics_by_id)
         for at in delta.resigned:
             self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is led elsewhere now"))
         for each in delta.led:
@@ -346,9 +347,10 @@ class Partitions:
         if self._replicas.get(replica.at) is replica:
             self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
 
-    def _drop(self, at: TopicPartition, topic_id: str) -> None:
+    def _drop(self, at: TopicPartition, topic_id: str, *, moved: bool) -> None:
         replica = self._replicas.get(at)
-        self.resign(at, Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted"))
+        deleted = Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
+        self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is elsewhere now") if moved else deleted)
         if replica is not None:
             self._cold.manifests.forget(replica.pid)
         self._end_copy(at)

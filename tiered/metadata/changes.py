@@ -119,7 +119,8 @@ class BrokerConfigChanged:
 class PartitionChanged:
     """Who leads a partition, who is in sync, and who left the set whole (ELR, KIP-966). While nobody of either is
     left, `last_known` are those that an election waits for, and `ends` what those of them have who came back: (node id,
-    leader epoch of the last record, log end). No `replicas` means that they stay who they were."""
+    leader epoch of the last record, log end). No `replicas` means that they stay who they were. Of the replicas,
+    `adding` are new until all but `removing` are in sync, who leave then (KIP-455)."""
 
     topic_id: TopicId
     partition: int
@@ -130,6 +131,8 @@ class PartitionChanged:
     last_known: tuple[int, ...] = field(default_factory=tuple)
     ends: tuple[tuple[int, int, int], ...] = field(default_factory=tuple)
     replicas: tuple[int, ...] = field(default_factory=tuple)
+    adding: tuple[int, ...] = field(default_factory=tuple)
+    removing: tuple[int, ...] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True)

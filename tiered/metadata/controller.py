@@ -14,7 +14,7 @@ from typing import Any
 from tiered.config import Settings
 from tiered.errors import Refused
 from tiered.ids import TopicId
-from tiered.metadata import brokers, leaders, requests
+from tiered.metadata import brokers, leaders, moves, requests
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
@@ -64,6 +64,8 @@ class Controller:
                 return leaders.alter(image, settings, request, now_ms)
             case requests.ElectLeaders():
                 return leaders.elect(image, settings, request, now_ms)
+            case requests.Reassign():
+                return moves.reassign(image, settings, request, now_ms)
             case requests.ReportLoss():
                 return leaders.report_loss(image, request, now_ms)
             case requests.AllocateProducerIds():

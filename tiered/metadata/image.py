@@ -36,7 +36,8 @@ class End(NamedTuple):
 class PartitionImage:
     """One partition. `leader` is `NO_LEADER` while nobody may lead; `elr` left the ISR whole and may lead again. With
     both sets empty, an election waits until all of `last_known` are back, and takes the one with the highest of `ends`
-    (rule R4). `partition_epoch` counts the changes to all this (KIP-497)."""
+    (rule R4). `partition_epoch` counts the changes to all this (KIP-497). While it moves (KIP-455), `adding` are the
+    replicas that are new, and `removing` those that leave once all others are in sync."""
 
     replicas: tuple[int, ...]
     leader: int = NO_LEADER
@@ -47,6 +48,18 @@ class PartitionImage:
     partition_epoch: int = 0
     last_known: tuple[int, ...] = ()
     ends: tuple[End, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def moving(self) -> bool:
+        """Whether its replicas are being changed."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas once it has moved."""
+        return tuple(node for node in self.replicas if node not in self.removing) if self.removing else self.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +230,7 @@ class _Draft:
         ends = tuple(End(*each) for each in change.ends)
         partitions[change.partition] = PartitionImage(
             change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
-            old.partition_epoch + 1, change.last_known, ends,
+            old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing,
         )  # fmt: skip
 
     def _topic(self, topic_id: TopicId) -> TopicImage:

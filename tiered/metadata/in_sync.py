@@ -116,12 +116,38 @@ def wished(
     return _led(old, isr, elr, (), (), terms)
 
 
+def moved(old: PartitionImage, target: tuple[int, ...], terms: Terms) -> PartitionImage:
+    """`target` are to be the replicas (KIP-455), of a partition that does not move yet. Whoever is in the way leaves
+    once all of them are in sync: till then there are more copies, never fewer."""
+    if target == old.replicas:
+        return old
+    adding = tuple(node for node in target if node not in old.replicas)
+    removing = tuple(node for node in old.replicas if node not in target)
+    return _arrived(replace(old, replicas=(*target, *removing), adding=adding, removing=removing), terms)
+
+
+def stayed(old: PartitionImage, terms: Terms) -> PartitionImage | Code:
+    """The move is called off: who was added leaves, unless nobody else has what was acknowledged."""
+    if not old.moving:
+        return Code.NO_REASSIGNMENT_IN_PROGRESS
+    stay = tuple(node for node in old.replicas if node not in old.adding)
+    eligible = old.isr or old.elr
+    if eligible and not set(stay).intersection(eligible):
+        return Code.INVALID_REPLICA_ASSIGNMENT
+    if not eligible and not set(stay).issuperset(old.last_known):
+        return Code.INVALID_REPLICA_ASSIGNMENT
+    return _kept(old, stay, terms)
+
+
 def changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage) -> Iterator[Change]:
     """What makes `new` of `old`."""
     if new is old:
         return
     ends = tuple((end.node_id, end.leader_epoch, end.end_offset) for end in new.ends)
-    yield PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, new.elr, new.last_known, ends)
+    yield PartitionChanged(
+        topic_id, p, new.leader, new.leader_epoch, new.isr, new.elr, new.last_known, ends,
+        () if new.replicas == old.replicas else new.replicas, new.adding, new.removing,
+    )  # fmt: skip
     if new.loss is not None and new.loss != old.loss:
         yield LossReported(topic_id, p, new.loss.leader_epoch, new.loss.from_offset, new.loss.at_ms)
 
@@ -136,6 +162,8 @@ def check(image: PartitionImage, terms: Terms) -> None:
     assert image.leader == NO_LEADER or not (image.last_known or image.ends), image
     assert {end.node_id for end in image.ends} == set(image.last_known), image
     assert not elr & set(image.last_known), image
+    assert set(image.adding) | set(image.removing) <= set(image.replicas), image
+    assert not set(image.adding) & set(image.removing) and set(image.last_known) <= set(image.replicas), image
 
 
 def _led(
@@ -146,7 +174,20 @@ def _led(
     ends: tuple[End, ...],
     terms: Terms,
 ) -> PartitionImage:
-    """`old` with these sets, led as follows from them. A leader who is not in `isr` is none."""
+    """`old` with these sets, led as follows from them; a move may be over by that, if nothing was lost by it."""
+    new = _elect(old, isr, elr, last_known, ends, terms)
+    return _arrived(new, terms) if new.moving and new is not old and new.loss == old.loss else new
+
+
+def _elect(
+    old: PartitionImage,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    ends: tuple[End, ...],
+    terms: Terms,
+) -> PartitionImage:
+    """A leader who is not in `isr` is none."""
     if len(isr) >= terms.min_isr:
         elr = ()
     if old.leader in isr:
@@ -158,7 +199,7 @@ def _led(
     heir = _first_of(elr, old.replicas, terms)
     if heir is not None:
         return _elected(old, heir, (heir,), _without(elr, heir), terms)
-    heir = _last_resort(old.replicas, elr, last_known, ends, terms)
+    heir = _last_resort(old, elr, last_known, ends, terms)
     if heir is None:
         made = _with(old, NO_LEADER, (), elr, last_known, ends)
         return old if old.leader == NO_LEADER and made == old else made
@@ -179,8 +220,9 @@ def _with(
 ) -> PartitionImage:
     """Under the same epoch. (Written out: `replace` takes four times as long, and a broker has ten thousand.)"""
     return PartitionImage(
-        old.replicas, leader, old.leader_epoch, isr, elr, old.loss, old.partition_epoch, last_known, ends
-    )
+        old.replicas, leader, old.leader_epoch, isr, elr, old.loss, old.partition_epoch, last_known, ends,
+        old.adding, old.removing,
+    )  # fmt: skip
 
 
 def _elected(
@@ -188,17 +230,43 @@ def _elected(
 ) -> PartitionImage:
     """Under the next epoch, whoever led before; the election is over."""
     elr = () if len(isr) >= terms.min_isr else elr
-    return PartitionImage(old.replicas, heir, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch)
+    return PartitionImage(
+        old.replicas, heir, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch, (), (),
+        old.adding, old.removing,
+    )  # fmt: skip
+
+
+def _arrived(image: PartitionImage, terms: Terms) -> PartitionImage:
+    """Who is to leave does, once somebody leads and all others are in sync."""
+    target = image.target
+    here = image.moving and image.leader != NO_LEADER and set(target) <= set(image.isr)
+    return _kept(image, target, terms) if here else image
+
+
+def _kept(image: PartitionImage, replicas: tuple[int, ...], terms: Terms) -> PartitionImage:
+    """Only `replicas` are left, and nothing moves. When somebody leaves it is under the next epoch: nothing that a
+    leader knows of who was there counts for who is added again, with an empty log."""
+    isr = tuple(node for node in image.isr if node in replicas)
+    elr = tuple(node for node in image.elr if node in replicas)
+    kept = replace(image, replicas=replicas, isr=isr, elr=elr, adding=(), removing=())
+    if replicas == image.replicas:
+        return kept
+    if image.leader in isr:
+        return _elected(kept, image.leader, isr, elr, terms)
+    heir = _first_of(isr, replicas, terms)
+    return kept if heir is None else _elected(kept, heir, isr, elr, terms)
 
 
 def _last_resort(
-    replicas: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], terms: Terms
+    old: PartitionImage, elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], terms: Terms
 ) -> int | None:
     """Who leads though nobody who lives is eligible: the best of the last known once all of them are back (rule R4),
-    anybody where nothing was ever stored, or where the topic prefers to serve."""
+    anybody where nothing was ever stored, or where the topic prefers to serve. Never who was just added: it may have
+    nothing yet."""
     if not terms.unclean and (elr or not terms.live.issuperset(last_known)):
         return None
-    living = tuple(node for node in replicas if node in terms.live)
+    new = [node for node in old.adding if node not in last_known]
+    living = tuple(node for node in old.replicas if node in terms.live and node not in new)
     if not living:
         return None
     known = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}

@@ -197,6 +197,24 @@ class ElectLeaders:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Where the replicas of a partition are to be, the preferred leader first; None: they stay where they were."""
+
+    topic_id: TopicId
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    """-> tuple[Refused | None, ...], one for each move: None where it is under way, or was nothing to do (KIP-455).
+    Without `other_counts` the number of replicas must stay (KIP-860)."""
+
+    moves: tuple[Move, ...]
+    other_counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ReportLoss:
     """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone."""
 
@@ -230,6 +248,7 @@ Request = (
     | HandOver
     | AlterPartitions
     | ElectLeaders
+    | Reassign
     | ReportLoss
     | AllocateProducerIds
 )

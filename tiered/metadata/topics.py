@@ -126,7 +126,7 @@ class Topics:
         return self._topic_decision(request.name, changes, request.validate_only)
 
     def _added(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
-        have, first = len(topic.partitions), topic.partitions[0].replicas
+        have, first = len(topic.partitions), topic.partitions[0].target
         if request.assignments is None:
             start = start_of(leaders.racks(self.image), first[0])
             return self._place(request.count - have, len(first), start=start, first=have)

@@ -186,6 +186,7 @@ class Partition:
             return False
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
+        self._followers = {node: each for node, each in self._followers.items() if node in self.replicas}
         self._isr, self._proposed = frozenset(isr), frozenset()
         self._asking = self._unsure = False
         self._count()

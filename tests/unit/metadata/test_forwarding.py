@@ -34,6 +34,7 @@ CREATION = st.builds(
 ENDS = tuples(st.builds(requests.ReplicaEnd, IDS, NUMBER, NUMBER, NUMBER))
 ISR = tuples(st.builds(requests.InSync, NUMBER, NUMBER))
 WISHES = tuples(st.builds(requests.IsrWish, IDS, NUMBER, NUMBER, NUMBER, ISR))
+MOVES = tuples(st.builds(requests.Move, IDS, NUMBER, st.none() | tuples(NUMBER)))
 SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.CreateTopic: CREATION,
     requests.CreateTopics: st.builds(requests.CreateTopics, tuples(CREATION)),
@@ -51,13 +52,14 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))
     ),
+    requests.Reassign: st.builds(requests.Reassign, MOVES, st.booleans()),
 }  # fmt: skip
 """The others are of texts and numbers only."""
 
 NUMBERS = tuples(NUMBER)
 PARTITION = st.builds(
     PartitionImage, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBERS, st.none() | st.builds(Loss, NUMBER, NUMBER, NUMBER),
-    NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)),
+    NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)), NUMBERS, NUMBERS,
 )  # fmt: skip
 TOPIC = st.builds(TopicImage, TEXT, IDS, tuples(PARTITION), st.dictionaries(TEXT, TEXT, max_size=3), NUMBER)
 CODE = st.sampled_from(Code)

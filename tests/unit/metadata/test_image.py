@@ -24,7 +24,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.PartitionsAdded(FLIGHTS, ((7,),)),
     kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "segment.ms": "5"}),
     kinds.BrokerConfigChanged(CLUSTER, {"log.segment.bytes": "4096"}),
-    kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), (), (7, 8), ((8, 0, 3),), (7, 8)),
+    kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), (), (7, 8), ((8, 0, 3),), (7, 8), (8,), (7,)),
     kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
     kinds.ProducerIdsAllocated(7, 0, 1000),
     kinds.BrokerFenced(7, "i1"),
@@ -40,7 +40,7 @@ def test_changes_add_up() -> None:
         FLIGHTS,
         (
             PartitionImage((7,), 7, 0, (7,), partition_epoch=1),
-            PartitionImage((7, 8), 7, 1, (7,), (), Loss(1, 42, 1002), 2, (7, 8), (End(8, 0, 3),)),
+            PartitionImage((7, 8), 7, 1, (7,), (), Loss(1, 42, 1002), 2, (7, 8), (End(8, 0, 3),), (8,), (7,)),
             PartitionImage((7,)),
         ),
         {"segment.bytes": "2048", "segment.ms": "5"},

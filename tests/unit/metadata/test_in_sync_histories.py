@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from tiered.metadata.requests import InSync, IsrWish
 Record = tuple[int, int]
 """The leader epoch that wrote it, and a number of its own."""
 TOPIC = TopicId("t")
+NODES = 4
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,15 @@ class History:
     """One partition, its replicas, and what was acknowledged so far: `truth`."""
 
     def __init__(self, copies: int, min_isr: int) -> None:
-        self.replicas = tuple(range(1, copies + 1))
-        self.brokers = {node: Broker() for node in self.replicas}
-        terms = Terms(frozenset(self.replicas), min_isr)
-        self.slots = [Seen(in_sync.first(self.replicas, terms), terms, dict.fromkeys(self.replicas, 1))]
+        self.nodes = tuple(range(1, NODES + 1))
+        self.brokers = {node: Broker() for node in self.nodes}
+        terms = Terms(frozenset(self.nodes), min_isr)
+        self.slots = [Seen(in_sync.first(self.nodes[:copies], terms), terms, dict.fromkeys(self.nodes, 1))]
         self.truth: list[Record] = []
         self.lost_in = NO_EPOCH
         self.asked: list[tuple[int, IsrWish]] = []
         self.written = 0
-        for node in self.replicas:
+        for node in self.nodes:
             self._begin(node)
 
     @property
@@ -91,6 +93,8 @@ class History:
             return
         if theirs.incarnations[node] != me.incarnation:
             return
+        if node not in mine.image.replicas or node not in theirs.image.replicas:
+            return
         same = common(me.log, leader.log)
         del me.log[same:]
         leader.positions[node] = (me.incarnation, same)
@@ -104,7 +108,7 @@ class History:
             return
         seen = self.slots[leader.at]
         isr = [InSync(node, leader.incarnation)]
-        for each in self.replicas:
+        for each in seen.image.replicas:
             incarnation, offset = leader.positions.get(each, (0, -1))
             known = seen.incarnations[each]
             close = incarnation == known and offset >= max(leader.high_watermark, leader.epoch_start)
@@ -185,6 +189,18 @@ class History:
         found = in_sync.unclean(self.now.image, self.now.terms)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image, forced=True)
 
+    def reassign(self, choice: int, number: int) -> None:
+        """To some of the brokers, the first of them by `number`. Who is added lives."""
+        old, terms = self.now.image, self.now.terms
+        order = (*self.nodes[number % NODES :], *self.nodes[: number % NODES])
+        target = tuple(each for each in order if choice >> each & 1 and (each in terms.live or each in old.replicas))
+        if target and not old.moving:
+            self._decided(in_sync.moved(old, target, terms))
+
+    def call_off(self, _: int, __: int) -> None:
+        found = in_sync.stayed(self.now.image, self.now.terms)
+        self._decided(found if isinstance(found, PartitionImage) else self.now.image)
+
     # -- what has to hold ---------------------------------------------------------------------------------------------
 
     def _decided(
@@ -196,6 +212,10 @@ class History:
         forced: bool = False,
     ) -> None:
         old = self.now
+        gone = set(old.image.replicas) - set(image.replicas)
+        if gone:
+            assert image.leader_epoch > old.image.leader_epoch or image.leader == -1
+            assert gone <= set(old.image.adding) or set(image.replicas) <= set(image.isr), "a copy was given up early"
         if image is not old.image:
             assert image.leader_epoch >= old.image.leader_epoch
             image = replace(image, partition_epoch=old.image.partition_epoch + 1)
@@ -232,6 +252,8 @@ class History:
     def _begin(self, node: int) -> None:
         """A broker acts on what it has applied."""
         broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
+        if node not in seen.image.replicas:
+            broker.log.clear()
         if not self.leads(node):
             broker.positions, broker.proposed = {}, None
         elif broker.led != seen.image.leader_epoch:
@@ -245,7 +267,7 @@ class History:
     def _move(self, node: int) -> None:
         """Rule R3: what a leader acknowledges by what it has applied."""
         broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
-        if len(seen.image.isr) < min(seen.terms.min_isr, len(self.replicas)):
+        if len(seen.image.isr) < min(seen.terms.min_isr, len(seen.image.replicas)):
             return
         proposed = broker.proposed.isr if broker.proposed is not None else ()
         counted = {*seen.image.isr, *(each.node_id for each in proposed)}
@@ -263,7 +285,7 @@ def common(a: list[Record], b: list[Record]) -> int:
 
 
 USUAL = "write write fetch fetch fetch fetch wish wish grant grant learn learn learn learn unfence come_back come_back"
-RARE = "die fence fence stop hand_over prefer want force"
+RARE = "die fence fence stop hand_over prefer want force reassign call_off"
 VERBS: dict[str, Callable[[History, int, int], None]] = {
     name: getattr(History, name) for name in f"{USUAL} {RARE}".split()
 }
@@ -274,7 +296,11 @@ Step = tuple[str, int, int]
 def play(copies: int, min_isr: int, steps: Iterable[Step]) -> History:
     history = History(copies, min_isr)
     for verb, node, number in steps:
-        VERBS[verb](history, (node - 1) % copies + 1, number if verb == "wish" else number % 5)
+        if verb == "reassign":
+            history.reassign(number, node)
+        else:
+            among = history.now.image.replicas if number % 8 else history.nodes
+            VERBS[verb](history, among[(node - 1) % len(among)], number if verb == "wish" else number % 5)
         history.check()
     return history
 
@@ -294,8 +320,9 @@ def drawn(seed: int) -> tuple[int, int, list[Step]]:
     """Longer than Hypothesis makes them, and each with some kinds of rare events only."""
     chance = Random(seed)
     verbs = USUAL.split() + [verb for verb in RARE.split() if chance.random() < 0.5]
+    verbs += ["reassign", "call_off", "reassign"][: chance.randint(0, 3) if "reassign" in verbs else 0]
     copies, min_isr = chance.choice([1, 2, 2, 3, 3, 3, 4]), chance.choice([1, 1, 2, 2, 2, 3])
-    count = chance.randint(30, 150)
+    count = chance.randint(30, 250)
     return copies, min_isr, [(chance.choice(verbs), chance.randint(1, 4), chance.randint(0, 31)) for _ in range(count)]
 
 
@@ -310,4 +337,11 @@ def test_long_histories() -> None:
         seen["waits for one"] += any(image.last_known for image in images)
         seen["waits for several"] += any(len(image.last_known) > 1 for image in images)
         seen["lost"] += history.lost_in >= 0
+        seen["moved"] += any(
+            old.moving and not new.moving and new.replicas != old.replicas for old, new in pairwise(images)
+        )
+        seen["its leader left"] += any(old.leader not in (-1, *new.replicas) for old, new in pairwise(images))
+        seen["failed over on the way"] += any(
+            old.moving and new.moving and new.leader_epoch > old.leader_epoch for old, new in pairwise(images)
+        )
     assert all(seen[what] >= 3 for what in seen), seen

@@ -237,6 +237,17 @@ def test_an_answer_to_a_wish_that_is_over_changes_nothing() -> None:
     assert newer.partition_epoch == 8
 
 
+def test_what_is_known_of_a_replica_ends_when_it_is_none_any_more() -> None:
+    """Added again it has an empty log."""
+    partition = led([1, 2], [1, 2, 3])
+    partition.advance(10, 1)
+    fetched(partition, 3, 10)
+    assert partition.has_enough(3)
+    partition.commit([1, 2], [1, 2], 8, 1)
+    partition.commit([1, 2], [1, 2, 3], 9, 1)
+    assert not partition.has_enough(3)
+
+
 def test_an_older_in_sync_set_is_no_news() -> None:
     partition = led([1, 2])
     assert not partition.commit([1], [1, 2], 7, 1)
