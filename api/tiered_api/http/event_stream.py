@@ -12,7 +12,8 @@ from aiohttp import web
 from tiered_api.http import media
 from tiered_api.http.answers import cut_off, open_stream
 from tiered_api.http.errors import NAMED, HttpError, from_named
-from tiered_api.http.reads import Ask, bytes_of, effort, fetch, memory
+from tiered_api.http.partitions import followed
+from tiered_api.http.reads import Ask, bytes_of, effort, fetch, hold, memory
 from tiered_api.http.render import events
 from tiered_api.http.request import Request
 
@@ -55,9 +56,10 @@ def _resume(request: Request, offset: int) -> int:
 async def _round(request: Request, ask: Ask, form: str) -> tuple[bytes, Ask]:
     """The events of one read, and the read after it. They are held until they are sent."""
     site = request.site
+    ask = replace(ask, source=followed(site, ask.source))
     data = bytes_of(await fetch(request, ask))
     if data:
-        await request.hold(memory(data))
+        await hold(request, ask.source, memory(data))
     text, count, following = await site.work(effort(data), events, data, ask.offset, site.limits.json_bytes, form)
     request.settle(len(text))
     site.read.inc(count)

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.reads import partition_of_path
+from tiered_api.http.reads import led_here
 from tiered_api.http.request import Request
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,5 +32,5 @@ async def get_node(request: Request) -> web.StreamResponse:
 
 
 async def get_partition_state(request: Request) -> web.StreamResponse:
-    """Leader, offsets, bytes and segments of a partition, hot and cold."""
-    return as_json(partition_of_path(request).explain())
+    """Leader, offsets, bytes and segments of a partition, hot and cold; 307 to the broker that leads it."""
+    return as_json(led_here(request).explain())

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from tiered.config import TopicConfig
 from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode
 from tiered.records.partitioner import partition_of
-from tiered.replication.replica import Replica
 from tiered_api.http.errors import NAMED, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError, from_named
 from tiered_api.http.formats import Incoming
+from tiered_api.http.partitions import Away, Source, source_of
 from tiered_api.http.site import Site
 
 RECORD_OVERHEAD = 32
@@ -51,11 +52,11 @@ def topic_image(site: Site, name: str) -> TopicImage:
     return topic
 
 
-def replica_of(site: Site, topic: TopicImage, partition: int) -> Replica:
-    """The partition's replica here; HttpError 404 when the topic has no such partition."""
+def source_in(site: Site, topic: TopicImage, partition: int) -> Source:
+    """The partition, wherever it is led; HttpError 404 when the topic has no such partition."""
     if not 0 <= partition < len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition}")
-    return site.node.replica(topic.name, partition)
+    return source_of(site, TopicPartition(topic.name, partition), topic.topic_id)
 
 
 def choose(record: Incoming, partitions: int, turn: int) -> int:
@@ -71,7 +72,7 @@ async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
     """One record, one batch. Raises what refuses it."""
     check_writable(topic.name)
     partition = choose(record, len(topic.partitions), next(turns))
-    return (await _append(site, replica_of(site, topic, partition), [record]))[0]
+    return (await _append(site, source_in(site, topic, partition), [record]))[0]
 
 
 def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming) -> Placed | None:
@@ -113,18 +114,39 @@ async def _append_some(
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
         groups.setdefault(choose(record, count, turn), []).append(n)
+    away = []
     for partition, numbers in groups.items():
         try:
-            replica = replica_of(site, topic, partition)
+            source = source_in(site, topic, partition)
+            share = _Share(source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes))
         except NAMED as error:
             for n in numbers:
                 outcomes[n] = from_named(error)
             continue
-        limit = min(replica.config.max_message_bytes, replica.config.segment_bytes)
-        for batch in batches(records, numbers, limit):
-            for n, outcome in zip(batch, await _outcomes(site, replica, [records[n] for n in batch]), strict=True):
-                outcomes[n] = outcome
+        if isinstance(source, Away):
+            away.append(share)
+        else:
+            await _append_share(site, share, records, outcomes)
+    if away:  # each waits for another broker
+        await asyncio.gather(*(_append_share(site, share, records, outcomes) for share in away))
     return outcomes
+
+
+class _Share(NamedTuple):
+    """The records of one partition, by their numbers, and how large a batch may be."""
+
+    source: Source
+    numbers: list[int]
+    limit: int
+
+
+async def _append_share(
+    site: Site, share: _Share, records: Sequence[Incoming], outcomes: list[Placed | HttpError]
+) -> None:
+    for batch in batches(records, share.numbers, share.limit):
+        placed = await _outcomes(site, share.source, [records[n] for n in batch])
+        for n, outcome in zip(batch, placed, strict=True):
+            outcomes[n] = outcome
 
 
 _UNKNOWN = HttpError(500, "internal error")
@@ -153,21 +175,21 @@ def size_of(record: Incoming) -> int:
     return size
 
 
-async def _outcomes(site: Site, replica: Replica, records: Sequence[Incoming]) -> list[Placed | HttpError]:
+async def _outcomes(site: Site, source: Source, records: Sequence[Incoming]) -> list[Placed | HttpError]:
     try:
-        return list(await _append(site, replica, records))
+        return list(await _append(site, source, records))
     except NAMED as error:
         if len(records) == 1 or not isinstance(error, Refused) or error.code not in ONE_AT_FAULT:
             return [from_named(error)] * len(records)
-    return [outcome for record in records for outcome in await _outcomes(site, replica, [record])]
+    return [outcome for record in records for outcome in await _outcomes(site, source, [record])]
 
 
-async def _append(site: Site, replica: Replica, records: Sequence[Incoming]) -> list[Placed]:
-    codec, level = codec_of(replica.config)
+async def _append(site: Site, source: Source, records: Sequence[Incoming]) -> list[Placed]:
+    codec, level = codec_of(source.config)
     batch = bytearray(encode([record[1:5] for record in records], codec=codec, level=level))
-    appended = await replica.append(batch, timeout_ms=site.limits.append_ms)
+    appended = await source.append(batch, timeout_ms=site.limits.append_ms)
     site.written.inc(len(records))
-    first, stamped, partition = appended.base_offset, appended.append_time_ms, replica.partition
+    first, stamped, partition = appended.base_offset, appended.append_time_ms, source.partition
     if stamped >= 0:
         return [Placed(partition, first + n, stamped) for n in range(len(records))]
     return [Placed(partition, first + n, record.timestamp) for n, record in enumerate(records)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
@@ -14,7 +14,8 @@ from tiered.records.native import crc32c, walk
 from tiered.replication.fetched import Fetched
 from tiered.replication.replica import Replica
 from tiered_api.http.errors import OFFSET_OUT_OF_RANGE, HttpError
-from tiered_api.http.produce import replica_of, topic_image
+from tiered_api.http.partitions import Away, Source, bounds
+from tiered_api.http.produce import source_in, topic_image
 from tiered_api.http.request import Request
 
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
@@ -30,63 +31,113 @@ RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
 class Ask:
     """A read as asked for: offset, bytes of batches, milliseconds to wait for the first."""
 
-    replica: Replica
+    source: Source
     offset: int
     max_bytes: int
     wait_ms: int
+    held: int = DECODED_PER_BYTE
+    """Bytes of memory per byte of batches."""
 
 
 async def asked(request: Request, max_bytes: int) -> Ask:
     """The read that path and query describe; HttpError 404 for the partition, 400 for the query."""
-    replica = partition_of_path(request)
+    source = partition_of_path(request)
     limits = request.site.limits
     return Ask(
-        replica,
-        await _start(request, replica),
+        source,
+        await _start(request, source),
         request.integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
         request.integer("timeout", 0, 0, limits.poll_ms),
     )
 
 
-def partition_of_path(request: Request) -> Replica:
-    """The replica that `{topic}` and `{partition}` name."""
-    return replica_of(request.site, topic_image(request.site, request.args["topic"]), request.number("partition"))
+def partition_of_path(request: Request) -> Source:
+    """The partition that `{topic}` and `{partition}` name."""
+    return source_in(request.site, topic_image(request.site, request.args["topic"]), request.number("partition"))
 
 
-async def _start(request: Request, replica: Replica) -> int:
+def led_here(request: Request) -> Replica:
+    """The same for who needs the replica itself: HttpError 307 to the broker that leads it."""
+    source = partition_of_path(request)
+    if isinstance(source, Replica):
+        return source
+    raise request.site.elsewhere.away(request.target, source.leader().node_id, f"leads {source.at}")
+
+
+async def _start(request: Request, source: Source) -> int:
     """`offset` (a number, "earliest" or "latest") or the first at or after `timestamp`; the log's start without."""
     parameters = request.parameters()
     if "offset" in parameters and "timestamp" in parameters:
         raise HttpError(400, "offset and timestamp exclude each other")
     if "timestamp" in parameters:
         moment = request.integer("timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970")
-        found = await replica.offset_for_timestamp(moment)
-        return replica.high_watermark if found is None else found[0]
+        found = await source.offset_for_timestamp(moment)
+        return (await bounds(source))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
-            return replica.log_start_offset
+            return (await bounds(source))[0]
         case "latest":
-            return replica.high_watermark
+            return (await bounds(source))[1]
     return request.integer("offset", 0, 0, MAX_OFFSET, "earliest, latest or an integer of at least 0")
 
 
 async def fetch(request: Request, ask: Ask) -> Fetched:
     """Whole batches from the one that holds the offset, after waiting for them as long as asked; HttpError 416 for an
     offset outside of the log."""
+    source = ask.source
     try:
-        fetched = await ask.replica.read(ask.offset, ask.max_bytes)
+        if isinstance(source, Away):
+            return await _fetch_away(request, ask, source)
+        fetched = await source.read(ask.offset, ask.max_bytes)
         if ask.wait_ms == 0 or fetched.size:
             return fetched
         try:
             async with request.site.patience(ask.wait_ms / 1000 + 1):
-                return await ask.replica.read(ask.offset, ask.max_bytes, max_wait_ms=ask.wait_ms)
+                return await source.read(ask.offset, ask.max_bytes, max_wait_ms=ask.wait_ms)
         except TimeoutError:
             return fetched
     except Refused as refused:
+        if isinstance(source, Replica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
+            # It was led here until now.
+            return await fetch(request, replace(ask, source=Away(request.site, source.at, source.topic_id)))
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
             raise
-        bounds = f"{ask.replica.log_start_offset} to {ask.replica.high_watermark}"
-        raise HttpError(OFFSET_OUT_OF_RANGE, f"offset {ask.offset} is not in {bounds}") from None
+        start, end = await bounds(source)
+        raise HttpError(OFFSET_OUT_OF_RANGE, f"offset {ask.offset} is not in {start} to {end}") from None
+
+
+async def _fetch_away(request: Request, ask: Ask, source: Away) -> Fetched:
+    """The same of another broker. Memory is taken before the bytes are there, and not while nothing is."""
+    fetched = await read_away(request, source, ask.offset, ask.max_bytes, ask.held)
+    if ask.wait_ms == 0 or fetched.size:
+        return fetched
+    try:
+        async with request.site.patience(ask.wait_ms / 1000 + 1):
+            await source.until_more(ask.offset, ask.wait_ms)
+    except TimeoutError:
+        return fetched
+    return await read_away(request, source, ask.offset, ask.max_bytes, ask.held)
+
+
+async def read_away(request: Request, source: Away, offset: int, max_bytes: int, held: int) -> Fetched:
+    """A read of another broker, for which the request holds `held` bytes of memory per byte."""
+    wanted = max_bytes * held
+    await request.hold(wanted)
+    try:
+        fetched = await source.read(offset, max_bytes)
+    except BaseException:
+        request.settle(max(request.held - wanted, 0))
+        raise
+    request.settle(max(request.held - wanted, 0) + fetched.size * held)
+    return fetched
+
+
+async def hold(request: Request, source: Source, size: int) -> None:
+    """Takes memory for what was read: for what came from another broker some is taken already, and must not wait."""
+    if isinstance(source, Away):
+        request.settle(size)
+    else:
+        await request.hold(size)
 
 
 def bytes_of(fetched: Fetched) -> bytes:

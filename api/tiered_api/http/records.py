@@ -3,6 +3,8 @@ or events; and whole record batches written to it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aiohttp import web
 
 from tiered.errors import Corrupt
@@ -14,7 +16,7 @@ from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
 from tiered_api.http.errors import BAD_REQUEST, HttpError
 from tiered_api.http.event_stream import stream_events
-from tiered_api.http.reads import Ask, asked, bytes_of, effort, fetch, memory, partition_of_path
+from tiered_api.http.reads import Ask, asked, bytes_of, effort, fetch, hold, led_here, memory
 from tiered_api.http.render import FORMS, answer_json, list_v2
 from tiered_api.http.request import Request
 from tiered_api.http.sendfile import SliceAnswer
@@ -28,7 +30,7 @@ async def read_records(request: Request) -> web.StreamResponse:
     kind = media.answer_type(request.headers.get("Accept"), READ_TYPES)
     limits = request.site.limits
     if kind == media.BINARY:
-        return await _raw(request, await asked(request, limits.read_bytes))
+        return await _raw(request, replace(await asked(request, limits.read_bytes), held=1))
     ask = await asked(request, limits.json_bytes)
     if kind == media.EVENTS and request.method == "HEAD":
         return Answer(kind=kind)
@@ -56,7 +58,7 @@ async def _raw(request: Request, ask: Ask) -> Answer:
     data = fetched.data
     if isinstance(data, FileSlice) and data.file.fileno() >= 0:
         return SliceAnswer(data, kind=media.BINARY, headers=headers)
-    await request.hold(size)
+    await hold(request, ask.source, size)
     return Answer(bytes_of(fetched), kind=media.BINARY, headers=headers)
 
 
@@ -65,17 +67,15 @@ async def _json(request: Request, ask: Ask, kind: str) -> Answer:
     shown = v2 or form(request)
     fetched = await fetch(request, ask)
     # Read twice: what waits for its turn keeps no bytes of a hot segment.
-    await request.hold(memory(bytes_of(fetched)))
+    await hold(request, ask.source, memory(bytes_of(fetched)))
     data = bytes_of(fetched)
-    site, replica, room = request.site, ask.replica, request.site.limits.json_bytes
+    site, source, room = request.site, ask.source, request.site.limits.json_bytes
     if v2:
-        body, count = await site.work(
-            effort(data), list_v2, data, ask.offset, room, v2, replica.topic, replica.partition
-        )
+        body, count = await site.work(effort(data), list_v2, data, ask.offset, room, v2, source.topic, source.partition)
     else:
         outer = {
-            "topic": replica.topic,
-            "partition": replica.partition,
+            "topic": source.topic,
+            "partition": source.partition,
             "log_start_offset": fetched.log_start_offset,
             "high_watermark": fetched.high_watermark,
         }
@@ -86,9 +86,10 @@ async def _json(request: Request, ask: Ask, kind: str) -> Answer:
 
 
 async def write_batches(request: Request) -> web.StreamResponse:
-    """Whole record batches as a Kafka client would send them; an idempotent producer's are taken once."""
+    """Whole record batches as a Kafka client would send them; an idempotent producer's are taken once. 307 to the
+    broker that leads the partition."""
     media.body_type(request.headers.get("Content-Type"), (media.BINARY,))
-    replica = partition_of_path(request)
+    replica = led_here(request)
     data = bytearray(await request.whole())
     count = await request.site.work(effort(data), prove, data)
     appended = await replica.append(data, timeout_ms=request.site.limits.append_ms)

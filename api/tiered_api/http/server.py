@@ -237,7 +237,7 @@ class HttpServer:
         await self._listener.shutdown(5.0)
         await self._server.wait_closed()
         await self._listener.site.instances.close()
-        self._listener.site.close()
+        await self._listener.site.close()
 
 
 async def serve_http(node: Node, host: str, port: int, *, limits: Limits | None = None) -> HttpServer:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tiered.node import Node
+from tiered_api.http.elsewhere import Elsewhere
 from tiered_api.http.limits import Budget, Limits
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Site:
         self.node = node
         self.limits = limits
         self.budget = Budget(limits.memory_bytes)
+        self.elsewhere = Elsewhere(node)
         self.clock = node.world.clock
         self.closing = False
         self.instances: Instances
@@ -68,6 +70,7 @@ class Site:
         for deadline in self._patient:
             deadline.reschedule(now)
 
-    def close(self) -> None:
-        """Ends the worker threads."""
+    async def close(self) -> None:
+        """Ends the connections to other brokers, and the worker threads."""
+        await self.elsewhere.close()
         self._workers.shutdown(wait=False, cancel_futures=True)

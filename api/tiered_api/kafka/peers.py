@@ -46,17 +46,19 @@ A = TypeVar("A", bound=Message)
 class _Broker:
     """The connections to one address."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int) -> None:
         self.idle: list[Link] = []
-        self.turns = asyncio.Semaphore(AT_ONCE)
+        self.turns = asyncio.Semaphore(at_once)
         self.asking = 0
 
 
 class KafkaPeers:
-    """Implements `Peers`. `cluster_id` is said with every request once it is known."""
+    """Implements `Peers`. `cluster_id` is said with every request once it is known; `at_once` requests to one broker
+    may be under way."""
 
-    def __init__(self, net: Net, *, client_id: str = "broker", cluster_id: str = "") -> None:
+    def __init__(self, net: Net, *, client_id: str = "broker", cluster_id: str = "", at_once: int = AT_ONCE) -> None:
         self.cluster_id = cluster_id
+        self._at_once = at_once
         self._net = net
         self._client_id = client_id
         self._brokers: dict[str, _Broker] = {}
@@ -67,7 +69,7 @@ class KafkaPeers:
         request = TieredFollowRequest(
             self.cluster_id, ask.node_id, ask.incarnation, ask.slot, ask.applied, ask.controller_epoch, ask.wait_ms
         )
-        answer = await self._ask(address, request, TieredFollowResponse, timeout)
+        answer = await self.ask(address, request, TieredFollowResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return FollowAnswer(
             answer.controller_epoch, answer.next_slot, tuple(answer.entries), answer.too_old, answer.store_age_ms
@@ -77,19 +79,19 @@ class KafkaPeers:
         """See `Peers.submit`."""
         timeout_ms = int(timeout * 1000 * ANSWERS_FIRST)
         asked = TieredSubmitRequest(self.cluster_id, timeout_ms, request)
-        answer = await self._ask(address, asked, TieredSubmitResponse, timeout)
+        answer = await self.ask(address, asked, TieredSubmitResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return SubmitAnswer(answer.reply, answer.slot)
 
     async def heard(self, address: str, timeout: float) -> HeardAnswer:
         """See `Peers.heard`."""
-        answer = await self._ask(address, TieredHeardRequest(self.cluster_id), TieredHeardResponse, timeout)
+        answer = await self.ask(address, TieredHeardRequest(self.cluster_id), TieredHeardResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return HeardAnswer(answer.controller_epoch, answer.controller, answer.heard_ms_ago)
 
     async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
         """See `Peers.fetch`. Records are views of the answer's frame."""
-        answer = await self._ask(address, fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
+        answer = await self.ask(address, fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
         _check(answer.error_code, None)
         return list(_fetched(answer))
 
@@ -111,10 +113,10 @@ class KafkaPeers:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def _ask(self, address: str, request: Message, answer: type[A], timeout: float, version: int = 0) -> A:
+    async def ask(self, address: str, request: Message, answer: type[A], timeout: float, version: int = 0) -> A:
         """The answer of the broker at `address`. `Unavailable`: it cannot be reached (`refused`: nobody listens there,
         so that nothing was asked), or was asked and did not answer in time."""
-        broker = self._brokers.setdefault(address, _Broker())
+        broker = self._brokers.setdefault(address, _Broker(self._at_once))
         broker.asking += 1
         end = asyncio.get_running_loop().time() + timeout
         try:
@@ -125,7 +127,7 @@ class KafkaPeers:
             finally:
                 broker.turns.release()
         except TimeoutError:
-            raise Unavailable(f"{address} has {AT_ONCE} requests to answer first") from None
+            raise Unavailable(f"{address} has {self._at_once} requests to answer first") from None
         except (Unavailable, Corrupt) as error:
             # What lies ready is as old as what has just failed.
             while broker.idle:

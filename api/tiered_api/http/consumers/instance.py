@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets, Request
-from tiered.replication.replica import Replica
 from tiered_api.http.consumers import patterns
 from tiered_api.http.consumers.asking import patiently
 from tiered_api.http.consumers.membership import Membership, Wish
 from tiered_api.http.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
+from tiered_api.http.partitions import Source, bounds, source_of
 from tiered_api.http.site import Site
 
 MARK = "tiered-rest"
@@ -133,7 +133,7 @@ class Instance:
             raise HttpError(ILLEGAL_STATE, "there is a subscription: an assignment by hand excludes that")
         given = list(dict.fromkeys(partitions))
         for at in given:
-            self.replica(at)
+            self.topic_id(at)
         self.given = given
         self.place += 1
         self._keep_only(self.given)
@@ -157,8 +157,16 @@ class Instance:
         if at not in mine:
             raise HttpError(ILLEGAL_STATE, f"{at} is not assigned to this consumer")
 
-    def replica(self, at: TopicPartition) -> Replica:
-        return self._site.node.replica(*at)
+    def topic_id(self, at: TopicPartition) -> TopicId:
+        """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when there is no such partition."""
+        topic = self._site.node.image.topics.get(at.topic)
+        if topic is None or at.partition >= len(topic.partitions):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {at}")
+        return topic.topic_id
+
+    def source(self, at: TopicPartition, patience: float = 0.0) -> Source:
+        """The partition, wherever it is led. A read does not wait for one without a leader: there are others."""
+        return source_of(self._site, at, self.topic_id(at), patience)
 
     async def _revoked(self) -> None:
         """The place in the group is about to change: what was read counts for whoever has it next."""
@@ -184,32 +192,34 @@ class Instance:
         """The next read begins behind this one."""
         self._last = at
 
-    async def position(self, at: TopicPartition, replica: Replica) -> int | None:
+    async def position(self, at: TopicPartition, source: Source) -> int | None:
         """The next offset to read: where it is, else what the group committed, else as it chose. None: nowhere."""
         spot = self._positions.get(at)
-        if spot is None or spot.topic_id != replica.topic_id:
+        if spot is None or spot.topic_id != source.topic_id:
             place = self.place
             committed = (await self.committed([at]))[0]
-            start = committed.offset if committed.offset != NO_OFFSET else self._reset(replica)
+            start = committed.offset if committed.offset != NO_OFFSET else await self._reset(source)
             if start is None or place != self.place:
                 return None
-            spot = self._positions[at] = Spot(replica.topic_id, start)
+            spot = self._positions[at] = Spot(source.topic_id, start)
         return spot.offset
 
-    def _reset(self, replica: Replica) -> int | None:
+    async def _reset(self, source: Source) -> int | None:
         if self.choices.reset == "none":
             return None
-        return replica.log_start_offset if self.choices.reset == "earliest" else replica.high_watermark
+        start, end = await bounds(source)
+        return start if self.choices.reset == "earliest" else end
 
-    def out_of_range(self, at: TopicPartition, replica: Replica) -> None:
+    async def out_of_range(self, at: TopicPartition, source: Source) -> None:
         """What it wanted to read is gone: goes on where it chose to."""
-        start = self._reset(replica)
+        place, start = self.place, await self._reset(source)
         if start is None:
             raise HttpError(ILLEGAL_STATE, f"the offset of {at} is gone and auto.offset.reset is none")
-        self._positions[at] = Spot(replica.topic_id, start)
+        if place == self.place:
+            self._positions[at] = Spot(source.topic_id, start)
 
     def seek(self, at: TopicPartition, offset: int) -> None:
-        self._positions[at] = Spot(self.replica(at).topic_id, offset)
+        self._positions[at] = Spot(self.topic_id(at), offset)
 
     def has_read(self, ahead: Mapping[TopicPartition, Spot], last: TopicPartition | None) -> None:
         """Records below these offsets are given out, those of `last` last."""

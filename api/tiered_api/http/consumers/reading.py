@@ -7,11 +7,14 @@ import contextlib
 from typing import Any
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
+from tiered.replication.fetched import Fetched
 from tiered.replication.replica import Replica
 from tiered_api.http.consumers.instance import Instance, Spot
+from tiered_api.http.elsewhere import Leader
 from tiered_api.http.errors import HttpError
-from tiered_api.http.reads import bytes_of, effort, memory
+from tiered_api.http.partitions import Away, Source
+from tiered_api.http.reads import DECODED_PER_BYTE, bytes_of, effort, memory, read_away
 from tiered_api.http.render import rows_v2
 from tiered_api.http.request import Request
 
@@ -55,6 +58,7 @@ class Reading:
         self._is_cut = False
         self._moved = False
         self._seen: list[tuple[Replica, int]] = []
+        self._seen_away: list[tuple[Away, int]] = []
 
     @property
     def is_enough(self) -> bool:
@@ -68,6 +72,7 @@ class Reading:
         """
         self._moved = False
         self._seen.clear()
+        self._seen_away.clear()
         for at in self._instance.in_turn(partitions):
             if self._room <= 0:
                 break
@@ -86,32 +91,41 @@ class Reading:
 
     async def _read(self, at: TopicPartition) -> None:
         request, instance = self._request, self._instance
-        replica = instance.replica(at)
-        self._seen.append((replica, replica.high_watermark))
+        source = instance.source(at)
+        if isinstance(source, Replica):
+            self._seen.append((source, source.high_watermark))
         spot = self.ahead.get(at)
-        position = spot.offset if spot is not None else await instance.position(at, replica)
+        position = spot.offset if spot is not None else await instance.position(at, source)
         if position is None:
             return
         try:
-            fetched = await replica.read(position, self._room)
+            fetched = await self._fetch(source, position)
         except Refused as refused:
             if refused.code is not Code.OFFSET_OUT_OF_RANGE:
                 raise
             if instance.place == self._place:
-                instance.out_of_range(at, replica)
+                await instance.out_of_range(at, source)
                 self._moved = True
             return
         if not fetched.size:
             return
         data = bytes_of(fetched)
-        await request.hold(memory(data))
+        if isinstance(source, Replica):
+            await request.hold(memory(data))
         form = instance.choices.format
         rows, following = await request.site.work(effort(data), rows_v2, data, position, self._room, form, *at)
         self.rows += rows
-        self.ahead[at] = Spot(replica.topic_id, following)
+        self.ahead[at] = Spot(source.topic_id, following)
         self.last, self._moved = at, True
         self._size += len(data)
         self._room -= len(data)
+
+    async def _fetch(self, source: Source, position: int) -> Fetched:
+        if isinstance(source, Replica):
+            return await source.read(position, self._room)
+        fetched = await read_away(self._request, source, position, self._room, DECODED_PER_BYTE)
+        self._seen_away.append((source, fetched.high_watermark))
+        return fetched
 
     # -- between turns ------------------------------------------------------------------------------------------------
 
@@ -121,9 +135,11 @@ class Reading:
             return
         more = asyncio.Event()
         parked: list[tuple[Replica, int]] = []
+        seconds = min(seconds, LOOK_SECONDS)
+        asking = [asyncio.create_task(self._ask(each, seconds, more)) for each in self._by_leader().items()]
         try:
             with contextlib.suppress(TimeoutError):
-                async with self._request.site.patience(min(seconds, LOOK_SECONDS)):
+                async with self._request.site.patience(seconds):
                     for replica, high_watermark in self._seen:
                         with contextlib.suppress(Refused):
                             parked.append((replica, replica.park(more.set, high_watermark + 1)))
@@ -131,6 +147,28 @@ class Reading:
         finally:
             for replica, number in parked:
                 replica.leave(number)
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    def _by_leader(self) -> dict[Leader, list[tuple[TopicPartition, TopicId, int]]]:
+        """The partitions of other brokers, with where they ended."""
+        shares: dict[Leader, list[tuple[TopicPartition, TopicId, int]]] = {}
+        for source, end in self._seen_away:
+            with contextlib.suppress(Refused):
+                leader = source.leader()._replace(epoch=-1)
+                shares.setdefault(leader, []).append((source.at, source.topic_id, end))
+        return shares
+
+    async def _ask(
+        self, share: tuple[Leader, list[tuple[TopicPartition, TopicId, int]]], seconds: float, more: asyncio.Event
+    ) -> None:
+        """Sets `more` when a leader has more; a little before the time is over it has answered."""
+        leader, ends = share
+        wait_ms = int(seconds * 900)
+        with contextlib.suppress(Refused, Unavailable):
+            if await self._request.site.elsewhere.until_more(leader, ends, wait_ms):
+                more.set()
 
 
 def _will_pass(error: Exception) -> bool:

@@ -18,15 +18,16 @@ from aiohttp import web
 
 from tiered.ids import TopicPartition
 from tiered.metadata.groups.requests import NO_OFFSET, Commit
-from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
 from tiered_api.http.consumers import patterns
+from tiered_api.http.consumers.asking import coordinator_of, patiently
 from tiered_api.http.consumers.instance import METADATA_BYTES, Choices, Instance
 from tiered_api.http.consumers.instances import Place
 from tiered_api.http.consumers.membership import Wish
 from tiered_api.http.consumers.reading import read
 from tiered_api.http.errors import BAD_CONSUMER, FORMAT_DIFFERS, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError
+from tiered_api.http.partitions import PATIENCE_SECONDS, bounds
 from tiered_api.http.request import Request
 from tiered_api.http.v2.topics import shown
 
@@ -43,13 +44,10 @@ OFFSET_MAX = (1 << 63) - 2
 
 async def _here(request: Request) -> str:
     """The group, which this broker coordinates; HttpError 307 names the broker that does."""
-    group, node = request.args["group"], request.site.node
-    partition = await node.coordinators.partition_for(group)
-    leader = node.image.topics[OFFSETS_TOPIC].partitions[partition].leader
-    broker = node.image.brokers.get(leader)
-    if leader != node.settings.node_id and broker is not None:
-        where = f"http://{broker.http}{request.target}"
-        raise HttpError(307, f"broker {leader} has the consumers of this group", (("Location", where),))
+    group, site = request.args["group"], request.site
+    leader = await patiently(site, lambda: coordinator_of(site, group))
+    if leader != site.node.settings.node_id:
+        raise site.elsewhere.away(request.target, leader, "has the consumers of this group")
     return group
 
 
@@ -236,8 +234,9 @@ async def seek(request: Request) -> web.StreamResponse:
         targets = [(at, _offset(row, "offset")) for at, row in _rows(body, "offsets")] if "offsets" in body else []
         for at, row in _rows(body, "timestamps") if "timestamps" in body else []:
             instance.own(at)
-            found = await instance.replica(at).offset_for_timestamp(_moment(row))
-            targets.append((at, found[0] if found is not None else instance.replica(at).high_watermark))
+            source = instance.source(at, PATIENCE_SECONDS)
+            found = await source.offset_for_timestamp(_moment(row))
+            targets.append((at, found[0] if found is not None else (await bounds(source))[1]))
         for at, _ in targets:
             instance.own(at)
         for at, offset in targets:
@@ -247,22 +246,23 @@ async def seek(request: Request) -> web.StreamResponse:
 
 async def seek_to_beginning(request: Request) -> web.StreamResponse:
     """Goes on at the first records of these partitions."""
-    return await _seek_to(request, lambda instance, at: instance.replica(at).log_start_offset)
+    return await _seek_to(request, 0)
 
 
 async def seek_to_end(request: Request) -> web.StreamResponse:
     """Goes on behind the last records of these partitions."""
-    return await _seek_to(request, lambda instance, at: instance.replica(at).high_watermark)
+    return await _seek_to(request, 1)
 
 
-async def _seek_to(request: Request, where: Callable[[Instance, TopicPartition], int]) -> web.StreamResponse:
+async def _seek_to(request: Request, which: int) -> web.StreamResponse:
+    """Of each partition's bounds the first or the second."""
     instance, body = await _instance(request), await _body(request)
     async with instance.use():
         partitions = [at for at, _ in _rows(body, "partitions")]
         for at in partitions:
             instance.own(at)
         for at in partitions:
-            instance.seek(at, where(instance, at))
+            instance.seek(at, (await bounds(instance.source(at, PATIENCE_SECONDS)))[which])
     return _done()
 
 

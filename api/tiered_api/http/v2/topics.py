@@ -10,6 +10,7 @@ from tiered.metadata.image import PartitionImage
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
 from tiered_api.http.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.partitions import bounds
 from tiered_api.http.produce import topic_image
 from tiered_api.http.reads import partition_of_path
 from tiered_api.http.request import Request
@@ -68,9 +69,8 @@ async def get_partition(request: Request) -> web.StreamResponse:
 
 async def get_offsets(request: Request) -> web.StreamResponse:
     """The first offset that can be read and the one after the last."""
-    replica = partition_of_path(request)
-    offsets = {"beginning_offset": replica.log_start_offset, "end_offset": replica.high_watermark}
-    return shown(request, offsets)
+    start, end = await bounds(partition_of_path(request))
+    return shown(request, {"beginning_offset": start, "end_offset": end})
 
 
 async def list_brokers(request: Request) -> web.StreamResponse:

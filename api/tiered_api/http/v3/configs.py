@@ -137,9 +137,17 @@ def _broker(request: Request) -> int:
     return broker_of_path(request).node_id
 
 
+def _this(request: Request) -> int:
+    """This broker, or one that is away and cannot be asked; HttpError 307 to another one."""
+    node_id, node = _broker(request), request.site.node
+    if node_id != node.settings.node_id and node.image.brokers[node_id].live:
+        raise request.site.elsewhere.away(request.target, node_id, "knows its settings")
+    return node_id
+
+
 async def list_broker_configs(request: Request) -> web.StreamResponse:
-    """The settings of a broker."""
-    return as_json(listing(request, "KafkaBrokerConfig", [*broker_configs(request, _broker(request)).values()]))
+    """The settings of a broker; 307 to that one, which alone knows what it was started with."""
+    return as_json(listing(request, "KafkaBrokerConfig", [*broker_configs(request, _this(request)).values()]))
 
 
 async def list_all_broker_configs(request: Request) -> web.StreamResponse:
@@ -151,8 +159,8 @@ async def list_all_broker_configs(request: Request) -> web.StreamResponse:
 
 
 async def get_broker_config(request: Request) -> web.StreamResponse:
-    """One setting of a broker."""
-    return as_json(_one(broker_configs(request, _broker(request)), request.args["config"]))
+    """One setting of a broker; 307 to that one."""
+    return as_json(_one(broker_configs(request, _this(request)), request.args["config"]))
 
 
 async def _alter_broker(

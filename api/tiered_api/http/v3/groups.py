@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.ids import TopicPartition
-from tiered.metadata.groups.requests import Described, DescribedMember, DescribeGroup, Fetched, FetchOffsets
-from tiered.metadata.groups.requests import Request as Question
+from tiered.metadata.groups.requests import Described, DescribedMember
 from tiered_api.http.answers import as_json
-from tiered_api.http.consumers.asking import patiently
 from tiered_api.http.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.groups import Group, describe, ends, everyone, offsets
 from tiered_api.http.request import Request
 from tiered_api.http.v3.shapes import Shape, cluster, head, link, listing, related
 from tiered_api.kafka.membership import read_assignment
@@ -35,18 +34,18 @@ class Lag(NamedTuple):
         return max(self.end - self.current, 0)
 
 
-async def _ask(request: Request, group: str, question: Question) -> Any:
-    return await patiently(request.site, lambda: request.site.node.coordinators.ask(group, question))
-
-
-async def _group(request: Request) -> Described:
+async def _found(request: Request) -> Group:
     """The group that the path names; HttpError 404 when there is none."""
     cluster(request)
     name = request.args["group"]
-    found: Described = await _ask(request, name, DescribeGroup(name))
-    if found.code is not Code.NONE:
+    found = await describe(request.site, name)
+    if found.described.code is not Code.NONE:
         raise HttpError(GROUP_NOT_FOUND, f"consumer group {name[:249]!r} not found")
     return found
+
+
+async def _group(request: Request) -> Described:
+    return (await _found(request)).described
 
 
 def _member(request: Request, group: Described) -> DescribedMember:
@@ -57,27 +56,22 @@ def _member(request: Request, group: Described) -> DescribedMember:
 
 
 async def _lags(request: Request, group: Described) -> list[Lag]:
-    """One for each offset that the group committed, in order. A partition that is led elsewhere or gone is left out."""
-    node = request.site.node
+    """One for each offset that the group committed, in order. A partition that nobody leads, or that is gone, is left
+    out."""
     owners = {at: member for member in group.members for at in read_assignment(member.assignment)}
-    fetched: Fetched = await _ask(request, group.group, FetchOffsets(group.group, None))
-    lags = []
-    for row in fetched.offsets:
-        at = TopicPartition(row.topic, row.partition)
-        try:
-            end = node.replica(*at).high_watermark
-        except Refused:
-            continue
-        lags.append(Lag(at, row.offset, end, owners.get(at)))
-    return sorted(lags, key=lambda lag: lag.at)
+    committed = {
+        TopicPartition(row.topic, row.partition): row.offset for row in await offsets(request.site, group.group)
+    }
+    found = await ends(request.site, committed)
+    return [Lag(at, offset, found[at], owners.get(at)) for at, offset in sorted(committed.items()) if at in found]
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def group_shape(request: Request, group: Described) -> Shape:
+def group_shape(request: Request, found: Group) -> Shape:
+    broker, group = found
     url = link(request, "consumer-groups", group.group)
-    broker = request.site.node.settings.node_id
     return head(request, "KafkaConsumerGroup", url, "consumer-group", group.group) | {
         "consumer_group_id": group.group,
         "is_simple": not group.protocol_type,
@@ -143,20 +137,15 @@ def _owner(member: DescribedMember | None, prefix: str = "") -> dict[str, Any]:
 
 
 async def list_consumer_groups(request: Request) -> web.StreamResponse:
-    """The consumer groups that this broker coordinates."""
+    """The consumer groups of all brokers."""
     cluster(request)
-    coordinators = request.site.node.coordinators
-    shapes = []
-    for each in sorted(await patiently(request.site, coordinators.list)):
-        found: Described = await _ask(request, each.group, DescribeGroup(each.group))
-        if found.code is Code.NONE:
-            shapes.append(group_shape(request, found))
+    shapes = [group_shape(request, group) for group in await everyone(request.site)]
     return as_json(listing(request, "KafkaConsumerGroup", shapes))
 
 
 async def get_consumer_group(request: Request) -> web.StreamResponse:
     """One consumer group."""
-    return as_json(group_shape(request, await _group(request)))
+    return as_json(group_shape(request, await _found(request)))
 
 
 async def list_consumers(request: Request) -> web.StreamResponse:

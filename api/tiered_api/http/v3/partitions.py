@@ -7,7 +7,8 @@ from aiohttp import web
 from tiered.metadata.image import TopicImage
 from tiered_api.http.answers import as_json
 from tiered_api.http.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.produce import replica_of, topic_image
+from tiered_api.http.partitions import bounds
+from tiered_api.http.produce import source_in, topic_image
 from tiered_api.http.request import Request
 from tiered_api.http.v3.shapes import cluster, listing, partition_shape, reassignment_shape, replica_shape
 
@@ -39,8 +40,8 @@ async def get_partition(request: Request) -> web.StreamResponse:
 async def get_partition_offset(request: Request) -> web.StreamResponse:
     """The first offset that can be read and the one after the last; `offset_type` asks for one of them."""
     topic, number = partition_of_path(request)
-    replica = replica_of(request.site, topic, number)
-    offsets = {"earliest_offset": replica.log_start_offset, "latest_offset": replica.high_watermark}
+    start, end = await bounds(source_in(request.site, topic, number))
+    offsets = {"earliest_offset": start, "latest_offset": end}
     wanted = request.parameters().get("offset_type")
     if wanted is not None:
         name = f"{wanted.lower()}_offset"

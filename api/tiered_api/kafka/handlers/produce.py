@@ -173,7 +173,8 @@ class Produces:
         )
         for (_, _, outcomes, place), fault in zip(waiting, done, strict=True):
             if isinstance(fault, Refused):
-                outcomes[place] = Outcome(outcomes[place].partition, fault.code.number, why=fault.why)
+                # The offset stays, as with Kafka: it says that the records are in the log.
+                outcomes[place] = outcomes[place]._replace(code=fault.code.number, why=fault.why)
             elif fault is not None:
                 raise fault
         tags = self._tell_leaders(listener, version, topics)

@@ -1,0 +1,133 @@
+"""Three brokers on one bucket with all their faces, in this process and over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.e2e.http_site import PATIENCE, Answer, Site, until
+from tests.sim.options import SETTINGS
+from tiered.listeners import Endpoint
+from tiered.metadata.requests import CreateTopic
+from tiered.metrics import Metrics
+from tiered.node import Node
+from tiered.world import real_world
+from tiered_api.http.limits import Limits
+from tiered_api.http.server import serve_http
+from tiered_api.kafka.peers import KafkaPeers
+from tiered_api.kafka.server import KafkaServer, serve_kafka
+
+PLAINTEXT = "PLAINTEXT"
+
+
+class Broker(Site):
+    """One of the three, as a client sees it."""
+
+    kafka: KafkaServer
+
+    @property
+    def number(self) -> int:
+        return self.node.settings.node_id
+
+    async def end(self, *, clean: bool) -> None:
+        """Stopped in order, or gone: then others hear no word of it."""
+        if clean:
+            await self.node.hand_over()
+        await self.kafka.close()
+        await self.http.close()
+        await self.node.stop(clean=clean)
+
+
+class Cluster:
+    """Brokers by their numbers."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, Broker] = {}
+
+    def __getitem__(self, number: int) -> Broker:
+        return self.brokers[number]
+
+    @property
+    def url(self) -> str:
+        """Below which REST v3 is, at any broker."""
+        return self.brokers[1].cluster
+
+    async def end(self, number: int, *, clean: bool = False) -> None:
+        await self.brokers.pop(number).end(clean=clean)
+
+    async def create(self, topic: str, *assignments: Sequence[int], **configs: str) -> None:
+        """A topic whose partitions are on these brokers, the first of each leads."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        await self.brokers[1].node.submit(CreateTopic(topic, assignments=assignments, configs=named))
+
+    async def everywhere(self, path: str, accept: str = "") -> Answer:
+        """What every broker answers, which is the same, but for its own address in links."""
+        answers = {}
+        for number, broker in self.brokers.items():
+            got = await broker.get(path, accept)
+            own = broker.url.removeprefix("http://").encode()
+            answers[number] = got._replace(body=got.body.replace(own, b"HOST"))
+        [first, *others] = answers.values()
+        for other in others:
+            assert (other.status, other.body) == (first.status, first.body), (path, answers)
+        return first
+
+    def knows(self, holds: Callable[[Node], bool]) -> bool:
+        """Whether it holds at every broker."""
+        return all(holds(each.node) for each in self.brokers.values())
+
+
+@asynccontextmanager
+async def cluster(directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any) -> AsyncIterator[Cluster]:
+    """Ready, and all know each other. Those that are still there are stopped at the end."""
+    (directory / "bucket").mkdir(parents=True)
+    made = Cluster()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
+        for number in numbers:
+            made.brokers[number] = await _broker(directory, number, session, settings)
+            stack.push_async_callback(_end, made, number)
+        await until(lambda: made.knows(lambda node: _addresses(node) == len(numbers)))
+        yield made
+
+
+def _addresses(node: Node) -> int:
+    return sum(each.live and bool(each.http) for each in node.image.brokers.values())
+
+
+async def _end(made: Cluster, number: int) -> None:
+    if number in made.brokers:
+        await made.end(number)
+
+
+async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]) -> Broker:
+    home = directory / f"broker-{number}"
+    home.mkdir()
+    chosen = replace(
+        SETTINGS, node_id=number, data_dir=str(home), store=f"file://{directory}/bucket", http="127.0.0.1:0", **settings
+    )
+    world = real_world(chosen)
+    node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
+    await node.start()
+    http = await serve_http(node, "127.0.0.1", 0, limits=Limits(append_ms=15_000))
+    broker = Broker(node, http, session)
+    broker.kafka = await serve_kafka(node, {PLAINTEXT: Endpoint(PLAINTEXT, "127.0.0.1", 0)})
+    told = {name: each.address for name, each in broker.kafka.addresses.items()}
+    await node.announce(http.url.removeprefix("http://"), told)
+    return broker
+
+
+def run(directory: Path, story: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
+    """Tells `story` to a fresh cluster."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(2 * PATIENCE), cluster(directory, **settings) as running:
+            await story(running)
+
+    asyncio.run(whole())

@@ -1,0 +1,305 @@
+"""HTTP on three brokers: each answers for every partition and every group, whoever leads them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.http_cluster import Broker, Cluster, run
+from tests.e2e.http_site import JSON, RAW, until
+from tests.e2e.site import batch
+
+V2 = "application/vnd.kafka.v2+json"
+V2_JSON = "application/vnd.kafka.json.v2+json"
+EVENTS = "text/event-stream"
+
+
+async def write(broker: Broker, topic: str, partition: int, *values: Any) -> list[int]:
+    """Through REST v2; the offsets."""
+    body = {"records": [{"value": value} for value in values]}
+    answer = await broker.ask("POST", f"/topics/{topic}/partitions/{partition}", body, kind=V2_JSON)
+    assert answer.status == 200, answer
+    assert not any(each["error"] for each in answer.json["offsets"]), answer
+    return [each["offset"] for each in answer.json["offsets"]]
+
+
+async def values(broker: Broker, topic: str, partition: int) -> list[Any]:
+    answer = await broker.get(f"/topics/{topic}/partitions/{partition}/records?format=json")
+    assert answer.status == 200, answer
+    return [each["value"] for each in answer.json["records"]]
+
+
+def test_whoever_is_asked_reads_what_the_leader_reads(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1, 2], [2, 3], [3, 1])
+        for partition in range(3):
+            await write(three[partition + 1], "t", partition, {"n": partition}, "x")
+        for partition in range(3):
+            place = f"/topics/t/partitions/{partition}"
+            assert len((await three.everywhere(f"{place}/records")).json["records"]) == 2
+            assert (await three.everywhere(f"{place}/records?offset=1", RAW)).body
+            assert len((await three.everywhere(f"{place}/records", V2_JSON)).json) == 2
+            assert (await three.everywhere(f"{place}/records?offset=latest")).json["next_offset"] == 2
+            assert (await three.everywhere(f"{place}/records?timestamp=1")).json["records"][0]["offset"] == 0
+            assert (await three.everywhere(f"{place}/records?timestamp=99999999999999")).json["next_offset"] == 2
+            gone = await three.everywhere(f"{place}/records?offset=9")
+            assert (gone.status, gone.json["message"]) == (416, "offset 9 is not in 0 to 2")
+            assert (await three.everywhere(f"{place}/offsets")).json == {"beginning_offset": 0, "end_offset": 2}
+            offsets = (await three.everywhere(f"{three.url}/topics/t/partitions/{partition}/offset")).json
+            assert (offsets["earliest_offset"], offsets["latest_offset"]) == (0, 2)
+        for path in ("/topics", "/topics/t", "/topics/t/partitions", "/brokers", three.url, f"{three.url}/brokers"):
+            assert (await three.everywhere(path)).status == 200
+        assert (await three.everywhere(f"{three.url}/topics/t/partitions/2/replicas")).status == 200
+        assert (await three.everywhere("/topics/t/partitions/7/records")).json["error_code"] == 40402
+
+    run(tmp_path, story)
+
+
+def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1, 2], [2, 3], [3, 1])
+        for n, broker in three.brokers.items():
+            for partition in range(3):
+                assert await write(broker, "t", partition, [n]) == [n - 1]
+        for n, broker in three.brokers.items():
+            entries = [{"id": str(p), "partition_id": p, "value": {"type": "JSON", "data": n}} for p in range(3)]
+            answer = await broker.ask("POST", f"{three.url}/topics/t/records:batch", {"entries": entries})
+            assert [each["partition_id"] for each in answer.json["successes"]] == [0, 1, 2], answer
+            one = {"partition_id": 1, "value": {"type": "JSON", "data": "one"}}
+            single = await broker.ask("POST", f"{three.url}/topics/t/records", one)
+            assert (single.status, single.json["partition_id"]) == (200, 1), single
+            lines = b"".join(json.dumps({**one, "partition_id": p}).encode() for p in (0, 1, 2))
+            stream = await broker.ask("POST", f"{three.url}/topics/t/records", lines)
+            assert [json.loads(line)["error_code"] for line in stream.body.splitlines()] == [200] * 3, stream
+            keyed = {"records": [{"key": f"k{k}", "value": k} for k in range(30)]}
+            spread = (await broker.ask("POST", "/topics/t", keyed, kind=V2_JSON)).json["offsets"]
+            assert {each["partition"] for each in spread} == {0, 1, 2}
+        written = [await values(three[1], "t", p) for p in range(3)]
+        assert sum(map(len, written)) == 9 + 9 + 3 + 9 + 90
+
+    run(tmp_path, story)
+
+
+def test_what_the_leader_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [2], max_message_bytes="2000")
+        large = {"value": {"type": "STRING", "data": "x" * 3000}}
+        answers = [await each.ask("POST", f"{three.url}/topics/t/records", large) for each in three.brokers.values()]
+        assert {(each.status, each.body) for each in answers} == {(413, answers[1].body)}
+
+    run(tmp_path, story)
+
+
+def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [2])
+        data = bytes(batch([b"whole"]))
+        for path, body in (
+            ("/tiered/v1/topics/t/partitions/0", None),
+            ("/topics/t/partitions/0/records", data),
+            (f"{three.url}/brokers/2/configs", None),
+        ):
+            method = "POST" if body else "GET"
+            async with three[1].session.request(
+                method, three[1].url + path, data=body, headers={"Content-Type": RAW}, allow_redirects=False
+            ) as response:
+                assert (response.status, response.headers["Location"]) == (307, three[2].url + path)
+                assert (await response.json())["message"].startswith("broker 2 ")
+            assert (await three[1].ask(method, path, body, kind=RAW)).status == 200, "a client that follows gets there"
+        assert (await three.everywhere("/topics/t/partitions/0/offsets")).json["end_offset"] == 1
+
+    run(tmp_path, story)
+
+
+def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [2])
+        waiting = asyncio.create_task(three[1].get("/topics/t/partitions/0/records?offset=0&timeout=20000&format=json"))
+        quick = [await three[1].get("/topics/t/partitions/0/offsets") for _ in range(5)]
+        assert {each.status for each in quick} == {200}, "what waits does not hold up what does not"
+        await write(three[3], "t", 0, "there")
+        assert [each["value"] for each in (await waiting).json["records"]] == ["there"]
+        empty = await three[1].get("/topics/t/partitions/0/records?offset=1&timeout=50")
+        assert (empty.status, empty.json["records"]) == (200, [])
+
+    run(tmp_path, story)
+
+
+async def events(broker: Broker, path: str, *, after: str = "") -> AsyncGenerator[tuple[int, Any], None]:
+    """(offset, value) of each event."""
+    headers = {"Accept": EVENTS, **({"Last-Event-ID": after} if after else {})}
+    number = -1
+    async with broker.session.get(broker.url + path, headers=headers) as response:
+        assert response.status == 200
+        async for line in response.content:
+            if line.startswith(b"id: "):
+                number = int(line[4:])
+            elif line.startswith(b"data: ") and number >= 0:
+                yield number, json.loads(line[6:])["value"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [2, 3])
+        await until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
+        stream = events(three[1], "/topics/t/partitions/0/records?format=json")
+        for n in range(3):
+            assert await write(three[1], "t", 0, n) == [n]
+            assert await anext(stream) == (n, n)
+        reading = asyncio.ensure_future(anext(stream))
+        await three.end(2, clean=clean)
+        assert await write(three[1], "t", 0, 3) == [3], "a record waits for the next leader"
+        assert await reading == (3, 3)
+        await write(three[3], "t", 0, 4)
+        assert await anext(stream) == (4, 4)
+        await stream.aclose()
+        resumed = events(three[3], "/topics/t/partitions/0/records?format=json", after="3")
+        assert await anext(resumed) == (4, 4)
+        await resumed.aclose()
+
+    run(tmp_path, story)
+
+
+def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [2, 3])
+        await until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
+        path = "/topics/t/partitions/0/records?format=json"
+        heir, other = events(three[3], path), events(three[1], path)
+        await write(three[3], "t", 0, "a")
+        assert await anext(heir) == await anext(other) == (0, "a")
+        await three.end(2)
+        await write(three[3], "t", 0, "b")
+        assert await anext(heir) == await anext(other) == (1, "b")
+        await heir.aclose()
+        await other.aclose()
+
+    run(tmp_path, story)
+
+
+async def consumer(three: Cluster, group: str) -> tuple[Broker, str]:
+    """The broker that coordinates a group, and the path of a consumer there; all others redirect to it."""
+    body = {"name": "c", "format": "json", "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
+    found: dict[str, Broker] = {}
+    for broker in three.brokers.values():
+        async with broker.session.post(
+            f"{broker.url}/consumers/{group}", json=body, headers={"Content-Type": V2}, allow_redirects=False
+        ) as response:
+            if response.status == 307:
+                where = response.headers["Location"]
+                [target] = [each for each in three.brokers.values() if where == f"{each.url}/consumers/{group}"]
+                found[target.url] = target
+            else:
+                assert response.status in (200, 409), await response.text()
+                found[broker.url] = broker
+    [home] = found.values()
+    return home, f"/consumers/{group}/instances/c"
+
+
+async def read_all(home: Broker, path: str, count: int) -> list[Any]:
+    rows: list[Any] = []
+    while len(rows) < count:
+        answer = await home.ask("GET", f"{path}/records?timeout=5000", accept=V2_JSON)
+        assert answer.status == 200, answer
+        rows += answer.json
+    return rows
+
+
+def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_lag(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1], [2], [3])
+        for partition in range(3):
+            await write(three[1], "t", partition, partition, partition)
+        homes = []
+        for n in range(4):
+            group = f"g{n}"
+            home, path = await consumer(three, group)
+            homes.append(home.number)
+            assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
+            rows = await read_all(home, path, 6)
+            assert sorted(each["value"] for each in rows) == [0, 0, 1, 1, 2, 2]
+            assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
+            groups = f"{three.url}/consumer-groups/{group}"
+            assert (await three.everywhere(groups)).json["coordinator"]["related"].endswith(f"/brokers/{home.number}")
+            lags = (await three.everywhere(f"{groups}/lags")).json["data"]
+            assert [(each["partition_id"], each["lag"], each["log_end_offset"]) for each in lags] == [
+                (0, 0, 2), (1, 0, 2), (2, 0, 2),
+            ]  # fmt: skip
+            assert len((await three.everywhere(f"{groups}/consumers")).json["data"]) == 1
+            assert (await three.everywhere(f"{groups}/lag-summary")).json["total_lag"] == 0
+            assert (await home.ask("DELETE", path, kind=V2)).status == 204
+        assert len(set(homes)) > 1, "several brokers coordinate"
+        listed = (await three.everywhere(f"{three.url}/consumer-groups")).json["data"]
+        assert [each["consumer_group_id"] for each in listed] == ["g0", "g1", "g2", "g3"]
+        assert (await three.everywhere(f"{three.url}/consumer-groups/none")).json["error_code"] == 40405
+
+    run(tmp_path, story)
+
+
+def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1], [2], [3])
+        home, path = await consumer(three, "g")
+        mine = {"partitions": [{"topic": "t", "partition": p} for p in range(3)]}
+        assert (await home.ask("POST", f"{path}/assignments", mine, kind=V2)).status == 204
+        for partition in range(3):
+            waiting = asyncio.create_task(read_all(home, path, 1))
+            await write(three[2], "t", partition, partition)
+            [row] = await waiting
+            assert (row["partition"], row["value"]) == (partition, partition)
+        assert (await home.ask("POST", f"{path}/positions/beginning", mine, kind=V2)).status == 204
+        assert len(await read_all(home, path, 3)) == 3
+        assert (await home.ask("POST", f"{path}/positions/end", mine, kind=V2)).status == 204
+        when = {"timestamps": [{**each, "timestamp": "2020-01-01T00:00:00+00:00"} for each in mine["partitions"]]}
+        assert (await home.ask("POST", f"{path}/positions", when, kind=V2)).status == 204
+        assert len(await read_all(home, path, 3)) == 3
+
+    run(tmp_path, story)
+
+
+def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1, 2, 3])
+        await write(three[2], "t", 0, "a", "b")
+        home, path = await consumer(three, "g")
+        await until(lambda: three.knows(lambda node: "__consumer_offsets" in node.image.topics))
+        assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
+        assert len(await read_all(home, path, 2)) == 2
+        assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
+        await three.end(home.number, clean=True)
+        [any_other, _] = three.brokers.values()
+        await write(any_other, "t", 0, "c")
+        body: list[Any] = []
+        async with asyncio.timeout(30):
+            while not body:  # a client that follows redirects, and asks again
+                answer = await any_other.ask("GET", f"{path}/records?timeout=2000", accept=V2_JSON)
+                body = answer.json if answer.status == 200 else []
+        assert [row["value"] for row in body] == ["c"]
+
+    run(tmp_path, story, offsets_topic_replication_factor=3)
+
+
+def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1], [2])
+        for partition in range(2):
+            await write(three[1], "t", partition, partition)
+        homes = [await consumer(three, f"g{n}") for n in range(4)]
+        home, path = next((home, path) for home, path in homes if home.number != 2)
+        await three.end(2)
+        await until(lambda: three[1].node.image.topics["t"].partitions[1].leader < 0)
+        mine = {"partitions": [{"topic": "t", "partition": p} for p in range(2)]}
+        assert (await home.ask("POST", f"{path}/assignments", mine, kind=V2)).status == 204
+        assert [row["value"] for row in await read_all(home, path, 1)] == [0]
+        assert (await three[3].get("/topics/t/partitions/0/offsets")).status == 200
+        gone = await three[3].get("/topics/t/partitions/1/offsets")
+        assert (gone.status, gone.json["error_code"]) == (404, 40404), gone
+        assert (await three[3].get("/topics/t/partitions/1/records", JSON)).json["message"] == "no broker leads t-1 now"
+
+    run(tmp_path, story)
