@@ -210,17 +210,16 @@ async def answer(site: Site, machine: SimMachine, incarnation: Callable[[], str]
     return f"{machine.name}:{listener.port}"
 
 
-def test_a_second_broker_is_refused_while_the_first_answers() -> None:
+def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> None:
     async def story(site: Site) -> None:
         first = await site.start()
         await first.announce(await answer(site, site.machine, lambda: first.incarnation), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        for node_id in (1, 2):
-            twin = Node(Settings(node_id=node_id), other.process(), Metrics())
-            with pytest.raises(Refused) as refused:
-                await twin.start()
-            assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
-            await twin.stop()
+        twin = Node(Settings(node_id=first.settings.node_id), other.process(), Metrics())
+        with pytest.raises(Refused) as refused:
+            await twin.start()
+        assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
+        await twin.stop()
         await first.submit(CreateTopic("t"))
         await site.stop()
 

@@ -270,7 +270,7 @@ def test_who_was_killed_and_said_to_be_gone_by_another_did_not_stop_cleanly() ->
         other = SimMachine(site.loop, "two", site.bucket, site.network)
         second = Node(replace(QUICK, node_id=2), other.process(), Metrics())
         await second.start()
-        assert not second.image.brokers[QUICK.node_id].alive
+        await site.until(lambda: second.image.brokers[QUICK.node_id].fenced)
         await second.stop()
         node = await site.start()
         manifest = await node.cold.manifests.load(replica.pid)
