@@ -82,6 +82,9 @@ SAID_ONCE = {
     "remote.log.delete.on.disable": "only one value is allowed",
     "leader.replication.throttled.replicas": "its sentence says that one broker copies nothing",
     "follower.replication.throttled.replicas": "likewise",
+    "leader.replication.throttled.rate": "its sentence says that it has no effect",
+    "follower.replication.throttled.rate": "likewise",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "likewise",
 }
 """Settings that nothing reads, with the reason why that misleads nobody."""
 

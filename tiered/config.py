@@ -236,6 +236,9 @@ class Settings:
     queued_max_request_bytes: int = setting(
         128 * MIB, "Bytes of requests held at most, over all connections.", 1024, LONG_MAX
     )
+    leader_replication_throttled_rate: int = setting(LONG_MAX, "No effect (KIP-73).", 0, LONG_MAX, dynamic=True)
+    follower_replication_throttled_rate: int = setting(LONG_MAX, "No effect (KIP-73).", 0, LONG_MAX, dynamic=True)
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(LONG_MAX, "No effect.", 0, LONG_MAX, dynamic=True)
     max_connections: int = setting(2_000, "Connections at the same time.", 1, INT_MAX, dynamic=True)
     max_connections_per_ip: int = setting(
         500, "Connections from one address at the same time.", 1, INT_MAX, dynamic=True

@@ -199,7 +199,8 @@ def _elect(
     heir = _first_of(elr, old.replicas, terms)
     if heir is not None:
         return _elected(old, heir, (heir,), _without(elr, heir), terms)
-    heir = _last_resort(old, elr, last_known, ends, terms)
+    old_ones = tuple(node for node in old.replicas if node not in old.adding or node in last_known)
+    heir = _last_resort(old_ones, elr, last_known, ends, terms)  # who was just added may have nothing yet
     if heir is None:
         made = _with(old, NO_LEADER, (), elr, last_known, ends)
         return old if old.leader == NO_LEADER and made == old else made
@@ -258,15 +259,13 @@ def _kept(image: PartitionImage, replicas: tuple[int, ...], terms: Terms) -> Par
 
 
 def _last_resort(
-    old: PartitionImage, elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], terms: Terms
+    replicas: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], terms: Terms
 ) -> int | None:
     """Who leads though nobody who lives is eligible: the best of the last known once all of them are back (rule R4),
-    anybody where nothing was ever stored, or where the topic prefers to serve. Never who was just added: it may have
-    nothing yet."""
+    anybody where nothing was ever stored, or where the topic prefers to serve."""
     if not terms.unclean and (elr or not terms.live.issuperset(last_known)):
         return None
-    new = [node for node in old.adding if node not in last_known]
-    living = tuple(node for node in old.replicas if node in terms.live and node not in new)
+    living = tuple(node for node in replicas if node in terms.live)
     if not living:
         return None
     known = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}

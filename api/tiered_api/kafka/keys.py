@@ -96,6 +96,7 @@ _TABLE = (
     Api(42, "DeleteGroups", 0, 2, 2),
     Api(43, "ElectLeaders", 0, 2, 2),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1),
+    Api(45, "AlterPartitionReassignments", 0, 1, 0),
     Api(46, "ListPartitionReassignments", 0, 0, 0),
     Api(47, "OffsetDelete", 0, 0, NEVER),
     Api(60, "DescribeCluster", 0, 2, 0),

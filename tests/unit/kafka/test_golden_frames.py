@@ -65,6 +65,7 @@ def test_nearly_every_api_was_seen() -> None:
     unseen = {api.name for api in keys.APIS.values()} - {each.api.name for each in EXCHANGES.values()}
     assert unseen == {
         "AlterConfigs",
+        "AlterPartitionReassignments",
         "DescribeProducers",
         "ElectLeaders",
         "ListConfigResources",

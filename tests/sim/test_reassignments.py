@@ -1,0 +1,143 @@
+"""Partitions move between brokers, told as stories of three of them over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.test_controllers import Broker, Three, told
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.metadata.image import PartitionImage
+from tiered.metadata.requests import CreateTopic, Move, Reassign
+from tiered.replication.replica import ALL
+
+AT = TopicPartition("t", 0)
+
+
+def now(three: Three) -> PartitionImage:
+    return three.controller.node.image.topics["t"].partitions[0]
+
+
+async def write(three: Three, count: int) -> list[bytes]:
+    """To whoever leads, until it is acknowledged."""
+    acked = []
+    for _ in range(count):
+        value = b"%d" % three.loop.now_ns
+        while True:
+            leader = next((each for each in three.brokers.values() if leads(each)), None)
+            with suppress(Refused):
+                if leader is not None:
+                    await leader.node.replica("t", 0).append(batch([value]), acks=ALL, timeout_ms=2_000)
+                    acked.append(value)
+                    break
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
+    return acked
+
+
+def leads(broker: Broker) -> bool:
+    return broker.node.partitions.get(AT) is not None
+
+
+def contents(broker: Broker) -> bytes:
+    """What its log holds, batch after batch."""
+    log, found, offset = broker.node.replica("t", 0).log, b"", 0
+    while offset < log.end_offset:
+        some = log.read(offset, 1, end_offset=log.end_offset)
+        assert some is not None
+        found += some.file.pread(some.start, some.length)
+        offset += 1
+    return found
+
+
+async def move(three: Three, *target: int) -> Refused | None:
+    topic = three.controller.node.image.topics["t"]
+    wanted = (Move(topic.topic_id, 0, target or None),)
+    (answer,) = await three.others()[0].node.submit(Reassign(wanted))
+    assert answer is None or isinstance(answer, Refused)
+    return answer
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> None:
+    async def story(three: Three) -> None:
+        await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
+        writing = asyncio.create_task(write(three, 100))
+        await asyncio.sleep(0.5)
+        assert await move(three, 3) is None
+        await three.until(lambda: not now(three).moving, 20)
+        acked = await writing
+        done = now(three)
+        assert (done.replicas, done.leader, done.isr) == ((3,), 3, (3,))
+        assert all(value in contents(three.brokers[3]) for value in acked)
+        await three.until(lambda: not holds(three.brokers[1]) and not holds(three.brokers[2]), 5)
+        assert await move(three, 1, 2, 3) is None
+        await three.until(lambda: now(three).leader == 1 and len(now(three).isr) == 3, 30)
+        acked += await write(three, 10)
+        assert all(value in contents(three.brokers[1]) for value in acked)
+
+    told(story, seed)
+
+
+def holds(broker: Broker) -> bool:
+    return any(each.at == AT for each in broker.node.partitions.held())
+
+
+def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
+    async def story(three: Three) -> None:
+        stays, goes = three.controller.node_id, three.others()[0].node_id
+        await three.controller.node.submit(CreateTopic("t", assignments=[[stays]]))
+        acked = await write(three, 5)
+        await three.brokers[goes].kill()
+        image = three.controller.node.image
+        asked = Reassign((Move(image.topics["t"].topic_id, 0, (goes,)),))
+        await three.until(lambda: not three.controller.node.image.brokers[goes].live, 3)
+        (refused,) = await three.controller.node.submit(asked)
+        assert isinstance(refused, Refused) and refused.code is Code.INVALID_REPLICA_ASSIGNMENT
+        await three.brokers[goes].start()
+        await three.until(three.all_known, 5)
+        three.network.cut(f"b{goes}", f"b{stays}")
+        assert (await three.controller.node.submit(asked)) == (None,)
+        await asyncio.sleep(10)
+        assert now(three).moving and now(three).leader == stays
+        acked += await write(three, 5)
+        (off,) = await three.controller.node.submit(Reassign((Move(image.topics["t"].topic_id, 0, None),)))
+        assert off is None
+        three.network.heal()
+        await three.until(lambda: now(three).isr == (stays,) and leads(three.brokers[stays]), 5)
+        await three.until(three.all_known, 20)
+        await three.until(lambda: not holds(three.brokers[goes]), 5)
+        acked += await write(three, 5)
+        assert all(value in contents(three.brokers[stays]) for value in acked)
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(seed: int) -> None:
+    async def story(three: Three) -> None:
+        gone = three.others()[0].node_id
+        one, two = sorted({1, 2, 3} - {gone})
+        await three.controller.node.submit(CreateTopic("t", assignments=[[one, gone]]))
+        acked = await write(three, 10)
+        await three.brokers[gone].kill()
+        await three.until(lambda: now(three).isr == (one,), 5)
+        image = three.controller.node.image
+        asked = Reassign((Move(image.topics["t"].topic_id, 0, (two, one)),))
+        assert (await three.controller.node.submit(asked)) == (None,)
+        await three.until(lambda: not now(three).moving and now(three).leader == two, 20)
+        acked += await write(three, 10)
+        await three.brokers[gone].start()
+        await three.until(three.all_known, 5)
+        assert not holds(three.brokers[gone])
+        assert await move(three, gone) is None
+        await three.until(lambda: now(three).replicas == (gone,), 20)
+        acked += await write(three, 10)
+        await three.until(lambda: leads(three.brokers[gone]), 5)
+        assert all(value in contents(three.brokers[gone]) for value in acked)
+
+    told(story, seed)
