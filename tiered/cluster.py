@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tiered.committed import Act, Committed
@@ -247,7 +248,9 @@ class Cluster:
             self.reign = None
             self.following.reset()
             self.committed.wake()
-        await self.following.catch_up_if_it_can()
+        with suppress(TimeoutError):  # where the bucket says nothing, others say who is controller now
+            async with asyncio.timeout(self.session_ms / 1000):
+                await self.following.catch_up_if_it_can()
 
     async def written(self, changes: Sequence[Change], slot: int) -> None:
         """An entry of this controller is in the log."""

@@ -121,15 +121,17 @@ class Reign:
                 await self._wake.wait()
                 continue
             now_ns = self._clock.mono_ns()
+            expired = self.sessions.expired(now_ns)
             if now_ns - self._asked_ns >= ASK_MISSED_NS:
                 self._asked_ns = now_ns
-                for node_id in missed:
+                # Who cannot write fences nobody, and still misses those that follow somebody else.
+                for node_id in [*missed, *(node_id for node_id, _ in expired)]:
                     self._ask_missed(node_id)
             for node_id in self.sessions.suspects(now_ns):
                 self._probe(node_id)
-            for node_id, incarnation in self.sessions.expired(now_ns):
-                log.warning("broker is not heard node_id=%d", node_id)
-                self._decide("fence", node_id, FenceBroker(node_id, incarnation))
+            for node_id, incarnation in expired:
+                if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
+                    log.warning("broker is not heard node_id=%d", node_id)
             await self._clock.sleep(TICK_SECONDS)
 
     def grown(self) -> None:
@@ -151,9 +153,10 @@ class Reign:
     async def _look(self, node_id: int, incarnation: str, address: str) -> None:
         """A process that has ended need not be waited for."""
         peers = self._cluster.peers
-        if peers is not None and await peers.is_gone(address, PROBE_SECONDS):
+        if peers is None or not await peers.is_gone(address, PROBE_SECONDS):
+            return
+        if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
             log.warning("broker is gone node_id=%d address=%s", node_id, address)
-            self._decide("fence", node_id, FenceBroker(node_id, incarnation))
 
     def _ask_missed(self, node_id: int) -> None:
         address = self._cluster.address_of(node_id)
@@ -173,8 +176,8 @@ class Reign:
         if answer.controller_epoch > self.epoch:
             self.doubt()
 
-    def _decide(self, what: str, node_id: int, request: Request) -> None:
-        self._spawn(what, node_id, self._submit(request))
+    def _decide(self, what: str, node_id: int, request: Request) -> bool:
+        return self._spawn(what, node_id, self._submit(request))
 
     async def _submit(self, request: Request) -> None:
         try:
@@ -182,19 +185,20 @@ class Reign:
         except Refused as refused:
             log.warning("decision about a broker comes later request=%s why=%s", request, refused)
 
-    def _spawn(self, what: str, node_id: int, work: Coroutine[Any, Any, None]) -> None:
-        """One of a kind at a time."""
+    def _spawn(self, what: str, node_id: int, work: Coroutine[Any, Any, None]) -> bool:
+        """One of a kind at a time: whether it has begun."""
         key = (what, node_id)
         if self._group is None or key in self._under_way:
             work.close()
-            return
+            return False
         try:
             task = self._group.create_task(work, name=what)
         except RuntimeError:  # the group is ending
             work.close()
-            return
+            return False
         self._under_way[key] = None
         task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return True
 
     async def _elect(self, request: ElectLeaders) -> Any:
         return await self.runtime.submit(request, DECIDE_SECONDS)

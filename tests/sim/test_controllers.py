@@ -288,6 +288,22 @@ def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None
     told(story)
 
 
+def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
+    """It cannot fence who no longer follows it, so it has to ask those that it only misses."""
+
+    async def story(three: Three) -> None:
+        old = three.controller
+        dead, heir = three.others()
+        old.machine.faults.outage = True
+        await dead.kill()
+        await three.until(lambda: heir.node.cluster.reign is not None, 5 * SESSION)
+        await three.until(lambda: old.node.cluster.reign is None, 3 * SESSION)
+        old.machine.faults.outage = False
+        await three.until(lambda: heir.node.image.brokers[old.node_id].live, SESSION)
+
+    told(story)
+
+
 def test_a_controller_that_alone_cannot_write_makes_room() -> None:
     async def story(three: Three) -> None:
         old = three.controller
