@@ -115,7 +115,7 @@ async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, 
     world = real_world(chosen)
     node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
     await node.start()
-    http = await serve_http(node, "127.0.0.1", 0, limits=Limits(append_ms=15_000))
+    http = await serve_http(node, "127.0.0.1", 0, limits=Limits(append_ms=15_000, leader_seconds=3))
     broker = Broker(node, http, session)
     broker.kafka = await serve_kafka(node, {PLAINTEXT: Endpoint(PLAINTEXT, "127.0.0.1", 0)})
     told = {name: each.address for name, each in broker.kafka.addresses.items()}

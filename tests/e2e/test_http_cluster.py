@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 
 from tests.e2e.http_cluster import Broker, Cluster, run
 from tests.e2e.http_site import JSON, RAW, until
+from tests.e2e.serving import Served
 from tests.e2e.site import batch
+from tiered_api.http.consumers import instances
 
 V2 = "application/vnd.kafka.v2+json"
 V2_JSON = "application/vnd.kafka.json.v2+json"
@@ -285,6 +289,31 @@ def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> No
     run(tmp_path, story, offsets_topic_replication_factor=3)
 
 
+def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "SWEEP_SECONDS", 0.1)
+
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1, 2, 3])
+        await write(three[2], "t", 0, "a")
+        home, path = await consumer(three, "g")
+        assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
+        assert len(await read_all(home, path, 1)) == 1
+        assert consumers(home) == 1
+        await home.node.hand_over()
+        await until(lambda: not consumers(home))
+        again = await home.get(f"{path}/assignments", V2)
+        assert again.status == 200, "whoever follows redirects finds it at the next one"
+        assert sum(consumers(each) for each in three.brokers.values()) == 1
+
+    run(tmp_path, story, offsets_topic_replication_factor=3)
+
+
+def consumers(broker: Broker) -> int:
+    """How many live at a broker, as its metrics tell."""
+    [line] = [each for each in broker.node.metrics.render().splitlines() if each.startswith("tiered_http_consumers ")]
+    return int(float(line.split()[1]))
+
+
 def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: Path) -> None:
     async def story(three: Cluster) -> None:
         await three.create("t", [1], [2])
@@ -303,3 +332,35 @@ def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: 
         assert (await three[3].get("/topics/t/partitions/1/records", JSON)).json["message"] == "no broker leads t-1 now"
 
     run(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_brokers_that_are_processes_answer_for_each_other_also_when_one_is_killed(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")
+    with ExitStack() as stack:
+        three = [
+            stack.enter_context(Served(tmp_path / f"b{n}", "--node-id", str(n), "--store", f"file://{bucket}", *quick))
+            for n in (1, 2, 3)
+        ]
+        url = f"/v3/clusters/{three[0].ask('GET', '/tiered/v1/node')[1]['cluster_id']}"
+        wanted = {"topic_name": "t", "replicas_assignments": {"0": [1, 2], "1": [2, 3], "2": [3, 1]}}
+        assert three[2].ask("POST", f"{url}/topics", wanted)[0] == 201
+        for n, broker in enumerate(three):
+            for partition in range(3):
+                sent = {"records": [{"value": n}]}
+                status, answer = broker.ask("POST", f"/topics/t/partitions/{partition}", sent, V2_JSON)
+                assert (status, answer["offsets"][0]["offset"]) == (200, n), answer
+        three[1].stop(signal.SIGKILL)
+        for broker in (three[0], three[2]):
+            for partition in range(3):
+                status, answer = broker.ask(
+                    "POST", f"/topics/t/partitions/{partition}", {"records": [{"value": 9}]}, V2_JSON
+                )
+                assert (status, answer["offsets"][0]["error"]) == (200, None), answer
+        for partition in range(3):
+            place = f"/topics/t/partitions/{partition}/records?format=json"
+            [one, other] = [broker.ask("GET", place) for broker in (three[0], three[2])]
+            assert one == other
+            assert [each["value"] for each in one[1]["records"]] == [0, 1, 2, 9, 9]

@@ -31,7 +31,7 @@ from tiered_api.kafka.peers import KafkaPeers
 from tiered_api.kafka.routing import STALE_LEADER
 from tiered_api.kafka.schema import Message
 
-ASK_SECONDS = 10.0
+ASK_SECONDS = 5.0
 """How long another broker may take to answer, beyond what it is asked to wait."""
 COLD_MS = 9_000
 """How long a read may wait for the bucket, over there."""

@@ -40,6 +40,8 @@ class Limits:
     write_seconds: float = 60.0
     """A client that takes nothing of its answer for this long is cut off."""
     append_ms: int = 30_000
+    leader_seconds: float = 20.0
+    """How long a read looks for who leads its partition: longer than an election takes."""
     stream_idle_seconds: float = 600.0
     stream_seconds: float = 86_400.0
     """The age at which a produce stream or an event stream ends."""

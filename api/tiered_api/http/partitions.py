@@ -17,24 +17,24 @@ from tiered_api.http.elsewhere import COLD_MS, Leader, Nowhere
 from tiered_api.http.site import Site
 from tiered_api.kafka.routing import EARLIEST, LATEST, STALE_LEADER
 
+SLICE_MS = 5_000
+"""A leader that has to wait answers as often as this: one that is frozen is noticed."""
 PAUSE_SECONDS = 0.05
 """Between two looks for who leads."""
-PATIENCE_SECONDS = 10.0
-"""How long a read looks for who leads: an election takes less."""
 
 T = TypeVar("T")
 
 
 class Away:
     """A partition that another broker leads, or that has no leader for the moment. It follows its leader, also to here;
-    `patience` says for how many seconds one is looked for."""
+    `patience` says for how many seconds one is looked for, where that is not what the limits say."""
 
-    def __init__(self, site: Site, at: TopicPartition, topic_id: TopicId, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, site: Site, at: TopicPartition, topic_id: TopicId, patience: float | None = None) -> None:
         self.at = at
         self.topic, self.partition = at
         self.topic_id = topic_id
         self._site = site
-        self._patience = patience
+        self._patience = site.limits.leader_seconds if patience is None else patience
 
     @property
     def config(self) -> TopicConfig:
@@ -73,7 +73,11 @@ class Away:
 
     async def until_more(self, end: int, wait_ms: int) -> None:
         """Returns when there are records at or behind `end`, or the time is over. It gives none."""
-        await self._fetch(end, 1, wait_ms)
+        deadline = self._deadline(wait_ms / 1000)
+        while (left := (deadline - self._site.clock.mono_ns()) // 1_000_000) > 0:
+            fetched = await self._fetch(end, 1, min(left, SLICE_MS))
+            if fetched.size or fetched.high_watermark > end:
+                return
 
     async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> Fetched:
         return await self._asked(
@@ -142,7 +146,7 @@ Source = Replica | Away
 """Whatever can be read from and written to."""
 
 
-def source_of(site: Site, at: TopicPartition, topic_id: TopicId, patience: float = PATIENCE_SECONDS) -> Source:
+def source_of(site: Site, at: TopicPartition, topic_id: TopicId, patience: float | None = None) -> Source:
     """A partition that is there. `Refused` when it is this broker's to lead, and it cannot be opened."""
     try:
         return site.node.replica(*at)

@@ -164,8 +164,8 @@ class Instance:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {at}")
         return topic.topic_id
 
-    def source(self, at: TopicPartition, patience: float = 0.0) -> Source:
-        """The partition, wherever it is led. A read does not wait for one without a leader: there are others."""
+    def source(self, at: TopicPartition, patience: float | None = None) -> Source:
+        """The partition, wherever it is led."""
         return source_of(self._site, at, self.topic_id(at), patience)
 
     async def _revoked(self) -> None:
@@ -273,3 +273,9 @@ class Instance:
         """The instance is deleted, or nobody has used it for long."""
         await self.unsubscribe()
         self._ended = True
+
+    async def let_go(self) -> None:
+        """It lives elsewhere from now on, as the same member of its group."""
+        self._ended = True
+        if self.membership is not None:
+            await self.membership.stop()

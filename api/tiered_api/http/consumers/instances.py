@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from tiered.errors import Code
+from tiered.errors import Code, Refused
 from tiered.metadata.groups.requests import Described, DescribeGroup
 from tiered.metadata.image import Image
-from tiered_api.http.consumers.asking import patiently
+from tiered_api.http.consumers.asking import coordinator_of, patiently
 from tiered_api.http.consumers.instance import Choices, Instance
 from tiered_api.http.consumers.membership import PREFIX, kept_in
 from tiered_api.http.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
@@ -113,12 +113,24 @@ class Instances:
             await instance.end()
             self._found.pop(place, None)
 
+    async def _has_moved(self, place: Place) -> bool:
+        """Whether another broker coordinates the group, and has the consumers."""
+        try:
+            return await coordinator_of(self._site, place.group) != self._site.node.settings.node_id
+        except Refused:
+            return False
+
     async def _sweep(self) -> None:
-        """Ends what nobody used for long."""
+        """Ends what nobody used for long, and lets go what lives at another broker now: it keeps its place there."""
         while True:
             await self._site.clock.sleep(SWEEP_SECONDS)
             oldest = self._site.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
             for place, instance in list(self._found.items()):
-                if instance.used_ns < oldest and not instance.turn.locked():
+                if instance.turn.locked():
+                    continue
+                if await self._has_moved(place):
+                    self._found.pop(place, None)
+                    await instance.let_go()
+                elif instance.used_ns < oldest:
                     with contextlib.suppress(HttpError):  # somebody deleted it meanwhile
                         await self._end(place, instance)

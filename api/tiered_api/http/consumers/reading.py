@@ -91,7 +91,7 @@ class Reading:
 
     async def _read(self, at: TopicPartition) -> None:
         request, instance = self._request, self._instance
-        source = instance.source(at)
+        source = instance.source(at, patience=0)  # one that nobody leads must not hold up the others
         if isinstance(source, Replica):
             self._seen.append((source, source.high_watermark))
         spot = self.ahead.get(at)

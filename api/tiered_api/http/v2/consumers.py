@@ -27,7 +27,7 @@ from tiered_api.http.consumers.instances import Place
 from tiered_api.http.consumers.membership import Wish
 from tiered_api.http.consumers.reading import read
 from tiered_api.http.errors import BAD_CONSUMER, FORMAT_DIFFERS, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError
-from tiered_api.http.partitions import PATIENCE_SECONDS, bounds
+from tiered_api.http.partitions import bounds
 from tiered_api.http.request import Request
 from tiered_api.http.v2.topics import shown
 
@@ -234,7 +234,7 @@ async def seek(request: Request) -> web.StreamResponse:
         targets = [(at, _offset(row, "offset")) for at, row in _rows(body, "offsets")] if "offsets" in body else []
         for at, row in _rows(body, "timestamps") if "timestamps" in body else []:
             instance.own(at)
-            source = instance.source(at, PATIENCE_SECONDS)
+            source = instance.source(at)
             found = await source.offset_for_timestamp(_moment(row))
             targets.append((at, found[0] if found is not None else (await bounds(source))[1]))
         for at, _ in targets:
@@ -262,7 +262,7 @@ async def _seek_to(request: Request, which: int) -> web.StreamResponse:
         for at in partitions:
             instance.own(at)
         for at in partitions:
-            instance.seek(at, (await bounds(instance.source(at, PATIENCE_SECONDS)))[which])
+            instance.seek(at, (await bounds(instance.source(at)))[which])
     return _done()
 
 
