@@ -8,6 +8,7 @@
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single or cluster
 #   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
+#   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -22,7 +23,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test compat compat-ours compat-peer check sim sim-plants bench bench-peer up clean
+.PHONY: demo test compat compat-ours compat-peer check sim sim-plants chaos bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -52,6 +53,9 @@ sim: $(VENV)/.dev
 
 sim-plants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim --plants $(PLANTS)
+
+chaos: $(VENV)/.dev
+	$(BIN)/python -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: $(VENV)/.dev
 	@$(JARS)

@@ -1,0 +1,1 @@
+"""Three real brokers, real clients, and what goes wrong."""

@@ -1,0 +1,246 @@
+"""What goes wrong, and how it ends. Which brokers are hit depends on their roles when it begins."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.chaos.trio import NODES, Trio, View
+from tests.chaos.wires import BUCKET, CLIENT, Link
+from tests.fakes3 import HttpFault
+from tiered.cold.faulty import Kind
+
+WRITES = ("PUT", "POST")
+WHOLE_SECONDS = 60.0
+
+
+@dataclass
+class Scene:
+    """A fault in a run: the brokers as they stood when it began, and whom it hit."""
+
+    trio: Trio
+    view: View
+    pause: Callable[[float], None]
+    """Lets a fault last; it watches that nobody ends by itself."""
+    hit: tuple[int, ...] = ()
+
+    def leader(self, *, controller: bool | None = None) -> int:
+        """Who leads most; of those that are, or are not, the controller, when it is said."""
+        chosen = [node for node in NODES if controller is None or controller is (node == self.view.controller)]
+        return max(chosen, key=lambda node: len(self.view.led_by(node)))
+
+    def follower(self) -> int:
+        """Who leads least and does not control."""
+        chosen = [node for node in NODES if node != self.view.controller]
+        return min(chosen, key=lambda node: len(self.view.led_by(node)))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`begin` says in words what it did. Where `goes_on`, every partition is acknowledged again before it is mended."""
+
+    name: str
+    begin: Callable[[Scene], None]
+    mend: Callable[[Scene], None]
+    goes_on: bool = True
+    lasts: float = 0.0
+    """Seconds from begin to mend at least."""
+    deadline: float = WHOLE_SECONDS
+    """Seconds from mend until everything is live again."""
+    balanced: bool = True
+    """Each broker leads its share before."""
+    needs_s3: bool = False
+
+
+def _killed(who: Callable[[Scene], tuple[int, ...]]) -> Callable[[Scene], None]:
+    def begin(scene: Scene) -> None:
+        scene.hit = who(scene)
+        scene.trio.kill(*scene.hit)
+
+    return begin
+
+
+def _frozen(who: Callable[[Scene], tuple[int, ...]]) -> Callable[[Scene], None]:
+    def begin(scene: Scene) -> None:
+        scene.hit = who(scene)
+        for node in scene.hit:
+            scene.trio.brokers[node].freeze()
+
+    return begin
+
+
+def _cut(who: Callable[[Scene], tuple[int, ...]], links: Callable[[int], list[Link]]) -> Callable[[Scene], None]:
+    def begin(scene: Scene) -> None:
+        scene.hit = who(scene)
+        scene.trio.wires.cut(link for node in scene.hit for link in links(node))
+
+    return begin
+
+
+def _started(scene: Scene) -> None:
+    scene.trio.start(*scene.hit)
+
+
+def _thawed(scene: Scene) -> None:
+    for node in scene.hit:
+        scene.trio.brokers[node].thaw()
+
+
+def _joined(scene: Scene) -> None:
+    scene.trio.wires.mend()
+
+
+def _wiped(scene: Scene) -> None:
+    for node in scene.hit:
+        scene.trio.brokers[node].wipe()
+    scene.trio.start(*scene.hit)
+
+
+def _reset(scene: Scene) -> None:
+    scene.hit = NODES
+    for _ in range(5):
+        scene.trio.wires.reset(NODES)
+        scene.pause(0.5)
+
+
+def _rolled(scene: Scene) -> None:
+    """SIGTERM, start, and the next one when everything is whole."""
+    scene.hit = NODES
+    trio = scene.trio
+    for node in sorted(NODES, key=lambda each: each == scene.view.controller):
+        code = trio.brokers[node].end(signal.SIGTERM)
+        assert code == 0, f"broker {node} ended with {code}: {trio.brokers[node].said()}"
+        trio.start(node)
+        trio.until(trio.whole, WHOLE_SECONDS, lambda: trio.view())
+
+
+def _bucket(*rules: Callable[[], HttpFault]) -> Callable[[Scene], None]:
+    def begin(scene: Scene) -> None:
+        assert scene.trio.s3 is not None
+        scene.trio.s3.faults[:] = [make() for make in rules]
+
+    return begin
+
+
+def _both(*acts: Callable[[Scene], None]) -> Callable[[Scene], None]:
+    def act(scene: Scene) -> None:
+        for each in acts:
+            each(scene)
+
+    return act
+
+
+def _bucket_back(scene: Scene) -> None:
+    assert scene.trio.s3 is not None
+    scene.trio.s3.faults.clear()
+
+
+def _nothing(scene: Scene) -> None:
+    """Over by itself."""
+
+
+def leader(scene: Scene) -> tuple[int, ...]:
+    return (scene.leader(controller=False),)
+
+
+def controller(scene: Scene) -> tuple[int, ...]:
+    return (scene.view.controller,)
+
+
+def follower(scene: Scene) -> tuple[int, ...]:
+    return (scene.follower(),)
+
+
+def everybody(scene: Scene) -> tuple[int, ...]:
+    return NODES
+
+
+def two(scene: Scene) -> tuple[int, ...]:
+    return tuple(sorted({scene.view.controller, scene.leader(controller=False)}))
+
+
+def from_brokers(node: int) -> list[Link]:
+    """Both ways; clients still reach it."""
+    return [link for other in NODES if other != node for link in ((node, other), (other, node))]
+
+
+def from_all(node: int) -> list[Link]:
+    """Both ways, clients too, the bucket not."""
+    return [*from_brokers(node), (node, CLIENT), (CLIENT, node)]
+
+
+def from_answers(node: int) -> list[Link]:
+    """What it sends to other brokers does not arrive; it hears them."""
+    return [(node, other) for other in NODES if other != node]
+
+
+def from_bucket(node: int) -> list[Link]:
+    return [(node, BUCKET), (BUCKET, node)]
+
+
+def away() -> HttpFault:
+    return HttpFault(Kind.ERROR)
+
+
+def lost() -> HttpFault:
+    return HttpFault(Kind.LOST_REPLY, verbs=WRITES, chance=0.4)
+
+
+def late() -> HttpFault:
+    return HttpFault(Kind.LATE_APPLY, verbs=WRITES, chance=0.3, seconds=2.0)
+
+
+def slow() -> HttpFault:
+    return HttpFault(Kind.DELAY, seconds=0.7)
+
+
+ON_ANY_STORE = (
+    Fault("kill -9 of a leader", _killed(leader), _started),
+    Fault("kill -9 of the controller", _killed(controller), _started),
+    Fault("kill -9 of a follower", _killed(follower), _started, balanced=False),
+    Fault("kill -9 of two", _killed(two), _started, goes_on=False, lasts=3),
+    Fault("kill -9 of all", _killed(everybody), _started, goes_on=False),
+    Fault("SIGSTOP of a leader", _frozen(leader), _thawed),
+    Fault("SIGSTOP of the controller", _frozen(controller), _thawed),
+    Fault("SIGSTOP of a follower", _frozen(follower), _thawed, balanced=False),
+    Fault("SIGSTOP of all", _frozen(everybody), _thawed, goes_on=False, lasts=8),
+    Fault("a leader cut from brokers", _cut(leader, from_brokers), _joined),
+    Fault("the controller cut from brokers", _cut(controller, from_brokers), _joined, deadline=120),
+    Fault("a leader cut from brokers and clients", _cut(leader, from_all), _joined),
+    Fault("what a leader sends to brokers is lost", _cut(leader, from_answers), _joined),
+    Fault("connections reset, five times", _reset, _nothing),
+    Fault("kill -9 of a leader, its disk wiped", _killed(leader), _wiped),
+    Fault("rolling restart", _rolled, _nothing),
+)
+ON_S3 = (
+    Fault("bucket away", _bucket(away), _bucket_back, lasts=10, needs_s3=True),
+    Fault("bucket away, kill -9 of a leader", _both(_bucket(away), _killed(leader)),
+          _both(_bucket_back, _started), goes_on=False, lasts=4, needs_s3=True),
+    Fault("bucket away, kill -9 of all", _both(_bucket(away), _killed(everybody), _started), _bucket_back,
+          goes_on=False, lasts=4, needs_s3=True),
+    Fault("replies of the bucket lost, kill -9 of the controller", _both(_bucket(lost), _killed(controller)),
+          _both(_started, _bucket_back), lasts=3, needs_s3=True),
+    Fault("writes land late, kill -9 of the controller", _both(_bucket(late), _killed(controller)),
+          _both(_started, _bucket_back), lasts=3, needs_s3=True),
+    Fault("bucket slow, kill -9 of a leader", _both(_bucket(slow), _killed(leader)),
+          _both(_started, _bucket_back), needs_s3=True),
+    Fault("the controller cut from the bucket, kill -9 of a leader",
+          _both(_cut(controller, from_bucket), _killed(leader)), _both(_joined, _started), goes_on=False, lasts=12,
+          needs_s3=True),
+)  # fmt: skip
+EVERY = (*ON_ANY_STORE, *ON_S3)
+SHORT = {
+    "file": (
+        "kill -9 of a leader", "SIGSTOP of the controller", "kill -9 of all", "a leader cut from brokers and clients",
+        "kill -9 of a leader, its disk wiped", "rolling restart",
+    ),
+    "s3": (
+        "bucket away", "replies of the bucket lost, kill -9 of the controller", "bucket away, kill -9 of a leader",
+    ),
+}  # fmt: skip
+
+
+def named(names: tuple[str, ...]) -> list[Fault]:
+    by_name = {fault.name: fault for fault in EVERY}
+    return [by_name[name] for name in names]

@@ -1,0 +1,34 @@
+"""Brokers fail while clients write: nothing acknowledged is lost, nothing comes twice, everything is live again.
+
+`make chaos` is the long version; `python -m tests.chaos --only NAME` runs one fault.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.faults import EVERY, SHORT, named
+from tests.chaos.run import run
+from tests.chaos.trio import QUICK
+from tests.chaos.writers import has_java
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for sockets in /proc"),
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+]
+
+
+@pytest.mark.parametrize("store", ["file", "s3"])
+def test_brokers_fail_and_nothing_is_lost(store: str, tmp_path: Path) -> None:
+    report = run(tmp_path, store, named(SHORT[store]), QUICK, has_java=store == "s3" and has_java())
+    print(report)
+    assert report.well, report
+    assert report.read >= sum(report.acked.values()) > 0 and report.batches > 0
+
+
+def test_faults_have_names_of_their_own() -> None:
+    assert len({fault.name for fault in EVERY}) == len(EVERY)

@@ -1,0 +1,246 @@
+"""Three brokers as processes on one machine, each behind a link that can be cut; what they say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.chaos.wires import BUCKET, Wires, owner, wires
+from tests.e2e.serving import COMMAND
+from tests.fakes3 import FakeS3, s3_fake
+from tests.ports import free_port
+from tiered.errors import Refused, Unavailable
+from tiered.world import SocketNet, SystemClock
+from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+
+NODES = (1, 2, 3)
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 2.0
+PAUSE_SECONDS = 0.02
+TOPIC = {
+    "min.insync.replicas": "2",
+    "segment.bytes": "262144",
+    "local.retention.bytes": "524288",
+    "retention.ms": "-1",
+}
+"""Segments are small: some go to the bucket, and their local copies go, while brokers fail."""
+SETTINGS = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
+QUICK = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "700",
+    "replica.lag.time.max.ms": "3000",
+}
+"""A broker that is silent is missed sooner, so a test is shorter."""
+
+
+class Broker:
+    """One process, its directory and its ports. A start does not wait until it is ready."""
+
+    def __init__(self, node: int, directory: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
+        self.node = node
+        self.directory = directory / f"broker-{node}"
+        self.log = directory / f"broker-{node}.log"
+        self.port = free_port()
+        self._options = options
+        self._env = {**os.environ, **env}
+        self._http = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.frozen = False
+
+    def start(self, advertised: int) -> None:
+        """Runs it; others are told to connect to the port `advertised`."""
+        assert self.process is None
+        command = [
+            *COMMAND, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory), *self._options,
+            "--kafka", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self._http}",
+            "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}",
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        self.frozen = True
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+        self.frozen = False
+
+    def end(self, how: signal.Signals) -> int:
+        """Sends the signal and waits for the end: its exit code."""
+        process, self.process, self.frozen = self.process, None, False
+        assert process is not None
+        process.send_signal(how)
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"broker {self.node} did not stop: {self.said()}") from None
+
+    def wipe(self) -> None:
+        """A disk that was replaced by an empty one."""
+        assert self.process is None
+        shutil.rmtree(self.directory)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+
+@dataclass(frozen=True)
+class View:
+    """The cluster as a client sees it: who is there, and of each partition its leader (-1: none) and in-sync set."""
+
+    controller: int
+    brokers: tuple[int, ...]
+    leaders: dict[tuple[str, int], int]
+    in_sync: dict[tuple[str, int], tuple[int, ...]]
+
+    @property
+    def whole(self) -> bool:
+        """Everybody is there, everything is led and in sync."""
+        everybody = self.brokers == NODES and self.controller in NODES
+        led = all(leader in NODES for leader in self.leaders.values())
+        return everybody and led and all(members == NODES for members in self.in_sync.values())
+
+    def led_by(self, node: int) -> list[tuple[str, int]]:
+        return [place for place, leader in self.leaders.items() if leader == node]
+
+
+class Trio:
+    """The three, their links, and their bucket when it is the one with faults. Made by `trio`."""
+
+    def __init__(self, directory: Path, links: Wires, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
+        self.wires = links
+        self.s3 = s3
+        self.directory = directory
+        env = {}
+        if s3 is not None:
+            port = links.add(BUCKET, urlsplit(s3.endpoint).port or 0)
+            env = s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}
+        words = [word for name, value in (SETTINGS | dict(settings)).items() for word in ("-c", f"{name}={value}")]
+        options = ["--store", "s3://bucket/chaos" if s3 else f"file://{directory / 'bucket'}", *words]
+        self.brokers = {node: Broker(node, directory, options, env) for node in NODES}
+        self.ports = {node: links.add(node, broker.port) for node, broker in self.brokers.items()}
+        self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "socket.timeout.ms": 5000})
+
+    def pids(self) -> dict[int, int]:
+        return {node: each.process.pid for node, each in self.brokers.items() if each.process is not None}
+
+    def start(self, *nodes: int) -> None:
+        for node in nodes:
+            self.brokers[node].start(self.ports[node])
+
+    def kill(self, *nodes: int) -> None:
+        """kill -9, all of them before the first one's end is waited for."""
+        for node in nodes:
+            process = self.brokers[node].process
+            assert process is not None
+            process.kill()
+        self.wires.shut(nodes)
+        for node in nodes:
+            self.brokers[node].end(signal.SIGKILL)
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A topic with three replicas, two of which must have what is acknowledged."""
+        [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=TOPIC)]).values()
+        made.result(30)
+
+    def balance(self) -> None:
+        """Everything is led by its first replica again. Whoever cannot now, does not."""
+        with suppress(Unavailable, Refused):
+            asyncio.run(_elect([Address("127.0.0.1", port) for port in self.ports.values()]))
+
+    def view(self) -> View | None:
+        """What some broker says; None when none answers."""
+        try:
+            said: Any = self._admin.list_topics(timeout=LOOK_SECONDS)
+        except KafkaException:
+            return None
+        places = {
+            (name, number): part for name, topic in said.topics.items() for number, part in topic.partitions.items()
+        }
+        return View(
+            said.controller_id,
+            tuple(sorted(said.brokers)),
+            {place: part.leader for place, part in places.items()},
+            {place: tuple(sorted(part.isrs)) for place, part in places.items()},
+        )
+
+    def whole(self) -> bool:
+        view = self.view()
+        return view is not None and view.whole
+
+    def until(self, true: Callable[[], bool], seconds: float, what: Callable[[], Any]) -> float:
+        """Waits until it holds and gives the seconds it took. A broker that ends by itself is an error."""
+        began = time.monotonic()
+        while not true():
+            for broker in self.brokers.values():
+                ended = broker.process is not None and broker.process.poll() is not None
+                assert not ended, f"broker {broker.node} ended by itself: {broker.said()}"
+            assert time.monotonic() < began + seconds, f"not so within {seconds} s: {what()}"
+            time.sleep(PAUSE_SECONDS)
+        return time.monotonic() - began
+
+    def heal(self) -> None:
+        """Everybody runs, every link and the bucket are well: after a fault that a run did not get through."""
+        self.wires.mend()
+        if self.s3 is not None:
+            self.s3.faults.clear()
+        for node, broker in self.brokers.items():
+            if broker.process is not None and broker.process.poll() is not None:
+                broker.process = None
+            if broker.process is None:
+                self.start(node)
+            elif broker.frozen:
+                broker.thaw()
+
+    def stop(self) -> dict[int, int]:
+        """SIGTERM one after the other: their exit codes."""
+        return {node: self.brokers[node].end(signal.SIGTERM) for node in self.pids()}
+
+
+async def _elect(addresses: Sequence[Address]) -> None:
+    client = Client(SocketNet(), SystemClock(), addresses, timeout=10.0, patience=10.0)
+    try:
+        await client.ask_controller(ElectLeadersRequest(0, None, 10_000), ElectLeadersResponse)
+    finally:
+        await client.close()
+
+
+@contextmanager
+def trio(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[Trio]:
+    """Three brokers that run and see each other; `store` is file or s3. No process is left behind."""
+    made: list[Trio] = []
+
+    def whose(port: int) -> int:
+        return owner(port, made[0].pids() if made else {})
+
+    with ExitStack() as stack:
+        s3 = stack.enter_context(s3_fake()) if store == "s3" else None
+        made.append(Trio(directory, stack.enter_context(wires(whose)), s3, settings))
+        [three] = made
+        try:
+            three.start(*NODES)
+            three.until(three.whole, 60, lambda: three.brokers[1].said())
+            yield three
+        finally:
+            three.kill(*three.pids())

@@ -1,0 +1,231 @@
+"""Links between processes of one machine, which can be cut: a TCP proxy in user space, in a thread of its own.
+
+One listener for each target. Who connects is found in /proc (Linux), so a link is (origin, target) although all of them
+connect to the same port. On a cut link nothing arrives and nothing is refused; what was under way arrives when it
+heals, as TCP sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from tests.ports import free_port
+
+CLIENT = 0
+"""The origin of who is no broker."""
+BUCKET = -1
+CHUNK = 256 * 1024
+RESET = struct.pack("ii", 1, 0)
+Link = tuple[int, int]
+
+
+class Wires:
+    """All links. `whose` tells the node behind a local port. Made by `wires`; methods are for any thread."""
+
+    def __init__(self, whose: Callable[[int], int], loop: asyncio.AbstractEventLoop) -> None:
+        self._whose = whose
+        self._loop = loop
+        self._cut: dict[Link, asyncio.Event] = {}
+        self._open: dict[asyncio.StreamWriter, Link] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._doors: dict[int, socket.socket] = {}
+        self._listening: dict[int, None] = {}
+
+    def add(self, node: int, port: int) -> int:
+        """The port at which `node`, which listens on `port` of loopback, is reached from now on. While nobody listens
+        there, connections are refused here too: brokers tell one that is gone from one that is silent."""
+        door = socket.socket()
+        door.setblocking(False)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still be open
+        found = free_port()
+        door.bind(("127.0.0.1", found))  # by its number: Linux takes a port that it chose back when the socket is shut
+        self._doors[node] = door
+
+        async def begin() -> None:
+            self._own(asyncio.create_task(self._serve(node, port, door)))
+
+        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
+        return found
+
+    def shut(self, nodes: Iterable[int]) -> None:
+        """These refuse connections until somebody listens there again."""
+        chosen = list(nodes)
+
+        async def now() -> None:
+            for node in chosen:
+                self._refuse(node)
+
+        asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+
+    def cut(self, links: Iterable[Link]) -> None:
+        """Nothing goes from the first to the second of each any more."""
+
+        async def now() -> None:
+            for link in links:
+                self._cut.setdefault(link, asyncio.Event())
+
+        asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+
+    def mend(self) -> None:
+        """All links are whole, and what was held back goes its way."""
+
+        async def now() -> None:
+            while self._cut:
+                self._cut.popitem()[1].set()
+
+        asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+
+    def reset(self, nodes: Iterable[int]) -> int:
+        """Every connection from or to these breaks at once; how many there were."""
+        chosen = set(nodes)
+
+        async def now() -> int:
+            broken = [writer for writer, link in self._open.items() if chosen & set(link)]
+            for writer in broken:
+                _reset(writer)
+            return len(broken)
+
+        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+
+    async def close(self) -> None:
+        """Ends everything."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for door in self._doors.values():
+            door.close()
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _serve(self, node: int, port: int, door: socket.socket) -> None:
+        """Listens while the target does. A socket that is shut stays bound: nobody else gets the port."""
+        while True:
+            await _listens(port)
+            door.listen(128)
+            self._listening[node] = None
+            with suppress(OSError):
+                while True:
+                    came, (_, source) = await self._loop.sock_accept(door)
+                    self._own(asyncio.create_task(self._accepted(node, port, came, source)))
+
+    def _refuse(self, node: int) -> None:
+        """On Linux a listening socket that is shut down refuses, and may listen again. One that does not listen must
+        not be shut: what it accepts later would be shut too."""
+        if node in self._listening:
+            del self._listening[node]
+            self._doors[node].shutdown(socket.SHUT_RDWR)
+
+    async def _accepted(self, node: int, port: int, came: socket.socket, source: int) -> None:
+        reader, writer = await asyncio.open_connection(sock=came)
+        with suppress(OSError, asyncio.CancelledError):
+            await self._carry((self._whose(source), node), port, reader, writer)
+        writer.transport.abort()
+
+    async def _carry(self, link: Link, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its origin to the target and back."""
+        answers = (link[1], link[0])
+        await self._whole(link)
+        await self._whole(answers)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            _reset(writer)
+            self._refuse(link[1])
+            return
+        self._open[writer] = self._open[back] = link
+        forth = asyncio.create_task(self._pump(link, reader, back))
+        home = asyncio.create_task(self._pump(answers, there, writer))
+        try:
+            await asyncio.wait((forth, home), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (forth, home):
+                task.cancel()
+            await asyncio.gather(forth, home, return_exceptions=True)
+            del self._open[writer], self._open[back]
+            back.transport.abort()
+
+    async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(CHUNK):
+                await self._whole(link)
+                writer.write(data)
+                await writer.drain()
+
+    async def _whole(self, link: Link) -> None:
+        while (cut := self._cut.get(link)) is not None:
+            await cut.wait()
+
+
+async def _listens(port: int) -> None:
+    """Returns once somebody does."""
+    while True:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.transport.abort()
+            return
+        await asyncio.sleep(0.01)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """RST instead of FIN."""
+    found: socket.socket = writer.get_extra_info("socket")
+    with suppress(OSError):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    writer.transport.abort()
+
+
+@contextmanager
+def wires(whose: Callable[[int], int]) -> Iterator[Wires]:
+    """Links in a thread of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="wires", daemon=True)
+    thread.start()
+    made = Wires(whose, loop)
+    try:
+        yield made
+    finally:
+        asyncio.run_coroutine_threadsafe(made.close(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def owner(port: int, pids: dict[int, int]) -> int:
+    """The node (its process in `pids`) that has a connection from this local port; CLIENT for any other process."""
+    inode = _inode(port)
+    for node, pid in pids.items():
+        if inode is not None and _holds(pid, f"socket:[{inode}]"):
+            return node
+    return CLIENT
+
+
+def _inode(port: int) -> str | None:
+    local = f"0100007F:{port:04X}"
+    with open("/proc/net/tcp") as table:
+        for line in table:
+            words = line.split()
+            if words[1] == local and words[3] == "01":
+                return words[9]
+    return None
+
+
+def _holds(pid: int, name: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return False
+    for number in numbers:
+        with suppress(OSError):
+            if os.readlink(f"{folder}/{number}") == name:
+                return True
+    return False

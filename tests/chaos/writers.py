@@ -1,0 +1,171 @@
+"""Clients that write all the time and remember what was acknowledged, where and when."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.chaos.audit import Place
+from tests.peer.kafka import TOOLS, java
+
+PADDING = b" " + b"x" * 200
+IN_FLIGHT = 500
+RATE = 60
+"""Records a second and partition."""
+RETRIES = {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "topic.metadata.refresh.interval.ms": 1000}
+
+
+class Writer(Protocol):
+    """What a run knows of a client."""
+
+    name: str
+    acked: dict[Place, list[tuple[int, int]]]
+    """Of each partition the numbers that were acknowledged, each with its offset (-1: not said), as they came."""
+    times: dict[Place, list[float]]
+    """When, in monotonic seconds."""
+    troubles: list[str]
+    """What was given up: a record, or everything."""
+
+    def sent(self) -> dict[Place, int]:
+        """The first number that was not sent yet, of each partition; nothing where the client chooses partitions."""
+
+    def finish(self, seconds: float) -> None:
+        """Waits until everything that was sent is acknowledged, and ends."""
+
+
+class Confluent:
+    """An idempotent producer of confluent-kafka (librdkafka). A record is `name.partition.number`."""
+
+    def __init__(self, name: str, address: str, topic: str, partitions: int) -> None:
+        self.name = name
+        self.topic = topic
+        self.acked: dict[Place, list[tuple[int, int]]] = defaultdict(list)
+        self.times: dict[Place, list[float]] = defaultdict(list)
+        self.troubles: list[str] = []
+        self._next = [0] * partitions
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
+                "delivery.timeout.ms": 0, "log_level": 0, "error_cb": self._erred, **RETRIES,
+            }
+        )  # fmt: skip
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._write, name=name, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        began, count = time.monotonic(), 0
+        while not self._ending.is_set():
+            due = (time.monotonic() - began) * RATE * len(self._next)
+            if len(self._producer) >= IN_FLIGHT:
+                began, count = time.monotonic(), 0
+            elif count < due:
+                partition = count % len(self._next)
+                number, self._next[partition] = self._next[partition], self._next[partition] + 1
+                value = f"{self.name}.{partition}.{number}".encode() + PADDING
+                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+                count += 1
+                self._producer.poll(0)
+                continue
+            self._producer.poll(0.005)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        value, partition, offset = message.value(), message.partition(), message.offset()
+        assert value is not None and partition is not None
+        number = int(value.split()[0].rpartition(b".")[2])
+        if error is not None:
+            self.troubles.append(f"{self.name}: {value[:40]!r} was given up: {error}")
+            return
+        place = (self.topic, partition)
+        self.acked[place].append((number, -1 if offset is None else offset))
+        self.times[place].append(time.monotonic())
+
+    def _erred(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.troubles.append(f"{self.name}: {error}")
+
+    def sent(self) -> dict[Place, int]:
+        return {(self.topic, partition): number for partition, number in enumerate(self._next)}
+
+    def finish(self, seconds: float) -> None:
+        self._ending.set()
+        self._thread.join(10)
+        left = self._producer.flush(seconds)
+        if left:
+            self.troubles.append(f"{self.name}: {left} records are not acknowledged after {seconds} s")
+
+
+class Verifiable:
+    """Kafka's VerifiableProducer, idempotent. A record is `prefix.number`; the client chooses partitions."""
+
+    def __init__(self, prefix: int, address: str, topic: str, directory: Path) -> None:
+        self.name = str(prefix)
+        self.acked: dict[Place, list[tuple[int, int]]] = defaultdict(list)
+        self.times: dict[Place, list[float]] = defaultdict(list)
+        self.troubles: list[str] = []
+        config = directory / "verifiable.properties"
+        settings = {"enable.idempotence": "true", "retries": 1 << 30, "delivery.timeout.ms": 600_000}
+        settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "max.block.ms": 600_000}
+        settings |= {"request.timeout.ms": 10_000}
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        arguments = ["--bootstrap-server", address, "--topic", topic, "--acks", "-1", "--throughput", "150"]
+        arguments += ["--value-prefix", self.name, "--command-config", str(config)]
+        command = java(TOOLS["verifiable-producer"], arguments, heap="128m")
+        self._errors = (directory / "verifiable.log").open("ab")
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
+        self._thread = threading.Thread(target=self._read, name="verifiable", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self._take(json.loads(line))
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if said["name"] == "producer_send_success":
+            place = (said["topic"], said["partition"])
+            self.acked[place].append((int(said["value"].partition(".")[2]), said["offset"]))
+            self.times[place].append(time.monotonic())
+        elif said["name"] == "producer_send_error":
+            self.troubles.append(f"Java: {said['value']} was given up: {said.get('message')}")
+
+    def sent(self) -> dict[Place, int]:
+        return {}
+
+    def finish(self, seconds: float) -> None:
+        if self._process.poll() is not None:
+            self.troubles.append(f"Java: ended by itself with {self._process.returncode}")
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.troubles.append(f"Java: records are not acknowledged after {seconds} s")
+            self.kill()
+        self._thread.join(10)
+        self._close()
+
+    def kill(self) -> None:
+        """At once, when a run has failed."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.join(10)
+        self._close()
+
+    def _close(self) -> None:
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+
+
+def has_java() -> bool:
+    return shutil.which("java") is not None and shutil.which("mvn") is not None
