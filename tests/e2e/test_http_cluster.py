@@ -16,6 +16,7 @@ from tests.e2e.http_cluster import Broker, Cluster, run
 from tests.e2e.http_site import JSON, RAW, until
 from tests.e2e.serving import Served
 from tests.e2e.site import batch
+from tiered.metadata.requests import Move, Reassign
 from tiered_api.http.consumers import instances
 
 V2 = "application/vnd.kafka.v2+json"
@@ -330,6 +331,23 @@ def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: 
         gone = await three[3].get("/topics/t/partitions/1/offsets")
         assert (gone.status, gone.json["error_code"]) == (404, 40404), gone
         assert (await three[3].get("/topics/t/partitions/1/records", JSON)).json["message"] == "no broker leads t-1 now"
+
+    run(tmp_path, story)
+
+
+def test_partitions_that_move_are_listed_by_every_broker(tmp_path: Path) -> None:
+    async def story(three: Cluster) -> None:
+        await three.create("t", [1, 2], [1, 2])
+        await three.end(2)
+        await until(lambda: three[1].node.image.topics["t"].partitions[1].isr == (1,))
+        image = three[1].node.image.topics["t"]
+        assert await three[1].node.submit(Reassign((Move(image.topic_id, 1, (2,)),))) == (None,)
+        await until(lambda: three.knows(lambda node: node.image.topics["t"].partitions[1].moving))
+        for path in ("topics/-/partitions/-/reassignment", "topics/t/partitions/-/reassignment"):
+            [row] = (await three.everywhere(f"{three.url}/{path}")).json["data"]
+            assert (row["partition_id"], row["adding_replicas"], row["removing_replicas"]) == (1, [], [1])
+        one = (await three.everywhere(f"{three.url}/topics/t/partitions/0/reassignment")).json
+        assert (one["adding_replicas"], one["removing_replicas"]) == ([], [])
 
     run(tmp_path, story)
 

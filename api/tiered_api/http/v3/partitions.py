@@ -10,7 +10,7 @@ from tiered_api.http.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.partitions import bounds
 from tiered_api.http.produce import source_in, topic_image
 from tiered_api.http.request import Request
-from tiered_api.http.v3.shapes import cluster, listing, partition_shape, reassignment_shape, replica_shape
+from tiered_api.http.v3.shapes import Shape, cluster, listing, partition_shape, reassignment_shape, replica_shape
 
 
 def partition_of_path(request: Request) -> tuple[TopicImage, int]:
@@ -53,20 +53,30 @@ async def get_partition_offset(request: Request) -> web.StreamResponse:
 
 
 async def list_all_reassignments(request: Request) -> web.StreamResponse:
-    """The partitions that are moving to other brokers: none, for nothing can move them yet."""
+    """The partitions that are moving to other brokers."""
     cluster(request)
-    return as_json(listing(request, "KafkaReassignment", []))
+    topics = [topic for _, topic in sorted(request.site.node.image.topics.items())]
+    return as_json(listing(request, "KafkaReassignment", _moving(request, *topics)))
 
 
 async def list_reassignments(request: Request) -> web.StreamResponse:
-    """The partitions of a topic that are moving to other brokers: none, for nothing can move them yet."""
+    """The partitions of a topic that are moving to other brokers."""
     cluster(request)
-    topic_image(request.site, request.args["topic"])
-    return as_json(listing(request, "KafkaReassignment", []))
+    topic = topic_image(request.site, request.args["topic"])
+    return as_json(listing(request, "KafkaReassignment", _moving(request, topic)))
+
+
+def _moving(request: Request, *topics: TopicImage) -> list[Shape]:
+    return [
+        reassignment_shape(request, topic, number)
+        for topic in topics
+        for number, partition in enumerate(topic.partitions)
+        if partition.moving
+    ]
 
 
 async def get_reassignment(request: Request) -> web.StreamResponse:
-    """The brokers that a partition is moving to and from: none, for nothing can move it yet."""
+    """The brokers that a partition is moving to and from: none while it is not."""
     topic, number = partition_of_path(request)
     return as_json(reassignment_shape(request, topic, number))
 

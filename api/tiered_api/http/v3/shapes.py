@@ -99,8 +99,8 @@ def reassignment_shape(request: Request, topic: TopicImage, number: int) -> Shap
     return head(request, "KafkaReassignment", f"{place}/reassignment", "topic", topic.name, "partition", number) | {
         "topic_name": topic.name,
         "partition_id": number,
-        "adding_replicas": [],
-        "removing_replicas": [],
+        "adding_replicas": list(topic.partitions[number].adding),
+        "removing_replicas": list(topic.partitions[number].removing),
         "replicas": related(f"{place}/replicas"),
     }
 
