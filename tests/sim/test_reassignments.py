@@ -8,12 +8,16 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.site import batch
+from tests.sim.clock import SimClock
 from tests.sim.test_controllers import Broker, Three, told
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered.metadata.balance import At, balanced, drained
 from tiered.metadata.image import PartitionImage
 from tiered.metadata.requests import CreateTopic, Move, Reassign
 from tiered.replication.replica import ALL
+from tiered_api.cli.cluster_moves import Standing, alter, moving, stand
+from tiered_api.kafka.client import Address, Client
 
 AT = TopicPartition("t", 0)
 
@@ -141,3 +145,39 @@ def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(see
         assert all(value in contents(three.brokers[gone]) for value in acked)
 
     told(story, seed)
+
+
+def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
+    """By what the commands plan and ask for, over the wire."""
+
+    async def story(three: Three) -> None:
+        made = await three.controller.node.submit(CreateTopic("t", 6, 2))
+        acked = await write(three, 10)
+        gone = three.others()[0].node_id
+        client = Client(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
+        before = await stand(client)
+        assert before.placed == {At("t", p): each.replicas for p, each in enumerate(made.partitions)}
+        await arrive(client, drained(before.placed, before.racks, gone, before.leaderless))
+        empty = await stand(client)
+        assert held_by(empty, gone) == 0 and held_by(before, gone) == 4
+        await three.until(lambda: not three.brokers[gone].node.partitions.held(), 5)
+        acked += await write(three, 10)
+        await arrive(client, balanced(empty.placed, empty.racks))
+        assert [held_by(await stand(client), node) for node in (1, 2, 3)] == [4, 4, 4]
+        acked += await write(three, 10)
+        (leader,) = (each for each in three.brokers.values() if leads(each))
+        assert all(value in contents(leader) for value in acked)
+        await client.close()
+
+    told(story)
+
+
+async def arrive(client: Client, moves: dict[At, tuple[int, ...]]) -> None:
+    assert set((await alter(client, moves)).values()) == {"OK"}
+    async with asyncio.timeout(30):
+        while await moving(client):
+            await asyncio.sleep(0.1)
+
+
+def held_by(standing: Standing, node: int) -> int:
+    return sum(node in replicas for replicas in standing.placed.values())

@@ -1,5 +1,5 @@
 """The controller's decisions about moves of partitions to other brokers (KIP-455): which may be, and which are called
-off. How a partition moves stands in `in_sync`."""
+off. How a partition moves stands in `in_sync`; what should move where, in `balance`."""
 
 from __future__ import annotations
 
