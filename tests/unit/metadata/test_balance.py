@@ -33,6 +33,11 @@ def test_who_takes_over_is_on_another_rack_where_there_is_one() -> None:
     assert drained(placed((1, 2), (4,), (4,), (4,)), racks, 1) == {At("t", 0): (4, 2)}
 
 
+def test_what_goes_is_spread_over_all_who_stay() -> None:
+    moves = drained(placed((1,), (1,), (1,)), FLAT, 1)
+    assert sorted(moves.values()) == [(2,), (3,), (4,)]
+
+
 def test_who_has_left_already_can_be_replaced() -> None:
     assert drained(placed((9, 1)), FLAT, 9) == {At("t", 0): (2, 1)}
 

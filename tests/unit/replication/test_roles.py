@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import whole
-from tests.unit.replication.town import Town
+from tests.unit.replication.rig import AT, whole
+from tests.unit.replication.town import CLUSTER, Town
+from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Refused
+from tiered.ids import text_id
 from tiered.metadata import requests
 from tiered.replication.replica import ALL, Replica
 
@@ -268,3 +271,37 @@ def test_what_was_acknowledged_survives(seed: int) -> None:
     storm = Storm(seed)
     storm.town.run(storm.play)
     assert storm.acked
+
+
+def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
+    """A point up to which the old one was durable would vouch for what a kill tears in the new one."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        leader = await led(town)
+        for number in range(10):
+            await leader.append(batch(number), acks=ALL)
+        other = next(node for node in (2, 3) if node != leader.state.node_id)
+        there = town.members[other].partitions
+        for held in there.held():
+            await held.log.flush()
+        await there.save_offsets()
+        stay = tuple(node for node in (1, 2, 3) if node != other)
+        assert await move(town, *stay) == (None,)
+        await until(lambda: not there.held())
+        town.peers.find = lambda *_: None  # type: ignore[method-assign]
+        assert await move(town, *stay, other) == (None,)
+        await until(there.held)
+        assert [held.log.end_offset for held in there.held()] == [0]
+        await town.members[other].kill()
+        directory = DataDirectory(town.members[other].broker.disk)
+        found = await directory.open(CLUSTER, other, text_id(uuid.UUID(int=other, version=4)))
+        assert found.recovery_points.get(AT, 0) == 0
+
+    town.run(story)
+
+
+async def move(town: Town, *target: int) -> object:
+    topic = next(iter(town.controller.image.topics.values()))
+    return await town.ask(requests.Reassign((requests.Move(topic.topic_id, 0, target),)))
