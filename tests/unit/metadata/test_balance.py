@@ -34,8 +34,8 @@ def test_who_takes_over_is_on_another_rack_where_there_is_one() -> None:
 
 
 def test_what_goes_is_spread_over_all_who_stay() -> None:
-    moves = drained(placed((1,), (1,), (1,)), FLAT, 1)
-    assert sorted(moves.values()) == [(2,), (3,), (4,)]
+    assert sorted(drained(placed((1,), (1,), (1,)), FLAT, 1).values()) == [(2,), (3,), (4,)]
+    assert sorted(drained(placed((4, 1), (4, 1)), FLAT, 1).values()) == [(4, 2), (4, 3)]
 
 
 def test_who_has_left_already_can_be_replaced() -> None:
