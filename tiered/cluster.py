@@ -150,6 +150,8 @@ class Cluster:
             shortest, longest = PAUSE_SECONDS
             await self.clock.sleep(shortest + (longest - shortest) * self.chance.random())
         await self.committed.until_applied(slot, (deadline - self.clock.mono_ns()) / 1e9)
+        if self.applied < slot and self._ended:
+            raise Refused(Code.REQUEST_TIMED_OUT, "this broker stopped before it acted on the change, which is in")
         return reply
 
     async def _submit_once(self, request: Request, timeout: float) -> tuple[Any, int]:
