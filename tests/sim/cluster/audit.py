@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
+from tests.sim.cluster.copies import Copies
 from tests.sim.cluster.history import Send
 from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
-from tiered_api.kafka.client import Client
+from tiered_api.kafka.client import Client, refused
 from tiered_api.kafka.consuming import Consumer
+from tiered_api.kafka.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from tiered_api.kafka.offsets import committed
 from tiered_api.kafka.routing import EARLIEST, LATEST, offsets_at
 
@@ -35,7 +42,7 @@ SWEPT_SECONDS = 240.0
 async def end_of_run(run: Run) -> None:
     """Everything that must hold once nothing fails any more."""
     dumps = await dump_all(run)
-    for finding in (*judge(run, dumps), *await groups(run)):
+    for finding in (*judge(run, dumps), *await groups(run), *await epochs(run)):
         run.findings.red(*finding)
     run.findings.check()
     await run.until(lambda: _is_calm(run), CALM_SECONDS, "brokers come to rest once nobody asks them")
@@ -74,6 +81,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.once(dumps, may_be_gone)
     yield from checkers.in_order(history, dumps)
     yield from checkers.one_owner(history.owned, run.forgotten)
+    yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
 
 
@@ -104,6 +112,56 @@ async def _committed(client: Client) -> dict[TopicPartition, int]:
             return await committed(client, GROUP)
         except (Refused, Unavailable, Corrupt):
             await asyncio.sleep(0.5)
+
+
+async def epochs(run: Run) -> list[Finding]:
+    """Where each leader epoch ends, asked as clients ask that look for divergence (KIP-320), hot or cold."""
+    client = run.world.client("c-epochs")
+    found: list[Finding] = []
+    for shape in run.options.topics:
+        for number in range(shape.partitions):
+            where = TopicPartition(shape.name, number)
+            pid = run.pid(where)
+            ends = epoch_ends(run.truth.of(pid)) if pid is not None else {}
+            task = asyncio.create_task(_ask_epochs(client, where, list(ends)), name="epochs")
+            try:
+                await run.until(task.done, DUMP_SECONDS, "leader epochs are answered")
+                told = task.result()
+            finally:
+                task.cancel()
+            wrong = {each: (told[each], end) for each, end in ends.items() if told[each] != end}
+            if wrong:
+                found.append(Finding("I4", f"{where}: leader epochs end elsewhere: (told, true) {wrong}"))
+    await client.close()
+    return found
+
+
+def epoch_ends(copies: Copies) -> dict[int, int]:
+    """Where each epoch that wrote committed records ends, but the last one, which may go on; and none that wrote
+    nothing above what retention left."""
+    ends: dict[int, int] = {}
+    for batch in sorted(copies.committed.values()):
+        ends[batch.epoch] = batch.last + 1
+    return {epoch: end for epoch, end in ends.items() if epoch < max(ends) and end > copies.log_start}
+
+
+async def _ask_epochs(client: Client, where: TopicPartition, wanted: list[int]) -> dict[int, int]:
+    told: dict[int, int] = {}
+    while left := [epoch for epoch in wanted if epoch not in told]:
+        part = OffsetForLeaderPartition(where.partition, -1, left[0])
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(where.topic, [part])])
+        try:
+            shares, _ = await client.by_leader([where])
+            for node in shares:
+                got = await client.ask(request, OffsetForLeaderEpochResponse, node=node)
+                answer = got.topics[0].partitions[0]
+                if answer.error_code:
+                    raise refused(answer.error_code, str(where))
+                told[left[0]] = answer.end_offset
+        except (Refused, Unavailable, Corrupt):
+            client.forget_leaders([where])
+            await asyncio.sleep(0.5)
+    return told
 
 
 def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:

@@ -218,3 +218,20 @@ def committed_offset(commits: Iterable[Commit], group: str, where: TopicPartitio
         allowed.add(-1)
     if found not in allowed:
         yield Finding("I18", f"{group} {where} is at {found}, acknowledged was {sure}, possible {sorted(allowed)[:9]}")
+
+
+def commits_of_their_time(
+    commits: Iterable[Commit], owned: Iterable[Owned], forgotten: Sequence[int] = ()
+) -> Iterator[Finding]:
+    """I18: no commit is accepted from a generation after a later one has begun. (At the times of `forgotten` a
+    coordinator may have begun to count anew.)"""
+    begun = sorted((each.since_ns, each.generation, each.group) for each in owned)
+    for commit in commits:
+        if commit.code is not Code.NONE or commit.generation < 0:
+            continue
+        for since_ns, generation, group in begun:
+            if since_ns >= commit.invoked_ns or group != commit.group:
+                continue
+            if generation > commit.generation and not any(since_ns <= at <= commit.done_ns for at in forgotten):
+                yield Finding("I18", f"{commit} is accepted, though generation {generation} began at {since_ns}")
+                break

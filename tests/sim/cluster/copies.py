@@ -76,6 +76,7 @@ class Copies:
         self.committed: dict[int, Batch] = {}
         self.committed_end = 0
         self.cold_end = 0
+        self.log_start = 0
         self.losses: list[Loss] = []
         self.state: PartitionImage | None = None
         self._lost_from: int | None = None
@@ -162,9 +163,10 @@ class Copies:
         """Its broker stopped cleanly."""
         self.copy(node).clean = True
 
-    def cold(self, end: int) -> None:
-        """The bucket holds everything below."""
+    def cold(self, end: int, log_start: int = 0) -> None:
+        """The bucket holds everything below `end`, from the log start on."""
         self.cold_end = max(self.cold_end, end)
+        self.log_start = max(self.log_start, log_start)
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 

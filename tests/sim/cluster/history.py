@@ -110,7 +110,7 @@ class Owned(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """An offset that a member asked to be committed; `code` is what it was told, None for no answer."""
+    """An offset that a member of a generation asked to be committed; `code` is what it was told, None for no answer."""
 
     group: str
     where: TopicPartition
@@ -118,6 +118,7 @@ class Commit(NamedTuple):
     invoked_ns: int
     done_ns: int
     code: Code | None
+    generation: int = -1
 
 
 @dataclass

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 from tiered.config import Settings
 from tiered.metrics import Metrics
 from tiered.node import Node
@@ -14,13 +11,5 @@ from tiered_api.kafka.peers import KafkaPeers
 
 def fresh_node(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Node:
     """A node that has not started."""
-    options: dict[str, Any] = {"manifest_fan": manifest_fan, "snapshot_slots": snapshot_slots}
-    if "peers" in inspect.signature(Node.__init__).parameters:
-        options["peers"] = KafkaPeers(world.net)
-    return Node(settings, world, Metrics(), **options)
-
-
-async def hand_over(node: Node) -> None:
-    """What comes first when a broker is told to stop."""
-    if hasattr(node, "hand_over"):
-        await node.hand_over()
+    peers = KafkaPeers(world.net)
+    return Node(settings, world, Metrics(), peers=peers, manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)

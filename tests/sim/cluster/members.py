@@ -91,7 +91,7 @@ class GroupMember:
                 self._history.owned.append(Owned(self._group, name, generation, tuple(mine), since_ns, until_ns))
 
     async def _commit(self, member: Member, offsets: dict[TopicPartition, int]) -> None:
-        asked_ns = self._loop.now_ns
+        asked_ns, generation = self._loop.now_ns, member._generation
         code: Code | None = None
         try:
             await member.commit(offsets)
@@ -102,4 +102,6 @@ class GroupMember:
             raise
         finally:
             for where, offset in offsets.items():
-                self._history.commits.append(Commit(self._group, where, offset, asked_ns, self._loop.now_ns, code))
+                self._history.commits.append(
+                    Commit(self._group, where, offset, asked_ns, self._loop.now_ns, code, generation)
+                )

@@ -9,7 +9,7 @@ from typing import Any
 from tests.sim.cluster.world import LISTENER, PORT
 from tiered.config import Settings
 
-BROKERS = 1
+BROKERS = 3
 """How many a run has."""
 TROUBLES = (
     "kill", "power", "disk_lost", "freeze", "stop", "disk_full", "disk_error", "disk_slow", "clock_jump",
@@ -112,10 +112,6 @@ class Options:
 
     def settings(self) -> list[Settings]:
         """Those of each broker."""
-        beats: dict[str, Any] = {
-            "broker_session_timeout_ms": self.session_ms,
-            "broker_heartbeat_interval_ms": self.session_ms // 3,
-        }
         return [
             replace(
                 COMMON,
@@ -123,7 +119,8 @@ class Options:
                 kafka=f"b{number}:{PORT}",
                 advertised_listeners=(f"{LISTENER}://b{number}:{PORT}",),
                 http=f"b{number}:8082",
-                **{name: value for name, value in beats.items() if name in KNOWN},
+                broker_session_timeout_ms=self.session_ms,
+                broker_heartbeat_interval_ms=self.session_ms // 3,
             )
             for number in range(1, self.brokers + 1)
         ]
@@ -135,20 +132,19 @@ def _topic(draw: random.Random, number: int, brokers: int) -> TopicShape:
     return TopicShape(f"t{number}", draw.randint(1, 2), replicas, min_isr, draw.choice(("none", "none", "ack")))
 
 
-QUICK: dict[str, Any] = {
-    "auto_create_topics_enable": False,
-    "log_retention_check_interval_ms": 2_000,
-    "remote_log_manager_task_interval_ms": 2_000,
-    "log_flush_offset_checkpoint_interval_ms": 3_000,
-    "log_flush_scheduler_interval_ms": 5_000,
-    "tiered_upload_max_lag_ms": 5_000,
-    "tiered_object_delete_delay_ms": 2_000,
-    "tiered_topic_delete_delay_ms": 5_000,
-    "replica_lag_time_max_ms": 5_000,
-    "replica_fetch_wait_max_ms": 1_500,
-    "offsets_topic_num_partitions": 1,
-    "group_initial_rebalance_delay_ms": 0,
-}
+COMMON = replace(
+    Settings(),
+    auto_create_topics_enable=False,
+    log_retention_check_interval_ms=2_000,
+    remote_log_manager_task_interval_ms=2_000,
+    log_flush_offset_checkpoint_interval_ms=3_000,
+    log_flush_scheduler_interval_ms=5_000,
+    tiered_upload_max_lag_ms=5_000,
+    tiered_object_delete_delay_ms=2_000,
+    tiered_topic_delete_delay_ms=5_000,
+    replica_lag_time_max_ms=5_000,
+    replica_fetch_wait_max_ms=1_500,
+    offsets_topic_num_partitions=1,
+    group_initial_rebalance_delay_ms=0,
+)
 """What brokers of a run share: loops that turn often enough to matter within forty seconds, and no oftener."""
-KNOWN = {each.name for each in fields(Settings)}
-COMMON = replace(Settings(), **{name: value for name, value in QUICK.items() if name in KNOWN})

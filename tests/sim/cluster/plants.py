@@ -11,20 +11,27 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from tests.sim.cluster.options import Options
 from tiered.cold import collector
+from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
+from tiered.errors import Code
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producers import ProducerStates
+from tiered.ids import PartitionId
 from tiered.metadata import in_sync, metadata_log
 from tiered.metadata.election import Candidacy
+from tiered.metadata.groups import offsets as commits
 from tiered.metadata.metadata_log import MetadataLog
-from tiered.replication import leading
+from tiered.peers import Diverging, FetchFrom
+from tiered.replication import leading, offsets, replica
+from tiered.replication.diverging import Led
 from tiered.replication.partition import Keep, Partition
 from tiered.replication.readable import Readable
+from tiered.tiering import Tiering
 
 Owner = type[Any] | ModuleType
 Make = Callable[[Any], Any]
@@ -57,15 +64,15 @@ class Plant:
 
 
 def _whoever_lives(original: Any) -> Any:
-    def last_resort(replicas: Any, elr: Any, last_known: Any, ends: Any, terms: Any) -> Any:
-        return next((node for node in replicas if node in terms.live), None)
+    def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
+        return next((node for node in replicas if node in others[-1].live), None)
 
     return last_resort
 
 
 def _whoever_returns_first(original: Any) -> Any:
-    def last_resort(replicas: Any, elr: Any, last_known: Any, ends: Any, terms: Any) -> Any:
-        return next((node for node in replicas if node in terms.live), None) if not elr else None
+    def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
+        return next((node for node in replicas if node in others[-1].live), None) if not elr else None
 
     return last_resort
 
@@ -90,6 +97,16 @@ def _moves_below_min_isr(original: Any) -> Any:
         return bool(original(self, 1))
 
     return move
+
+
+def _compares_no_epochs(original: Any) -> Any:
+    def judge(asked: FetchFrom, led: Led) -> Code | Diverging:
+        found = original(asked, led)
+        if not isinstance(found, Diverging):
+            return cast("Code", found)
+        return Code.NONE if asked.offset <= led.end else Diverging(led.epochs.latest, led.end)
+
+    return judge
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------
@@ -158,6 +175,14 @@ def _sweeps_what_is_in_the_making(original: Any) -> Any:
     return garbage
 
 
+def _changes_it_under_any_epoch(original: Any) -> Any:
+    async def change(self: ManifestStore, pid: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
+        known = await self.load(pid)
+        return await original(self, pid, topic, max(epoch, known.leader_epoch) if known else epoch, fn)
+
+    return change
+
+
 def _trusts_its_own_log(original: Any) -> Any:
     return lambda *args: Keep()
 
@@ -191,14 +216,49 @@ def _serves_all_it_has(original: Any) -> Any:
     return ends
 
 
-def _calm(drawn: Options) -> Options:
-    """Only the bucket errs."""
+def _takes_the_end_of_the_log(original: Any) -> Any:
+    async def end_of_cold_epoch(replica: Any, epoch: int) -> tuple[int, int]:
+        return epoch, replica.log.end_offset
+
+    return end_of_cold_epoch
+
+
+def _commits_for_anybody(original: Any) -> Any:
+    def refusal(group: Any, request: Any) -> Any:
+        return None if group is not None else original(group, request)
+
+    return refusal
+
+
+def _grouped(drawn: Options) -> Options:
+    """Members of a group that lose sight of their coordinator."""
+    return drawn.but(members=2, troubles=("one_way", "isolated", "halves"), troublemakers=2, chaos_seconds=25.0)
+
+
+def _erring(drawn: Options) -> Options:
+    """The bucket errs often."""
     return drawn.but(worst_fault=0.2)
+
+
+def _zombies(drawn: Options) -> Options:
+    """Controllers freeze while others collect what they are about to write."""
+    return drawn.but(
+        troubles=("freeze", "isolated"), troublemakers=2, pause_seconds=1.0, snapshot_slots=2, admin=True,
+        session_ms=1500, worst_fault=0.1, chaos_seconds=25.0,
+    )  # fmt: skip
+
+
+def _at_once(original: Any) -> Any:
+    return lambda tiering: 1
 
 
 PLANTS = {
     plant.name: plant
     for plant in (
+        Plant(
+            "no_epochs", "a follower's history is taken for the leader's own",
+            ((replica, "judge", _compares_no_epochs),),
+        ),
         Plant("unclean_election", "any replica leads", ((in_sync, "_last_resort", _whoever_lives),)),
         Plant("r1_keeps_leading", "a new incarnation keeps its place", ((in_sync, "returned", _keeps_its_place),)),
         Plant("r4_first_leads", "no wait for the others", ((in_sync, "_last_resort", _whoever_returns_first),)),
@@ -209,7 +269,7 @@ PLANTS = {
         Plant("r3_moves_below", "moves below min ISR", ((Partition, "_move", _moves_below_min_isr),)),
         Plant(
             "slot_reuse", "a collected slot is taken for free",
-            ((MetadataLog, "_check_boundary", _never_looks_at_the_boundary),),
+            ((MetadataLog, "_check_boundary", _never_looks_at_the_boundary),), _zombies,
         ),
         Plant(
             "equal_epochs", "a candidate stands with the epoch that it read",
@@ -217,7 +277,7 @@ PLANTS = {
         ),
         Plant(
             "lost_reply", "an own lost reply is taken for a failure",
-            ((MetadataLog, "_write", _takes_its_own_lost_reply_for_a_failure),), _calm,
+            ((MetadataLog, "_write", _takes_its_own_lost_reply_for_a_failure),), _erring,
         ),
         Plant(
             "zombie_controller", "who lost a slot writes into the next",
@@ -230,7 +290,11 @@ PLANTS = {
         ),
         Plant(
             "sweep_too_early", "the sweep takes what is being made",
-            ((collector, "garbage", _sweeps_what_is_in_the_making),), _calm,
+            ((collector, "garbage", _sweeps_what_is_in_the_making), (Tiering, "_settled_ms", _at_once)), _erring,
+        ),
+        Plant(
+            "fenced_upload", "a manifest takes changes of any epoch",
+            ((ManifestStore, "change", _changes_it_under_any_epoch),),
         ),
         Plant("below_cold_end", "a new leader trusts its log alone", ((leading, "reconcile", _trusts_its_own_log),)),
         Plant(
@@ -241,5 +305,12 @@ PLANTS = {
             ((DiskLog, "append_as_follower", _forgets_producers_while_it_follows),),
         ),
         Plant("above_high_watermark", "readers get all there is", ((Readable, "ends", _serves_all_it_has),)),
+        Plant(
+            "wrong_cold_epoch", "a cold epoch ends where the log does",
+            ((offsets, "_end_of_cold_epoch", _takes_the_end_of_the_log),),
+        ),
+        Plant(
+            "old_generation", "a member that is out commits", ((commits, "_refusal", _commits_for_anybody),), _grouped
+        ),
     )
 }  # fmt: skip

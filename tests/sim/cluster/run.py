@@ -26,7 +26,7 @@ from tiered.ids import PartitionId, TopicPartition
 
 TICK_SECONDS = 0.2
 START_SECONDS = 30.0
-LIVE_SECONDS = 90.0
+LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
 CANNOT = (Refused, Unavailable, Corrupt)
 Clients = list[Sender | Reader | GroupMember | Administration]

@@ -147,6 +147,16 @@ def test_i18_a_group_is_where_it_was_told_to_be() -> None:
     assert rules(checkers.committed_offset([], "g", T, -1)) == []
 
 
+def test_i18_a_generation_that_is_over_commits_nothing() -> None:
+    owned = [Owned("g", "a", 1, (T,), 0, 9), Owned("g", "b", 2, (T,), 5, 9)]
+
+    def told(generation: int, at: int, code: Code | None = Code.NONE) -> list[str]:
+        return rules(checkers.commits_of_their_time([Commit("g", T, 7, at, at + 1, code, generation)], owned))
+
+    assert told(1, 4) == [] and told(2, 6) == [] and told(1, 6, Code.ILLEGAL_GENERATION) == []
+    assert told(1, 6) == ["I18"]
+
+
 @pytest.mark.parametrize(
     ("code", "acks", "attempts", "verdict"),
     [

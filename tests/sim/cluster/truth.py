@@ -49,6 +49,7 @@ class Truth(BucketRules):
         self.told: dict[PartitionId, list[int]] = {}
         self.lives: dict[str, int] = {}
         """By incarnation: which life of its machine that is."""
+        self._fenced: dict[PartitionId, int] = {}
         self._settings = settings
         self._red = red
         self._now = now
@@ -142,10 +143,14 @@ class Truth(BucketRules):
         if known is None:
             return
         copies = self.of(manifest.pid)
+        newest = self._fenced.get(manifest.pid, -1)
+        self._fenced[manifest.pid] = max(newest, manifest.leader_epoch)
         for entry in manifest.entries:
             if entry.base_offset not in known:
                 self._check_cold(copies, entry)
-        copies.cold(manifest.cold_end_offset)
+                if entry.leader_epoch < newest:
+                    self._red("I16", f"{copies.name}: {entry.key} is named, the manifest was under epoch {newest}")
+        copies.cold(manifest.cold_end_offset, manifest.log_start_offset)
 
     def _check_cold(self, copies: Copies, entry: SegmentEntry) -> None:
         """I20: what goes up is what is committed. (And so: by a leader that was none, or above the high watermark,

@@ -17,6 +17,7 @@ from tests.sim.cluster.truth import Truth, batches_of
 from tests.sim.disk import SimDisk
 from tests.sim.loop import PROCESS
 from tests.sim.platter import Folder, Inode
+from tiered.errors import Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
 from tiered.replication.copy import Copy
@@ -137,7 +138,11 @@ class Witness:
     def _truncate_to(self, original: Any) -> Any:
         def truncate_to(log: DiskLog, offset: int) -> None:
             before = log.end_offset
-            original(log, offset)
+            try:
+                original(log, offset)
+            except Unavailable:
+                self._half_cut(log)
+                raise
             pid = self._pid(log)
             if pid is not None and log.end_offset < before:
                 self._truth.of(pid).cut(acting_node(), log.end_offset, why="truncate")
@@ -146,12 +151,25 @@ class Witness:
 
     def _restart_at(self, original: Any) -> Any:
         def restart_at(log: DiskLog, offset: int, *args: Any) -> None:
-            original(log, offset, *args)
+            try:
+                original(log, offset, *args)
+            except Unavailable:
+                self._half_cut(log)
+                raise
             pid = self._pid(log)
             if pid is not None:
                 self._truth.of(pid).restarted(acting_node(), offset)
 
         return restart_at
+
+    def _half_cut(self, log: DiskLog) -> None:
+        """A cut that failed, on a full disk: what is there now is what the next opening finds."""
+        pid, disk = self._pid(log), log._files.disk
+        if pid is not None:
+            assert isinstance(disk, SimDisk)
+            start, batches = on_disk(disk, log._files.directory.partition("/")[2])
+            end = batches[-1].last + 1 if batches else start
+            self._truth.of(pid).cut(acting_node(), end, why="a cut that failed")
 
     def _drop_local_below(self, original: Any) -> Any:
         def drop_local_below(log: DiskLog, offset: int) -> int:

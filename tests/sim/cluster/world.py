@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from tests.sim.clock import SimClock
-from tests.sim.cluster.made import fresh_node, hand_over
+from tests.sim.cluster.made import fresh_node
 from tests.sim.loop import SimLoop, process_context
 from tests.sim.net import SimNetwork
 from tests.sim.store import SimBucket
@@ -214,7 +214,7 @@ async def _start(node: Node) -> KafkaServer:
 
 async def _stop(node: Node, server: KafkaServer | None) -> None:
     with suppress(*ORDINARY):
-        await hand_over(node)
+        await node.hand_over()
     if server is not None:
         await server.close()
     with suppress(*ORDINARY):
