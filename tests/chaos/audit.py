@@ -95,7 +95,7 @@ def read(address: str, places: Iterable[Place], seconds: float) -> dict[Place, l
     deadline = time.monotonic() + seconds
     try:
         found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
-        bounds = {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=20) for place in found}
+        bounds = {place: _bounds(consumer, place, deadline) for place in found}
         consumer.assign([TopicPartition(*place, bounds[place][0]) for place in found])
         missing = {place for place, (low, high) in bounds.items() if low < high}
         while missing:
@@ -113,6 +113,17 @@ def read(address: str, places: Iterable[Place], seconds: float) -> dict[Place, l
         return found
     finally:
         consumer.close()
+
+
+def _bounds(consumer: Consumer, place: Place, deadline: float) -> tuple[int, int]:
+    """The first offset and the end. librdkafka gives up when the leader has just changed."""
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)
+            return low, high
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
 
 
 def copies(directory: Path) -> dict[Place, list[Batch]]:

@@ -53,7 +53,7 @@ def through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.
 
 
 def test_bytes_go_both_ways_and_the_end_too(links: Wires, target: socket.socket) -> None:
-    port = links.add(1, target.getsockname()[1])
+    port = links.add(1, target.getsockname()[1], origin=None)
     with ExitStack() as stack:
         there, here = through(stack, port, target)
         here.sendall(b"!")
@@ -63,7 +63,7 @@ def test_bytes_go_both_ways_and_the_end_too(links: Wires, target: socket.socket)
 
 
 def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: Wires, target: socket.socket) -> None:
-    port = links.add(1, target.getsockname()[1])
+    port = links.add(1, target.getsockname()[1], origin=None)
     with ExitStack() as stack:
         there, here = through(stack, port, target)
         links.cut([(7, 1)])
@@ -79,7 +79,7 @@ def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: W
 
 
 def test_a_reset_breaks_what_is_open(links: Wires, target: socket.socket) -> None:
-    port = links.add(1, target.getsockname()[1])
+    port = links.add(1, target.getsockname()[1], origin=None)
     with ExitStack() as stack:
         there, _ = through(stack, port, target)
         assert links.reset([1]) > 0
@@ -89,7 +89,7 @@ def test_a_reset_breaks_what_is_open(links: Wires, target: socket.socket) -> Non
 
 def test_who_does_not_listen_refuses_and_may_come_back(links: Wires, target: socket.socket) -> None:
     own = target.getsockname()[1]
-    port = links.add(1, own)
+    port = links.add(1, own, origin=None)
     with ExitStack() as stack:
         through(stack, port, target)
         target.close()

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.chaos.wires import BUCKET, Wires, owner, wires
+from tests.chaos.wires import BUCKET, CLIENT, Wires, owner, wires
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
 from tests.ports import free_port
@@ -55,20 +55,22 @@ class Broker:
         self.node = node
         self.directory = directory / f"broker-{node}"
         self.log = directory / f"broker-{node}.log"
-        self.port = free_port()
+        self.port, self.own_port = free_port(), free_port()
+        """For clients, and for brokers."""
         self._options = options
         self._env = {**os.environ, **env}
         self._http = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.frozen = False
 
-    def start(self, advertised: int) -> None:
-        """Runs it; others are told to connect to the port `advertised`."""
+    def start(self, advertised: int, to_brokers: int) -> None:
+        """Runs it; clients and brokers are told to connect to these ports."""
         assert self.process is None
         command = [
             *COMMAND, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory), *self._options,
-            "--kafka", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self._http}",
-            "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}",
+            "--http", f"127.0.0.1:{self._http}", "-c", "inter.broker.listener.name=BROKERS",
+            "-c", f"listeners=PLAINTEXT://127.0.0.1:{self.port},BROKERS://127.0.0.1:{self.own_port}",
+            "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}",
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
@@ -131,14 +133,16 @@ class Trio:
         self.wires = links
         self.s3 = s3
         self.directory = directory
-        env = {}
+        env: dict[int, dict[str, str]] = {node: {} for node in NODES}
         if s3 is not None:
-            port = links.add(BUCKET, urlsplit(s3.endpoint).port or 0)
-            env = s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}
+            behind = urlsplit(s3.endpoint).port or 0
+            own = {node: links.add(BUCKET, behind, origin=node) for node in NODES}
+            env = {node: s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own[node]}"} for node in NODES}
         words = [word for name, value in (SETTINGS | dict(settings)).items() for word in ("-c", f"{name}={value}")]
         options = ["--store", "s3://bucket/chaos" if s3 else f"file://{directory / 'bucket'}", *words]
-        self.brokers = {node: Broker(node, directory, options, env) for node in NODES}
-        self.ports = {node: links.add(node, broker.port) for node, broker in self.brokers.items()}
+        self.brokers = {node: Broker(node, directory, options, env[node]) for node in NODES}
+        self.ports = {node: links.add(node, broker.port, origin=CLIENT) for node, broker in self.brokers.items()}
+        self._to_brokers = {node: links.add(node, each.own_port, origin=None) for node, each in self.brokers.items()}
         self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
         self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "socket.timeout.ms": 5000})
 
@@ -147,7 +151,7 @@ class Trio:
 
     def start(self, *nodes: int) -> None:
         for node in nodes:
-            self.brokers[node].start(self.ports[node])
+            self.brokers[node].start(self.ports[node], self._to_brokers[node])
 
     def kill(self, *nodes: int) -> None:
         """kill -9, all of them before the first one's end is waited for."""

@@ -21,6 +21,7 @@ CLIENT = 0
 """The origin of who is no broker."""
 BUCKET = -1
 CHUNK = 256 * 1024
+LOOKS = 5
 RESET = struct.pack("ii", 1, 0)
 Link = tuple[int, int]
 
@@ -34,21 +35,23 @@ class Wires:
         self._cut: dict[Link, asyncio.Event] = {}
         self._open: dict[asyncio.StreamWriter, Link] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._doors: dict[int, socket.socket] = {}
-        self._listening: dict[int, None] = {}
+        self._doors: dict[int, list[socket.socket]] = {}
+        self._listening: dict[socket.socket, None] = {}
 
-    def add(self, node: int, port: int) -> int:
+    def add(self, node: int, port: int, *, origin: int | None) -> int:
         """The port at which `node`, which listens on `port` of loopback, is reached from now on. While nobody listens
-        there, connections are refused here too: brokers tell one that is gone from one that is silent."""
+        there, connections are refused here too: brokers tell one that is gone from one that is silent. `origin`: who
+        connects; None: brokers, and /proc says which.
+        """
         door = socket.socket()
         door.setblocking(False)
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still be open
         found = free_port()
         door.bind(("127.0.0.1", found))  # by its number: Linux takes a port that it chose back when the socket is shut
-        self._doors[node] = door
+        self._doors.setdefault(node, []).append(door)
 
         async def begin() -> None:
-            self._own(asyncio.create_task(self._serve(node, port, door)))
+            self._own(asyncio.create_task(self._serve(node, port, door, origin)))
 
         asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
         return found
@@ -59,7 +62,8 @@ class Wires:
 
         async def now() -> None:
             for node in chosen:
-                self._refuse(node)
+                for door in self._doors[node]:
+                    self._refuse(door)
 
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
@@ -94,44 +98,53 @@ class Wires:
         return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
     async def close(self) -> None:
-        """Ends everything."""
+        """Ends everything. Doors first, and what came through them then is taken: a socket would be left open."""
+        for door in list(self._listening):
+            self._refuse(door)
+        await asyncio.sleep(0.05)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for door in self._doors.values():
-            door.close()
+        for doors in self._doors.values():
+            for door in doors:
+                door.close()
 
     def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _serve(self, node: int, port: int, door: socket.socket) -> None:
+    async def _serve(self, node: int, port: int, door: socket.socket, origin: int | None) -> None:
         """Listens while the target does. A socket that is shut stays bound: nobody else gets the port."""
         while True:
             await _listens(port)
             door.listen(128)
-            self._listening[node] = None
+            self._listening[door] = None
             with suppress(OSError):
                 while True:
                     came, (_, source) = await self._loop.sock_accept(door)
-                    self._own(asyncio.create_task(self._accepted(node, port, came, source)))
+                    self._own(asyncio.create_task(self._accepted(origin, node, port, came, source, door)))
 
-    def _refuse(self, node: int) -> None:
+    def _refuse(self, door: socket.socket) -> None:
         """On Linux a listening socket that is shut down refuses, and may listen again. One that does not listen must
         not be shut: what it accepts later would be shut too."""
-        if node in self._listening:
-            del self._listening[node]
-            self._doors[node].shutdown(socket.SHUT_RDWR)
+        if door in self._listening:
+            del self._listening[door]
+            door.shutdown(socket.SHUT_RDWR)
 
-    async def _accepted(self, node: int, port: int, came: socket.socket, source: int) -> None:
+    async def _accepted(
+        self, origin: int | None, node: int, port: int, came: socket.socket, source: int, door: socket.socket
+    ) -> None:
         reader, writer = await asyncio.open_connection(sock=came)
         with suppress(OSError, asyncio.CancelledError):
-            await self._carry((self._whose(source), node), port, reader, writer)
+            if origin is None:  # in a thread: /proc takes its time, and the other links go on
+                origin = await self._loop.run_in_executor(None, self._whose, source)
+            if not await self._carry((origin, node), port, reader, writer):
+                self._refuse(door)
         writer.transport.abort()
 
-    async def _carry(self, link: Link, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its origin to the target and back."""
+    async def _carry(self, link: Link, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One connection, from its origin to the target and back; whether there is a target."""
         answers = (link[1], link[0])
         await self._whole(link)
         await self._whole(answers)
@@ -139,8 +152,7 @@ class Wires:
             there, back = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
             _reset(writer)
-            self._refuse(link[1])
-            return
+            return False
         self._open[writer] = self._open[back] = link
         forth = asyncio.create_task(self._pump(link, reader, back))
         home = asyncio.create_task(self._pump(answers, there, writer))
@@ -152,6 +164,7 @@ class Wires:
             await asyncio.gather(forth, home, return_exceptions=True)
             del self._open[writer], self._open[back]
             back.transport.abort()
+        return True
 
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -200,11 +213,13 @@ def wires(whose: Callable[[int], int]) -> Iterator[Wires]:
 
 
 def owner(port: int, pids: dict[int, int]) -> int:
-    """The node (its process in `pids`) that has a connection from this local port; CLIENT for any other process."""
-    inode = _inode(port)
-    for node, pid in pids.items():
-        if inode is not None and _holds(pid, f"socket:[{inode}]"):
-            return node
+    """The node (its process in `pids`) that has a connection from this local port; CLIENT for any other process. What
+    /proc tells while sockets come and go is not one moment: only what is not found several times is not there."""
+    for _ in range(LOOKS):
+        inode = _inode(port)
+        for node, pid in pids.items():
+            if inode is not None and _holds(pid, f"socket:[{inode}]"):
+                return node
     return CLIENT
 
 
