@@ -269,7 +269,7 @@ class Copies:
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:
-            self._check_step(old, new, members)
+            self._check_step(old, new, members, lives)
         for node in new.isr:
             copy = self.copy(node)
             if 0 <= copy.hurt < lives.get(node, 0):
@@ -287,14 +287,18 @@ class Copies:
         if not whole and self._lost_from is None and (copy.proved or (returned and node != new.leader)):
             self._red("I10", f"{self.name}: b{node} has up to {copy.agreed} of {self.committed_end} committed: {new}")
 
-    def _check_step(self, old: PartitionImage, new: PartitionImage, members: list[int]) -> None:
+    def _check_step(
+        self, old: PartitionImage, new: PartitionImage, members: list[int], lives: Mapping[int, int]
+    ) -> None:
         if new.leader_epoch < old.leader_epoch or (
             new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
         ):
             self._red("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
         left = [node for node in gone if self._holds(node) and not self.copy(node).unsure]
-        if left and self.committed_end > self.cold_end and not any(self._holds(node) for node in members):
+        # Damage that nobody can know of yet is a loss of its own: the budget says so.
+        relied_on = [node for node in members if self._holds(node) or self.copy(node).hurt >= lives.get(node, 0)]
+        if left and self.committed_end > self.cold_end and not relied_on:
             self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         if new.leader != NO_LEADER and not old.isr and not old.elr and old.last_known:
             ends = {node: self.copy(node).agreed for node in old.last_known}

@@ -16,7 +16,7 @@ from tiered_api.kafka import membership
 from tiered_api.kafka.client import Client
 from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.membership import Member
-from tiered_api.kafka.offsets import committed
+from tiered_api.kafka.offsets import commit, committed
 
 GROUP = "group"
 """The one group of a run."""
@@ -54,6 +54,8 @@ class GroupMember:
         self._topic = topic
         self._draw = random.Random(f"{loop.seed}/{name}")
         self._heard_ns = 0
+        self._before: tuple[str, int] | None = None
+        """Who it was in the generation before."""
 
     async def work(self) -> None:
         member = Member(self._client, self._group, [self._topic])
@@ -75,6 +77,9 @@ class GroupMember:
             mine = await member.join()
         since_ns = self._heard_ns = self._loop.now_ns
         name, generation = member._id, member._generation
+        if self._before is not None and self._draw.random() < 0.5:
+            await self._commit_late(*self._before, mine)
+        self._before = (name, generation)
         consumer = Consumer(self._client, max_wait_ms=500)
         try:
             offsets = await committed(self._client, self._group)
@@ -105,3 +110,11 @@ class GroupMember:
                 self._history.commits.append(
                     Commit(self._group, where, offset, asked_ns, self._loop.now_ns, code, generation)
                 )
+
+    async def _commit_late(self, name: str, generation: int, mine: list[TopicPartition]) -> None:
+        """A commit of the generation before, as if it had been long on its way: to be refused."""
+        offsets, asked_ns = dict.fromkeys(mine, 0), self._loop.now_ns
+        got = await commit(self._client, self._group, offsets, generation=generation, member=name)
+        for where, outcome in got.items():
+            code = outcome.code if isinstance(outcome, Refused) else Code.NONE
+            self._history.commits.append(Commit(self._group, where, 0, asked_ns, self._loop.now_ns, code, generation))

@@ -190,6 +190,15 @@ def test_i10_a_member_has_all_that_is_committed() -> None:
     assert told.red == ["I10"]
 
 
+def test_i10_the_last_whole_copy_does_not_leave_for_one_that_is_known_to_lack() -> None:
+    for life, red in ((1, []), (2, ["I10"])):
+        told = three_of(1)
+        told.settle(1, 0, (1, 2))
+        told.damage(2)
+        told.settle(2, 1, (2,), live=(2, 3), lives=LIVES | {2: life})
+        assert told.red == red, "damage that nobody knows of yet is forgiven"
+
+
 def test_i10_a_leader_is_live_and_in_sync() -> None:
     told = three_of(1)
     told.settle(1, 0, (1, 2), live=(2, 3))

@@ -1,0 +1,35 @@
+"""Planted bugs that a few seeds show: red with the bug, green without it. (`make sim-plants` searches for all.)"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.__main__ import outcome
+from tests.sim.cluster.plants import PLANTS, REPLAYED
+from tests.sim.cluster.run import run
+
+TRIES = 12
+"""A change of the code moves every story a little: one of these shows the bug."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", sorted(REPLAYED))
+def test_a_planted_bug_is_found(name: str) -> None:
+    first = REPLAYED[name]
+    for seed in range(first, first + TRIES):
+        if outcome(seed, "cluster", name)[1]:
+            run(seed, PLANTS[name].of)
+            return
+    raise AssertionError(f"{name} is not found from seed {first} on")
+
+
+def test_a_plant_is_gone_when_it_is_over() -> None:
+    for plant in PLANTS.values():
+        before = [owner.__dict__[attribute] for owner, attribute, _ in plant.where]
+        with plant.planted():
+            assert all(
+                owner.__dict__[attribute] is not original
+                for (owner, attribute, _), original in zip(plant.where, before, strict=True)
+            ), plant.name
+        assert [owner.__dict__[attribute] for owner, attribute, _ in plant.where] == before
