@@ -20,7 +20,7 @@ from tiered.metadata.image import Image
 from tiered.metadata.metadata_log import MetadataLog
 from tiered.metadata.requests import CreatePartitions, CreateTopic, CreateTopics, Request
 from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, Peers, SubmitAnswer
-from tiered.reign import Reign
+from tiered.reign import Reign, Silent
 
 if TYPE_CHECKING:
     from tiered.node import Node
@@ -233,12 +233,12 @@ class Cluster:
             await self.following.catch_up_if_it_can()
 
     async def _take(self) -> None:
-        image = await self._metadata.take(self.image, self.node_id, self.incarnation)
-        self.committed.jump(image)
-        node = self._node
-        self.reign = Reign(
-            self, Controller(image, node.started_with, lambda: text_id(node.draw_uuid())), self._metadata
-        )  # fmt: skip
+        node, silent = self._node, Silent(self.image.controller, self.following.silent_ms)
+        await self._metadata.take(self.image, self.node_id, self.incarnation)
+        self.committed.learn(self._metadata.taken)  # and so others need no bucket to follow
+        image = self.image
+        controller = Controller(image, node.started_with, lambda: text_id(node.draw_uuid()))
+        self.reign = Reign(self, controller, self._metadata, silent)
 
     async def _reign(self, reign: Reign) -> None:
         """Until another one has a slot that this controller wanted."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.metadata.changes import Change
@@ -33,10 +33,17 @@ SPREAD_SECONDS = 1.0
 DOUBT_SECONDS = 2.0
 
 
+class Silent(NamedTuple):
+    """The controller before, and for how long this broker had not heard it: that counts for its session."""
+
+    node_id: int
+    ms: int
+
+
 class Reign:
     """`epoch` is this controller's; `progress` is set, and replaced, whenever a broker says what it has acted on."""
 
-    def __init__(self, cluster: Cluster, controller: Controller, metadata: MetadataLog) -> None:
+    def __init__(self, cluster: Cluster, controller: Controller, metadata: MetadataLog, before: Silent) -> None:
         self.epoch = metadata.epoch
         self.sessions = Sessions(cluster.session_ms * 1_000_000)
         self.progress = asyncio.Event()
@@ -48,6 +55,7 @@ class Reign:
         self._preferring = Preferring(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
         self._doubted = asyncio.Event()
         self._asked_ns = 0
+        self._before: Silent | None = before
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._under_way: dict[tuple[str, int], None] = {}
@@ -115,6 +123,9 @@ class Reign:
             image, own = self._cluster.image, self._cluster.node_id
             live = [each for each in image.brokers.values() if each.live and each.node_id != own]
             self.sessions.expect(((each.node_id, each.incarnation) for each in live), self._clock.mono_ns())
+            if self._before is not None:
+                self.sessions.was_silent(self._before.node_id, self._before.ms * 1_000_000, self._clock.mono_ns())
+                self._before = None
             self._free_self(image.brokers.get(own))
             missed = [each.node_id for each in image.brokers.values() if each.alive and each.fenced]
             if not len(self.sessions) and not missed:

@@ -227,7 +227,9 @@ def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
         old = three.controller
         three.loop.freeze(old.process)
         survivors = [each for each in three.brokers.values() if each is not old]
-        await three.until(lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION)
+        took = await three.until(lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION)
+        took += await three.until(lambda: not survivors[0].node.image.brokers[old.node_id].live, SESSION)
+        assert took < 1.5 * SESSION, "its silence was counted twice"
         await survivors[0].node.submit(CreateTopic("while-asleep"))
         three.loop.resume(old.process)
         with suppress(Refused):
@@ -261,6 +263,20 @@ def test_two_controllers_after_a_cut_are_one_soon_after_it_heals(seed: int) -> N
         await three.until(three.all_known, SESSION)
 
     told(story, seed)
+
+
+def test_a_new_controller_is_followed_without_the_bucket() -> None:
+    async def story(three: Three) -> None:
+        old = three.controller
+        first, second = three.others()
+        second.machine.faults.outage = True
+        await old.kill()
+        await three.until(lambda: first.node.cluster.reign is not None, 3 * SESSION)
+        await first.node.submit(CreateTopic("t"))
+        await three.until(lambda: "t" in second.node.image.topics, SESSION)
+        assert second.node.image.brokers[second.node_id].live
+
+    told(story)
 
 
 def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None:

@@ -52,6 +52,8 @@ class MetadataLog:
         self.trouble = ""
         self.newest = b""
         """The body of the last entry that was written here."""
+        self.taken: list[bytes] = []
+        """The bodies that the last `take` found and wrote, from the slot after its image on."""
         self.undecided_since_ns = -1
         """Since when an entry has been under way that the bucket has not confirmed; -1: none is."""
         self._snapshot_slot = -1
@@ -78,12 +80,15 @@ class MetadataLog:
         Returns the image that ends with that entry. `Fenced` when another one took an equal or higher epoch first.
         """
         candidacy = stand(image.controller_epoch, image.slot + 1)
+        self.taken = []
         while True:
             self.next_slot, self.epoch = candidacy.slot, candidacy.epoch
             change = ControllerElected(candidacy.epoch, node_id, incarnation)
             other = await self._write((change,))
             if other is None:
+                self.taken.append(self.newest)
                 break
+            self.taken.append(layout.encode_entry(other))
             image = layout.apply_entries(image, [other])
             outcome, candidacy = candidacy.lost_to(other.epoch)
             if outcome is Outcome.ENDED:

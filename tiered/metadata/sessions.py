@@ -42,6 +42,12 @@ class Sessions:
                 known = _Session(incarnation, now_ns)
             self._sessions[node_id] = known
 
+    def was_silent(self, node_id: int, silent_ns: int, now_ns: int) -> None:
+        """It is known to have been silent for so long already, unless it has been heard meanwhile."""
+        session = self._sessions.get(node_id)
+        if session is not None and not session.asking:
+            session.heard_ns = min(session.heard_ns, now_ns - silent_ns)
+
     def asks(self, node_id: int, incarnation: str, applied: int, now_ns: int) -> bool:
         """A request of it has come. Whether that incarnation is expected; `answered` has to follow then."""
         session = self._of(node_id, incarnation)

@@ -57,6 +57,15 @@ def test_who_stops_asking_is_suspect_once_in_a_while() -> None:
     assert heard.suspects(2 * SUSPECT_NS) == [1, 2]
 
 
+def test_silence_before_counts_for_who_has_not_been_heard_since() -> None:
+    heard = sessions()
+    heard.asks(1, "i1", 7, 0)
+    heard.was_silent(1, TIMEOUT, 0)
+    heard.was_silent(2, TIMEOUT, 0)
+    heard.was_silent(3, TIMEOUT, 0)
+    assert heard.expired(0) == [(2, "i2")]
+
+
 def test_all_have_applied_what_the_slowest_has() -> None:
     heard = sessions()
     heard.asks(1, "i1", 9, 0)
