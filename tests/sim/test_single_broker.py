@@ -14,7 +14,7 @@ from tests.sim.options import Options
 from tests.sim.single import run
 from tests.sources import ROOT
 
-SEEDS = 150
+SEEDS = 100
 REACHED = (
     "acked", "cold_read", "crashes", "clean_stops", "disk_ends", "duplicates", "made", "deleted", "grown", "altered",
     "cut", "snapshots", "collected_slots", "spills",

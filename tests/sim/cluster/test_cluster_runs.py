@@ -14,7 +14,7 @@ from tests.sim.cluster.options import TROUBLES
 from tests.sim.cluster.run import run
 from tests.sources import ROOT
 
-SEEDS = 150
+SEEDS = 60
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
     "admin_create_NONE", "bucket_snapshots", "bucket_spills", "bucket_collected_slots",
