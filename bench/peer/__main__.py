@@ -21,14 +21,14 @@ from typing import TextIO
 import confluent_kafka
 
 from bench.figures import paired
-from bench.peer import groups, latency, lifecycle, throughput
+from bench.peer import groups, latency, lifecycle, replicated, throughput
 from bench.peer.brokers import Broker, Kafka, Tiered
 from bench.peer.clients import loader
 from bench.peer.machine import pin, touch_memory, wait_quiet
 from bench.peer.report import FOREIGN_SHARE, Pair, Row, row, table
 from bench.peer.workload import FULL, QUICK, Figures, Leg, Scale, Workload
 
-WORKLOADS = (*throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS)
+WORKLOADS = (*throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS)
 SIDES: Mapping[str, type[Broker]] = {"ours": Tiered, "kafka": Kafka}
 PAIRS, QUICK_PAIRS = 5, 1
 REPEATS = 2

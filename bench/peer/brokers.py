@@ -65,6 +65,15 @@ class Broker(ABC):
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """It was started and not stopped since."""
+        return self._process is not None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid,)
+
     def spawn(self) -> float:
         """Starts the process and returns at once, with the time at which it did."""
         command = self.command()

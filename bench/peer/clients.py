@@ -8,10 +8,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -65,9 +64,14 @@ class Load:
 
 
 def load(
-    mode: str, broker_pid: int, address: str, topic: str, options: Sequence[str], properties: Mapping[str, object]
+    mode: str,
+    brokers: Iterable[int],
+    address: str,
+    topic: str,
+    options: Sequence[str],
+    properties: Mapping[str, object],
 ) -> Load:
-    """Runs the loader to its end. `properties` are librdkafka's."""
+    """Runs the loader to its end. `brokers` are process ids, `properties` librdkafka's."""
     command = [str(loader()), mode, "-b", address, "-t", topic, *options]
     for name, value in properties.items():
         command += ["-X", f"{name}={value}"]
@@ -78,7 +82,7 @@ def load(
             for line in process.stdout:
                 word, _, rest = line.partition(" ")
                 if word.strip() == "start":
-                    window = Window(broker_pid, process.pid)
+                    window = Window(brokers, process.pid)
                 elif word == "end" and window is not None:
                     return Load(json.loads(rest), window.close())
         finally:
@@ -88,14 +92,17 @@ def load(
     raise RuntimeError(f"the loader ended with {process.returncode}: {' '.join(command)}")
 
 
-def create_topics(address: str, topics: Mapping[str, int], **configs: str) -> None:
-    """Topics with so many partitions each; requests of a bounded size."""
+def create_topics(address: str, topics: Mapping[str, int], replicas: int = 1, **configs: str) -> None:
+    """Topics with so many partitions each; requests of a bounded size. Where there are several replicas, all but one
+    are needed to acknowledge."""
+    if replicas > 1:
+        configs["min_insync_replicas"] = str(replicas - 1)
     admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
     waiting: list[NewTopic] = []
     names = list(topics)
     for number, name in enumerate(names):
         config = {key.replace("_", "."): value for key, value in configs.items()}
-        waiting.append(NewTopic(name, num_partitions=topics[name], replication_factor=1, config=config))
+        waiting.append(NewTopic(name, num_partitions=topics[name], replication_factor=replicas, config=config))
         if number + 1 == len(names) or sum(each.num_partitions for each in waiting) >= PARTITIONS_A_REQUEST:
             for future in admin.create_topics(waiting, request_timeout=ADMIN_SECONDS).values():
                 future.result(ADMIN_SECONDS)
@@ -126,9 +133,11 @@ class Acknowledged:
     last: float
 
 
-def one_on_each(address: str, partitions: Sequence[tuple[str, int]], since: float, alive: Any) -> Acknowledged:
+def one_on_each(
+    address: str, partitions: Sequence[tuple[str, int]], since: float, alive: Callable[[], None], acks: str = "1"
+) -> Acknowledged:
     """Produces one record to each of the partitions, as soon as they take it. `alive` is asked now and then."""
-    producer = Producer({**IMPATIENT, "bootstrap.servers": address})
+    producer = Producer({**IMPATIENT, "acks": acks, "bootstrap.servers": address})
     times: list[float] = []
     failures: list[str] = []
 

@@ -33,7 +33,7 @@ def start(leg: Leg) -> Figures:
         broker.stop()
         seconds = first_produce(broker)
         time.sleep(SETTLE_SECONDS)
-        window = Window(broker.pid)
+        window = Window(broker.pids)
         time.sleep(leg.scale.idle_seconds)
         spent = window.close()
         return {
@@ -50,7 +50,7 @@ def partitions(leg: Leg, *, count: int) -> Figures:
     with leg.broker(leg.root, keeps=True) as broker:
         time.sleep(SETTLE_SECONDS)
         before = broker.rss()
-        window, started = Window(broker.pid), time.perf_counter()
+        window, started = Window(broker.pids), time.perf_counter()
         create_topics(broker.address, topics)
         created = time.perf_counter() - started
         written = one_on_each(broker.address, each, started, broker.check_alive)
@@ -59,7 +59,7 @@ def partitions(leg: Leg, *, count: int) -> Figures:
         grown = broker.rss() - before
         stopped = broker.stop()
         started = broker.spawn()
-        window = Window(broker.pid)
+        window = Window(broker.pids)
         again = one_on_each(broker.address, each, started, broker.check_alive)
         restart = window.close()
         return {
@@ -81,7 +81,7 @@ def after_kill(leg: Leg) -> Figures:
         fill(broker, TOPIC, UNFLUSHED_PARTITIONS, options, {**PRODUCER, "batch.size": 16384})
         broker.stop(signal.SIGKILL)
         started = broker.spawn()
-        window = Window(broker.pid)
+        window = Window(broker.pids)
         back = one_on_each(
             broker.address, list(every_partition({TOPIC: UNFLUSHED_PARTITIONS})), started, broker.check_alive
         )

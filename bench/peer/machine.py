@@ -78,33 +78,33 @@ class Spent:
     seconds: float
     broker_cpu: float
     foreign: float
-    """Share of the cores that neither the broker nor its clients nor the kernel's threads used."""
+    """Share of the cores that neither brokers nor clients nor the kernel's threads used."""
 
 
 class Window:
-    """From its making to `close`: CPU of the broker, and of strangers on our cores."""
+    """From its making to `close`: CPU of all brokers (process ids), and of strangers on our cores."""
 
-    def __init__(self, broker: int, client: int = 0) -> None:
-        self._pids = {broker, os.getpid()} | ({client} if client else set())
-        self._broker = broker
+    def __init__(self, brokers: Iterable[int], client: int = 0) -> None:
+        self._brokers = frozenset(brokers)
+        self._pids = self._brokers | {os.getpid()} | ({client} if client else set())
         self._cores = sorted(os.sched_getaffinity(0))
         self._kernel = kernel_seconds()
         self._busy = busy_seconds(self._cores)
-        self._ours = self._used()
-        self._cpu = cpu_of(broker)
+        self._ours = self._used(self._pids)
+        self._cpu = self._used(self._brokers)
         self._start = time.perf_counter()
 
     def close(self) -> Spent:
         """Reads the clocks again."""
         seconds = time.perf_counter() - self._start
-        cpu = cpu_of(self._broker) - self._cpu
-        ours = self._used() - self._ours
+        cpu = self._used(self._brokers) - self._cpu
+        ours = self._used(self._pids) - self._ours
         busy = busy_seconds(self._cores) - self._busy
         kernel = kernel_seconds() - self._kernel
         return Spent(seconds, cpu, max(0.0, busy - ours - kernel) / (seconds * len(self._cores)))
 
-    def _used(self) -> float:
-        return sum(cpu_of(pid) for pid in self._pids)
+    def _used(self, pids: Iterable[int]) -> float:
+        return sum(cpu_of(pid) for pid in pids)
 
 
 def wait_quiet(limit_seconds: float) -> float:

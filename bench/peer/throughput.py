@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bench.peer.brokers import Broker
 from bench.peer.clients import Load, create_topics, delete_topic, load, records_in
-from bench.peer.workload import MEMORY, Figures, Leg, Metric, Workload, cpu, rate
+from bench.peer.trio import Trio
+from bench.peer.workload import MEMORY, Figures, Leg, Metric, Scale, Workload, cpu, rate
 
 GB = 1e9
 MB = 1e6
@@ -72,7 +73,7 @@ def _line(drawn: random.Random, number: int) -> str:
     return text
 
 
-def summed(loads: list[Load], broker: Broker) -> Figures:
+def summed(loads: list[Load], broker: Broker | Trio) -> Figures:
     """The figures of several timed rounds as one."""
     records = sum(each.counted["records"] for each in loads)
     volume = sum(each.counted["bytes"] for each in loads)
@@ -90,20 +91,29 @@ def summed(loads: list[Load], broker: Broker) -> Figures:
     }
 
 
-def run_load(broker: Broker, mode: str, topic: str, options: Sequence[str], properties: Mapping[str, object]) -> Load:
-    return load(mode, broker.pid, broker.address, topic, options, properties)
+def run_load(
+    broker: Broker | Trio, mode: str, topic: str, options: Sequence[str], properties: Mapping[str, object]
+) -> Load:
+    return load(mode, broker.pids, broker.address, topic, options, properties)
 
 
-def wait_gone(broker: Broker, limit: float) -> None:
+def wait_gone(broker: Broker | Trio, limit: float) -> None:
     """Waits until the files of deleted topics are, too."""
     until = time.perf_counter() + GONE_SECONDS
     while broker.disk_bytes() > limit and time.perf_counter() < until:
         time.sleep(0.1)
 
 
-def fill(broker: Broker, topic: str, partitions: int, options: Sequence[str], properties: Mapping[str, object]) -> Load:
+def fill(
+    broker: Broker | Trio,
+    topic: str,
+    partitions: int,
+    options: Sequence[str],
+    properties: Mapping[str, object],
+    replicas: int = 1,
+) -> Load:
     """One run of the producer into a new topic; what it says was acknowledged is there."""
-    create_topics(broker.address, {topic: partitions})
+    create_topics(broker.address, {topic: partitions}, replicas)
     done = run_load(broker, "produce", topic, ["-p", str(partitions), *options], properties)
     there = records_in(broker.address, topic, partitions)
     if there != done.counted["records"] + partitions:
@@ -116,18 +126,25 @@ def produce(leg: Leg, *, size: int, codec: str = "none") -> Figures:
     properties = {**PRODUCER, "compression.codec": codec}
     if codec != "none":
         options += ["-f", str(json_lines(leg.root))]
+    with leg.broker(leg.root) as broker:
+        return rounds(leg.scale, broker, options, properties)
+
+
+def rounds(
+    scale: Scale, broker: Broker | Trio, options: Sequence[str], properties: Mapping[str, object], replicas: int = 1
+) -> Figures:
+    """Runs of the producer, each into a fresh topic: some that warm the broker, then those that count."""
     warm: list[Load] = []
     timed: list[Load] = []
-    with leg.broker(leg.root) as broker:
-        empty = broker.disk_bytes()
-        while not _enough(timed, leg.scale.timed_rounds, TIMED_SECONDS):
-            number = len(warm) + len(timed)
-            if number:
-                delete_topic(broker.address, f"round-{number - 1}")
-                wait_gone(broker, empty + 64 * MB)
-            done = fill(broker, f"round-{number}", PARTITIONS, options, properties)
-            (timed if _enough(warm, leg.scale.warm_rounds, WARM_SECONDS) else warm).append(done)
-        return summed(timed, broker)
+    empty = broker.disk_bytes()
+    while not _enough(timed, scale.timed_rounds, TIMED_SECONDS):
+        number = len(warm) + len(timed)
+        if number:
+            delete_topic(broker.address, f"round-{number - 1}")
+            wait_gone(broker, empty + 64 * MB)
+        done = fill(broker, f"round-{number}", PARTITIONS, options, properties, replicas)
+        (timed if _enough(warm, scale.warm_rounds, WARM_SECONDS) else warm).append(done)
+    return summed(timed, broker)
 
 
 def _enough(done: Sequence[Load], rounds: int, seconds: float) -> bool:

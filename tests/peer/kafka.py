@@ -38,6 +38,7 @@ TOOLS = {
     "dump-log": "kafka.tools.DumpLogSegments",
     "format": "kafka.tools.StorageTool",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
     "topics": "org.apache.kafka.tools.TopicCommand",

@@ -115,7 +115,7 @@ def test_cpu_of_this_process_is_told_and_of_none_is_nothing() -> None:
 
 
 def test_an_interval_without_strangers_has_no_negative_share() -> None:
-    window = Window(os.getpid())
+    window = Window([os.getpid()])
     before = cpu_of(os.getpid())
     while cpu_of(os.getpid()) - before < 0.05:
         pass

@@ -1,0 +1,128 @@
+"""Three brokers of one kind as one cluster, on fresh data, by the verbs of one broker."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from bench.peer.brokers import Broker, Kafka
+from tests.peer.kafka import tool
+from tests.ports import free_port
+
+NODES = (1, 2, 3)
+WHOLE_SECONDS = 180.0
+LOOK_SECONDS = 5.0
+STEP_SECONDS = 0.05
+
+
+class Trio:
+    """Brokers 1 to 3. A context manager that starts them, waits until each knows the others, and leaves nothing."""
+
+    def __init__(self, root: Path, kind: type[Broker], settings: Mapping[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"trio-{kind.name}-", dir=root))
+        self.name = kind.name
+        self.brokers = {node: kind(self.directory, settings) for node in NODES}
+        self.address = ",".join(each.address for each in self.brokers.values())
+        _join(self.brokers, self.directory)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of those that run."""
+        return tuple(each.pid for each in self.brokers.values() if each.running)
+
+    def peak_rss(self) -> int:
+        return sum(each.peak_rss() for each in self.brokers.values())
+
+    def disk_bytes(self) -> int:
+        return sum(each.disk_bytes() for each in self.brokers.values())
+
+    def check_alive(self) -> None:
+        """RuntimeError when one that was not stopped has ended."""
+        for each in self.brokers.values():
+            if each.running:
+                each.check_alive()
+
+    def last_words(self) -> str:
+        return "\n".join(each.last_words()[-700:] for each in self.brokers.values())
+
+    def controller(self) -> int:
+        """The node that decides about metadata now. Kafka tells clients any broker, so its quorum is asked."""
+        if isinstance(self.brokers[1], Kafka):
+            said = tool("metadata-quorum", "--bootstrap-server", self.address, "describe", "--status")
+            found = re.search(r"LeaderId:\s+(\d+)", said)
+            assert found is not None, said
+            return int(found[1])
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
+        return int(admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS).controller.id)
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """The leader of each partition."""
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
+        partitions = admin.list_topics(topic, LOOK_SECONDS).topics[topic].partitions
+        return {number: each.leader for number, each in partitions.items()}
+
+    def wait_whole(self) -> None:
+        """Until everybody is there, and every in-sync set has all replicas."""
+        until = time.perf_counter() + WHOLE_SECONDS
+        while not self._whole():
+            self.check_alive()
+            if time.perf_counter() > until:
+                raise RuntimeError(f"{self.name} is not whole: {self.last_words()}")
+            time.sleep(STEP_SECONDS)
+
+    def _whole(self) -> bool:
+        """Whether each broker, asked alone, says so."""
+        for each in self.brokers.values():
+            admin = AdminClient({"bootstrap.servers": each.address, "log_level": 2})
+            try:
+                seen = admin.list_topics(timeout=LOOK_SECONDS)
+            except KafkaException:
+                return False
+            partitions = [one for topic in seen.topics.values() for one in topic.partitions.values()]
+            if sorted(seen.brokers) != list(NODES):
+                return False
+            if any(one.leader not in NODES or set(one.isrs) != set(one.replicas) for one in partitions):
+                return False
+        return True
+
+    def __enter__(self) -> Trio:
+        try:
+            for each in self.brokers.values():
+                each.spawn()
+            self.wait_whole()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for each in self.brokers.values():
+            each.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _join(brokers: Mapping[int, Broker], directory: Path) -> None:
+    """The settings that make them one cluster: a quorum of all three for Kafka, one bucket for ours."""
+    controllers = {node: f"127.0.0.1:{free_port()}" for node in brokers}
+    voters = ",".join(f"{node}@{address}" for node, address in controllers.items())
+    for node, each in brokers.items():
+        each.settings["node.id"] = str(node)
+        if isinstance(each, Kafka):
+            each.settings["listeners"] = f"PLAINTEXT://{each.address},CONTROLLER://{controllers[node]}"
+            each.settings["controller.quorum.voters"] = voters
+            each.settings["offsets.topic.replication.factor"] = "3"
+        else:
+            each.settings["store"] = f"file://{directory / 'bucket'}"
