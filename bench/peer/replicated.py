@@ -9,15 +9,14 @@ import threading
 import time
 from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaError, Message, Producer
 
 from bench.peer.clients import IMPATIENT, create_topics, every_partition, one_on_each
 from bench.peer.lifecycle import PARTITIONS_A_TOPIC
 from bench.peer.machine import Window
 from bench.peer.throughput import PER_GB, PRODUCER, rounds
 from bench.peer.trio import NODES, Trio
+from bench.peer.wire import create_topic
 from bench.peer.workload import MEMORY, QUICK, Figures, Leg, Metric, Workload, cpu, rate
 
 REPLICAS = 3
@@ -28,6 +27,7 @@ PARTITIONS = 12
 TICK_SECONDS = 0.02
 CALM_SECONDS = 3.0
 LEG_SECONDS = 120.0
+CHANGE_SECONDS = 2.0
 KILLS, RESTARTS = 5, 3
 MANY = 1_000
 
@@ -155,21 +155,12 @@ _numbers = itertools.count()
 def _next_change(trio: Trio) -> float:
     """Seconds from kill -9 of the controller to a topic made."""
     chief = trio.controller()
-    others = ",".join(trio.brokers[node].address for node in NODES if node != chief)
-    admin = AdminClient({"bootstrap.servers": others, "log_level": 2, "reconnect.backoff.max.ms": 100})
-    admin.list_topics(timeout=LEG_SECONDS)
+    other = trio.brokers[next(node for node in NODES if node != chief)]
     since = time.perf_counter()
     trio.brokers[chief].stop(signal.SIGKILL)
-    while True:
-        topic = NewTopic(f"changed-{next(_numbers)}", num_partitions=1, replication_factor=2)
-        try:
-            for future in admin.create_topics([topic], request_timeout=1.0, operation_timeout=1.0).values():
-                future.result()
-        except KafkaException:
-            if time.perf_counter() - since > LEG_SECONDS:
-                raise
-            continue
-        break
+    while not create_topic(other.port, f"changed-{next(_numbers)}", 2, CHANGE_SECONDS):
+        if time.perf_counter() - since > LEG_SECONDS:
+            raise RuntimeError(f"no topic was made for {LEG_SECONDS:g} s: {other.last_words()}")
     seconds = time.perf_counter() - since
     trio.brokers[chief].spawn()
     trio.wait_whole()

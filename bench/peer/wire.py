@@ -7,11 +7,14 @@ import struct
 import time
 
 from tiered.records.batch import encode
+from tiered_api.kafka import codec
+from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.wire import varint
 
 TIMEOUT_SECONDS = 10.0
 CLIENT = b"bench"
 PRODUCE_VERSION = 9
+CREATE_TOPICS_VERSION = 7
 ACKS_LEADER = 1
 
 
@@ -66,3 +69,16 @@ def taken(port: int, frame: bytes, error_at: int) -> bool:
         return False
     code: int = struct.unpack_from(">h", answer, error_at)[0]
     return code == 0
+
+
+def create_topic(port: int, name: str, replicas: int, timeout: float) -> bool:
+    """Whether a topic of one partition was made just now, asked of any broker."""
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=replicas)
+    wish = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout * 1000))
+    body = bytes(codec.encode(wish, CREATE_TOPICS_VERSION))
+    try:
+        answer = ask(port, _frame(19, CREATE_TOPICS_VERSION, body, flexible=True), timeout)
+    except OSError:
+        return False
+    told = codec.decode(CreateTopicsResponse, CREATE_TOPICS_VERSION, memoryview(answer)[9:])
+    return told.topics[0].error_code == 0
