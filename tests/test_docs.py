@@ -80,11 +80,7 @@ SAID_ONCE = {
     "log.preallocate": "only one value is allowed",
     "remote.log.copy.disable": "only one value is allowed",
     "remote.log.delete.on.disable": "only one value is allowed",
-    "leader.replication.throttled.replicas": "its sentence says that one broker copies nothing",
-    "follower.replication.throttled.replicas": "likewise",
-    "leader.replication.throttled.rate": "its sentence says that it has no effect",
-    "follower.replication.throttled.rate": "likewise",
-    "replica.alter.log.dirs.io.max.bytes.per.second": "likewise",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "its sentence says that it has no effect",
 }
 """Settings that nothing reads, with the reason why that misleads nobody."""
 

@@ -18,7 +18,10 @@ from tests.sources import imports, modules, tree
 
 WORDS = tuple(
     f"tiered.{name}"
-    for name in ["ids", "errors", "setting", "kafka_names", "listeners", "config", "ports", "metrics", "quiet", "peers"]
+    for name in [
+        *("ids", "errors", "setting", "setting_rules", "kafka_names", "listeners", "config", "ports", "metrics"),
+        *("quiet", "peers"),
+    ]
 )
 FOLDERS = ("tiered.hot", "tiered.cold", "tiered.replication", "tiered.metadata")
 WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "socket", "subprocess", "tempfile"}

@@ -1,7 +1,7 @@
 """The two settings tables: of a topic and of a broker. Kafka's names, defaults and limits where Kafka has them.
 
-Only tables and the rules between settings stand here. Where values come from (files, options, environment) is the
-command's business; how one value is read and refused is `setting.py`'s.
+Only tables stand here; rules between settings stand in `setting_rules.py`. Where values come from (files, options,
+environment) is the command's business; how one value is read and refused is `setting.py`'s.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
-from tiered import listeners
-from tiered.errors import Refused
-from tiered.kafka_names import HOUR_MS, LARGER_UNITS, MINUTE_MS, SAME_MEANING, WITHOUT_EFFECT
+from tiered import listeners, setting_rules
+from tiered.kafka_names import HOUR_MS, MINUTE_MS, in_our_names
 from tiered.listeners import PLAINTEXT, Endpoint
 from tiered.setting import Row, Value, rows, setting, text_of, unknown
 
@@ -99,10 +98,10 @@ class TopicConfig:
         refused={"true": "segment files grow as they are written"},
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "Replicas whose copying is slowed down at the leader. (With one broker nothing is copied.)"
+        (), "PARTITION:BROKER, ... or `*`: leaders that hold followers which are not in sync to a rate (KIP-73)."
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "Replicas whose copying is slowed down at the follower. (With one broker nothing is copied.)"
+        (), "PARTITION:BROKER, ... or `*`: replicas that copy at that rate while they are not in sync."
     )
     remote_log_copy_disable: bool = setting(False, "Nothing more goes to the bucket.", refused={"true": NO_HALF})
     remote_log_delete_on_disable: bool = setting(
@@ -113,7 +112,7 @@ class TopicConfig:
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
         """`defaults` with `given` (values as text) over it; Refused(INVALID_CONFIG) says what is wrong."""
         config = replace(defaults or cls(), **_parsed(topic_rows(), given, "topic"))
-        _check(config)
+        setting_rules.check_topic(config, topic_rows())
         return config
 
     def to_strings(self) -> dict[str, str]:
@@ -162,6 +161,9 @@ class Settings:
     )
     broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
     inter_broker_listener_name: str = setting("", "The listener for other brokers; without a name the first.")
+    cordoned_log_dirs: tuple[str, ...] = setting(
+        (), "`*`, for one broker while it runs: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True
+    )
     broker_session_timeout_ms: int = setting(6_000, "Silence after which others lead what a broker led.", 500, INT_MAX)
     broker_heartbeat_interval_ms: int = setting(1_500, "Time between two signs of life of a broker.", 50, INT_MAX)
     auto_leader_rebalance_enable: bool = setting(True, "Who comes back leads again what it is the first replica of.")
@@ -236,8 +238,12 @@ class Settings:
     queued_max_request_bytes: int = setting(
         128 * MIB, "Bytes of requests held at most, over all connections.", 1024, LONG_MAX
     )
-    leader_replication_throttled_rate: int = setting(LONG_MAX, "No effect (KIP-73).", 0, LONG_MAX, dynamic=True)
-    follower_replication_throttled_rate: int = setting(LONG_MAX, "No effect (KIP-73).", 0, LONG_MAX, dynamic=True)
+    leader_replication_throttled_rate: int = setting(
+        LONG_MAX, "Bytes per second to replicas that are held to it.", 0, LONG_MAX, dynamic=True
+    )
+    follower_replication_throttled_rate: int = setting(
+        LONG_MAX, "Bytes per second that replicas which are held to it copy.", 0, LONG_MAX, dynamic=True
+    )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(LONG_MAX, "No effect.", 0, LONG_MAX, dynamic=True)
     max_connections: int = setting(2_000, "Connections at the same time.", 1, INT_MAX, dynamic=True)
     max_connections_per_ip: int = setting(
@@ -290,11 +296,12 @@ class Settings:
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
         """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
-        made = replace(defaults or cls(), **_parsed(broker_rows(), _in_our_names(given), "broker"))
+        made = replace(defaults or cls(), **_parsed(broker_rows(), in_our_names(given, broker_rows()), "broker"))
         address(made.http, "http")
         made.listeners_in_force()
         made.advertised(made.listeners_in_force(), "localhost")
-        _check(made.topic_defaults())
+        setting_rules.check_broker(made, broker_rows())
+        setting_rules.check_topic(made.topic_defaults(), topic_rows())
         return made
 
     def listeners_in_force(self) -> tuple[Endpoint, ...]:
@@ -343,24 +350,6 @@ def broker_rows() -> dict[str, Row]:
     return rows(Settings)
 
 
-def _in_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """`given` with Kafka's other names replaced by the one name of each setting."""
-    other_names = {*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT}
-    made = {name: text for name, text in given.items() if name not in other_names}
-    for other, name in SAME_MEANING.items():
-        if other in given:
-            if "," in given[other]:
-                raise broker_rows()[name].refuse(given[other], f"{other} takes one directory")
-            made.setdefault(name, given[other])
-    for other, (name, unit) in LARGER_UNITS.items():
-        if other in given:
-            row = Row(other, 1, "", -1, LONG_MAX // unit)
-            number = row.parse(given[other])
-            assert isinstance(number, int)
-            made.setdefault(name, str(number * unit if number > 0 else number))
-    return made
-
-
 def address(text: str, name: str) -> tuple[str, int]:
     """`HOST:PORT` taken apart; IPv6 hosts stand in brackets. Refused(INVALID_CONFIG) when it is not that."""
     found = listeners.host_and_port(text)
@@ -376,23 +365,6 @@ def _parsed(table: Mapping[str, Row], given: Mapping[str, str], what: str) -> di
             raise unknown(name, table, what)
         parsed[name.replace(".", "_")] = table[name].parse(text)
     return parsed
-
-
-def _check(config: TopicConfig) -> None:
-    """Rules between settings: a local copy cannot be promised for longer than the record itself (Kafka's rule)."""
-    pairs = (
-        ("retention.ms", config.retention_ms, "local.retention.ms", config.local_retention_ms),
-        ("retention.bytes", config.retention_bytes, "local.retention.bytes", config.local_retention_bytes),
-    )
-    for name, total, local_name, local in pairs:
-        if total >= 0 and (local > total or local == -1):
-            raise _impossible(local_name, local, f"it must not exceed {name}={total}")
-    if not config.cleanup_policy:
-        raise topic_rows()["cleanup.policy"].refuse("")
-
-
-def _impossible(name: str, value: int, why: str) -> Refused:
-    return topic_rows()[name].refuse(str(value), why)
 
 
 def _strings(table: TopicConfig | Settings) -> dict[str, str]:

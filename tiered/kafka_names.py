@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tiered.setting import Row
+
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
@@ -39,3 +43,27 @@ WITHOUT_EFFECT = {
 }
 """Names in Kafka's own server.properties that mean nothing here, with the reason: taken with a warning, so that such a
 file loads as it is."""
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADERS_ONLY = "org.apache.kafka.common.replica.LeaderSelector"
+"""Who answers consumers; Kafka names its classes."""
+
+_LONG_MAX = 2**63 - 1
+
+
+def in_our_names(given: Mapping[str, str], table: Mapping[str, Row]) -> dict[str, str]:
+    """`given` with Kafka's other names replaced by the one name of each setting in `table`."""
+    other_names = {*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT}
+    made = {name: text for name, text in given.items() if name not in other_names}
+    for other, name in SAME_MEANING.items():
+        if other in given:
+            if "," in given[other]:
+                raise table[name].refuse(given[other], f"{other} takes one directory")
+            made.setdefault(name, given[other])
+    for other, (name, unit) in LARGER_UNITS.items():
+        if other in given:
+            row = Row(other, 1, "", -1, _LONG_MAX // unit)
+            number = row.parse(given[other])
+            assert isinstance(number, int)
+            made.setdefault(name, str(number * unit if number > 0 else number))
+    return made

@@ -130,6 +130,7 @@ class Partitions:
             settings.replica_fetch_wait_max_ms,
             settings.replica_fetch_response_max_bytes,
             settings.replica_fetch_max_bytes,
+            settings.follower_replication_throttled_rate,
         )
 
     def _address_of(self, node_id: int) -> str:

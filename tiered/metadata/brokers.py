@@ -10,7 +10,7 @@ from tiered.metadata import in_sync, leaders, requests
 from tiered.metadata.changes import CLUSTER, Change
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 from tiered.metadata.in_sync import Terms
-from tiered.metadata.leaders import MIN_ISR, UNCLEAN, TermsOf
+from tiered.metadata.leaders import CORDONED, MIN_ISR, UNCLEAN, TermsOf
 from tiered.metadata.settings import broker_settings, check_dynamic, edited, topic_config
 from tiered.metadata.shard import Decision
 
@@ -79,6 +79,8 @@ def alter(
     check_dynamic(edits)
     if request.node_id != CLUSTER and edits.get(MIN_ISR) is not None:
         raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it is set for a topic or for all brokers")
+    if request.node_id == CLUSTER and edits.get(CORDONED):
+        raise broker_rows()[CORDONED].refuse(str(edits[CORDONED]), "it is set for one broker: new topics need others")
     made: tuple[Change, ...] = (kinds.BrokerConfigChanged(request.node_id, edits),)
     after = image.apply(made)
     defaults = broker_settings(after, settings, request.node_id).topic_defaults()

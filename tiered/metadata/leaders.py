@@ -20,6 +20,7 @@ from tiered.metadata.shard import Decision
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
+CORDONED = "cordoned.log.dirs"
 
 Step = Callable[[TopicImage, int, PartitionImage, Terms], PartitionImage]
 
@@ -52,8 +53,13 @@ def live(image: Image) -> list[BrokerImage]:
 
 
 def racks(image: Image) -> dict[int, str]:
-    """Where new replicas may go: each live broker's rack."""
-    return {broker.node_id: broker.rack for broker in live(image)}
+    """Where new replicas may go: the rack of each live broker that is not cordoned."""
+    return {each.node_id: each.rack for each in live(image) if not _cordoned(image, each.node_id)}
+
+
+def _cordoned(image: Image, node_id: int) -> bool:
+    given = image.broker_configs.get(node_id, {}).get(CORDONED)
+    return given is not None and bool(Settings.from_strings({CORDONED: given}).cordoned_log_dirs)
 
 
 def live_ids(image: Image) -> frozenset[int]:

@@ -16,7 +16,7 @@ def place(racks: Mapping[int, str], partitions: int, copies: int, *, start: int 
     if not 1 <= copies <= len(racks):
         raise Refused(
             Code.INVALID_REPLICATION_FACTOR,
-            f"replication factor {copies} is not in 1..{len(racks)}, the number of live brokers",
+            f"replication factor {copies} is not in 1..{len(racks)}, the number of live brokers that take new replicas",
         )
     order = _alternate(racks)
     return [_replicas(order, racks, copies, start + k) for k in range(first, first + partitions)]

@@ -19,6 +19,7 @@ from tiered.replication import following
 from tiered.replication.following import Append, FromBucket, Held, Nothing, Retry, StartOver, Truncate
 from tiered.replication.history import begin_behind, read_history
 from tiered.replication.storage import ColdTier, DiskState
+from tiered.replication.throttle import Named
 
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
@@ -56,6 +57,7 @@ class Copy:
         self.trouble = ""
         """Why it does not go on; empty while it does."""
         self._cuts = self._flushed_cuts = 0
+        self._throttled = Named()
         self._clock = clock
         self._disk = disk
 
@@ -68,6 +70,10 @@ class Copy:
     def lag(self) -> int:
         """Records that are committed and not here, as far as the leader has told."""
         return max(0, self._leader_committed - self.log.end_offset)
+
+    def throttled(self, node_id: int) -> bool:
+        """Whether the topic holds this replica, on broker `node_id`, to a rate."""
+        return self._throttled(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
 
     def asks(self) -> FetchFrom:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from tiered.quiet import Quiet
 from tiered.replication.copy import Copy
 from tiered.replication.following import FromBucket, Nothing, Retry
 from tiered.replication.storage import ColdTier
+from tiered.replication.throttle import UNLIMITED, Throttle
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +38,15 @@ ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Asking:
-    """Who asks, and for how much at most: bytes of a partition and of an answer, and the wait for the first of them."""
+    """Who asks, and for how much at most: bytes of a partition and of an answer, and the wait for the first of them;
+    `throttled_rate` is in bytes per second, of copies that are held to it."""
 
     node_id: int
     incarnation: int
     max_wait_ms: int = 500
     max_bytes: int = 10 << 20
     partition_max_bytes: int = 1 << 20
+    throttled_rate: int = UNLIMITED
 
 
 class Ports(NamedTuple):
@@ -78,6 +81,7 @@ class Fetchers:
         self._restores = asyncio.Semaphore(RESTORES_MAX)
         self._fetchers: dict[int, Fetcher] = {}
         self._begun = asyncio.Event()
+        self._throttle = Throttle()
         self._bytes = metrics.counter("tiered_replica_copied_bytes_total", "Bytes of log copied from leaders.")
         self._failed = metrics.counter(
             "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
@@ -125,8 +129,23 @@ class Fetchers:
     def chance(self) -> Random:
         return self._chance
 
-    def copied(self, count: int) -> None:
+    def copied(self, count: int, copy: Copy, *, was_behind: bool) -> None:
+        """Bytes came; those of a replica that is held to a rate, and was or is behind, count against it."""
         self._bytes.inc(count)
+        if (was_behind or copy.lag) and copy.config.follower_replication_throttled_replicas:
+            asking, now_ns = self._asking(), self._ports.clock.mono_ns()
+            if copy.throttled(asking.node_id):
+                self._throttle.at(asking.throttled_rate, now_ns).took(count, now_ns)
+
+    def held(self, copies: Iterable[Copy], now_ns: int) -> tuple[int, set[Copy]]:
+        """How long copies that are held to a rate have to wait (KIP-73), and which those are: only who is behind is."""
+        asking = self._asking()
+        if asking.throttled_rate >= UNLIMITED:
+            return 0, set()
+        pause_ns = self._throttle.at(asking.throttled_rate, now_ns).pause_ns(now_ns)
+        if not pause_ns:
+            return 0, set()
+        return pause_ns, {copy for copy in copies if copy.lag and copy.throttled(asking.node_id)}
 
     def failed(self, count: int) -> None:
         self._failed.inc(count)
@@ -179,6 +198,11 @@ class Fetcher:
         """Who asks now, those apart that had something last time; all together where only one question is left."""
         now_ns = self._ports.clock.mono_ns()
         free = [place for place in self._places.values() if not place.busy and place.not_before_ns <= now_ns]
+        pause_ns, held = self._all.held((place.copy for place in free), now_ns)
+        for place in free if held else ():
+            if place.copy in held:
+                place.not_before_ns = now_ns + pause_ns
+        free = [place for place in free if place.not_before_ns <= now_ns]
         room = ROUNDS_MAX - self._rounds
         if not free or not room:
             return []
@@ -259,7 +283,7 @@ class Fetcher:
     def _take(self, place: _Place, asked: FetchFrom, part: FetchedPart) -> bool:
         """Whether it has to begin anew from the bucket."""
         copy = place.copy
-        before = copy.log.end_offset
+        before, was_behind = copy.log.end_offset, copy.lag > 0
         try:
             found = copy.take(asked, part)
         except (Unavailable, Refused, Corrupt) as error:
@@ -271,7 +295,7 @@ class Fetcher:
         place.failures = 0
         place.quiet = isinstance(found, Nothing)
         if copy.log.end_offset > before:
-            self._all.copied(len(part.records))
+            self._all.copied(len(part.records), copy, was_behind=was_behind)
         return isinstance(found, FromBucket)
 
     async def _restore(self, place: _Place) -> None:

@@ -19,6 +19,7 @@ from tiered.replication.leading import Begun
 from tiered.replication.partition import Partition, Wish
 from tiered.replication.readable import Readable
 from tiered.replication.storage import ColdTier, DiskState
+from tiered.replication.throttle import Named
 from tiered.replication.waiting import Watcher, watched
 
 ALL = -1
@@ -52,6 +53,7 @@ class Replica(Readable):
         self._segment_closed = segment_closed
         self._joinable = joinable
         self._in_touch = in_touch
+        self._throttled = Named()
         self._end_watchers: dict[tuple[Watcher, int], None] = {}
         self._segments_seen = log.segment_count
         if partition.high_watermark:
@@ -201,6 +203,11 @@ class Replica(Readable):
             and offset == self.log.end_offset
             and self.state.fetched_again(broker, incarnation, offset, now_ns)
         )
+
+    def throttles(self, broker: int) -> bool:
+        """Whether what `broker` copies from here is held to a rate: not while it is in sync."""
+        words, state = self.config.leader_replication_throttled_replicas, self.state
+        return bool(words) and broker not in state.isr and self._throttled(words, self.partition, state.node_id)
 
     def _for_follower(self, offset: int, max_bytes: int) -> Data:
         if max_bytes <= 0:

@@ -6,12 +6,14 @@ What moves where is planned by `tiered.metadata.balance`; the cluster judges eac
 from __future__ import annotations
 
 import asyncio
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tiered.errors import Code, Refused
 from tiered.metadata.balance import At, Moves, balanced, drained
+from tiered_api.cli.cluster_throttle import cordon, cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.cli.cluster_view import LIVE, View, look
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows, say
@@ -40,7 +42,8 @@ Wanted = Mapping[At, tuple[int, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where replicas are, or are to be once what moves has arrived; live brokers with their racks; and who leads."""
+    """Where replicas are, or are to be once what moves has arrived; live brokers that take new ones, with their racks;
+    and who leads."""
 
     placed: dict[At, tuple[int, ...]]
     racks: dict[int, str]
@@ -80,6 +83,19 @@ async def _reassign(args: Namespace) -> Exit:
         return await _do(client, args, standing, wanted)
 
 
+def unthrottled(args: Namespace) -> int:
+    """Takes away every rate that holds copies."""
+    return asyncio.run(_unthrottled(args))
+
+
+async def _unthrottled(args: Namespace) -> Exit:
+    async with cluster(args) as client:
+        brokers, topics = await unthrottle_all(client)
+    if args.format == "text":
+        say([f"{brokers} brokers and {topics} topics hold no copies to a rate"])
+    return Exit.OK
+
+
 def rebalance(args: Namespace) -> int:
     """Prints what would move so that all brokers hold as much; with `--execute` it does."""
     return asyncio.run(_rebalance(args))
@@ -102,8 +118,7 @@ async def _decommission(args: Namespace) -> Exit:
         seen = await look(client)
         if leaving not in seen.brokers:
             raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"no broker {leaving}: there are {sorted(seen.brokers)}")
-        standing = await stand(client, seen)
-        moves = drained(standing.placed, standing.racks, leaving, standing.leaderless)
+        standing, moves = await _drained(client, leaving, args.plan)
         done = await _carry_out(client, args, standing, moves, not args.plan)
         if done is not Exit.OK or args.plan or args.no_wait:
             return done
@@ -111,8 +126,22 @@ async def _decommission(args: Namespace) -> Exit:
             await asyncio.sleep(LOOK_SECONDS)
             seen = await look(client)
     if args.format == "text":
-        say([f"broker {leaving} holds nothing any more, and may be stopped"])
+        say([f"broker {leaving} holds nothing any more, gets nothing new, and may be stopped"])
     return Exit.OK
+
+
+async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, Moves]:
+    """What has to move so that a broker is free to leave. It gets nothing new before that is counted."""
+    was = await cordoned(client, [leaving])
+    if not plan and not was:
+        await cordon(client, leaving)
+    try:
+        standing = await stand(client)
+        return standing, drained(standing.placed, standing.racks, leaving, standing.leaderless)
+    except Refused:
+        if not plan and not was:
+            await cordon(client, leaving, lift=True)
+        raise
 
 
 async def _carry_out(client: Client, args: Namespace, standing: Standing, moves: Moves, execute: bool) -> Exit:
@@ -126,8 +155,11 @@ async def _carry_out(client: Client, args: Namespace, standing: Standing, moves:
 
 
 async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
-    """Asks for it, and prints what became of each."""
+    """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
     outcomes: dict[At, str] = {}
+    held = {at: (standing.placed[at], to) for at, to in wanted.items() if to is not None and at in standing.placed}
+    if args.throttle is not None and held:
+        await throttle(client, held, args.throttle)
     listed = sorted(wanted.items())
     for start in range(0, len(listed), AT_ONCE):
         outcomes.update(await alter(client, dict(listed[start : start + AT_ONCE])))
@@ -136,7 +168,20 @@ async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wante
         for at, to in listed
     ]
     print_rows(rows, args.format)
+    if args.throttle is not None and held:
+        await _until_arrived(client, held)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+
+
+async def _until_arrived(client: Client, held: Mapping[At, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    try:
+        while held.keys() & (await moving(client)).keys():
+            await asyncio.sleep(LOOK_SECONDS)
+    except asyncio.CancelledError:
+        why = "partitions go on moving at that rate; `tiered cluster unthrottle` takes it away"
+        print(f"tiered: {why}", file=sys.stderr)
+        raise
+    await unthrottle(client, held)
 
 
 def _planned(at: At, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
@@ -168,7 +213,9 @@ async def stand(client: Client, seen: View | None = None) -> Standing:
             placed[at] = tuple(node for node in each.replica_nodes if node not in leaves)
             if each.leader_id < 0:
                 leaderless.append(at)
-    racks = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
+    live = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
+    full = await cordoned(client, list(live))
+    racks = {node: rack for node, rack in live.items() if node not in full}
     return Standing(placed, racks, tuple(leaderless))
 
 

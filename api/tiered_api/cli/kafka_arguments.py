@@ -255,6 +255,11 @@ def _cluster(verbs: Commands) -> None:
     leave.add_argument("broker", metavar="ID", type=count)
     leave.add_argument("--plan", action="store_true", help="only show what would move")
     leave.add_argument("--no-wait", action="store_true", help="return as soon as all of it is on its way")
+    for verb in (move, even, leave):
+        verb.add_argument(
+            "--throttle", type=count, metavar="BYTES", help="copy so much a second at most; waits, and takes it away"
+        )
+    _verb(verbs, "unthrottle", "take every rate away that moves set", "cluster_moves", "unthrottled")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXITS)
     keys = config.add_subparsers(metavar="VERB", required=True)
     listed = _verb(keys, "list", "list the settings of a broker", "cluster", "config_list", aliases=("ls",))

@@ -50,6 +50,7 @@ class ReplicaPoll:
         "_failed",
         "_fetches",
         "_founds",
+        "_held_ns",
         "_left",
         "_now_ns",
         "_replicas",
@@ -76,6 +77,8 @@ class ReplicaPoll:
         self._failed = False
         self._told = fetches.told(ask)
         self._now_ns = fetches.site.clock.mono_ns()
+        self._held_ns = 0
+        """How long a partition has to wait that is held to a rate."""
         self._short = -1
         """The first place that got less than there is, for want of room."""
         self._dirty: dict[int, None] = {}
@@ -149,7 +152,10 @@ class ReplicaPoll:
             if not self._total:
                 room = max(room, 1)  # one batch at least, however large
             at_end = asked.offset == replica.log.end_offset
-            copied = replica.follower_fetched(ask.node_id, ask.incarnation, asked, 0 if at_end else max(room, 0))
+            throttled = None if at_end else self._fetches.throttled(replica, ask.node_id, self._now_ns)
+            held_ns, most = throttled or (0, room)
+            room = 0 if at_end or held_ns else max(min(room, most), 0)
+            copied = replica.follower_fetched(ask.node_id, ask.incarnation, asked, room)
         except Refused as refused:
             self._failed = True
             self._founds[place] = Found(asked.partition, refused.code.number)
@@ -162,11 +168,15 @@ class ReplicaPoll:
             self._told[replica] = Told(asked, None, 0.0)
             self._founds[place] = None
             return
+        elif held_ns:
+            self._held_ns = max(self._held_ns, held_ns)
         elif not copied.size or (self._total and copied.size > room):
             copied = copied._replace(data=b"")
             if self._short < 0:
                 self._short = place
         self._told.pop(replica, None)
+        if copied.size:
+            self._fetches.gave(replica, ask.node_id, copied.size, self._now_ns)
         self._total += copied.size
         self._left -= copied.size
         self._founds[place] = _found(asked.partition, copied)
@@ -180,6 +190,8 @@ class ReplicaPoll:
         fetches.waiting[self] = None
         fetches.parked += self.size
         seconds = min(self._ask.max_wait_ms, WAIT_MAX_MS) / 1000
+        if self._held_ns:
+            seconds = min(seconds, self._held_ns / 1e9)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, fetches.guard, self._connection, self.finish, NAME)
         try:

@@ -16,6 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
 from tiered.peers import FetchFrom
 from tiered.replication.replica import Replica
+from tiered.replication.throttle import UNLIMITED, Throttle
 from tiered_api.kafka import fetch_frames, replica_frames
 from tiered_api.kafka.replica_frames import ReplicaAsk
 from tiered_api.kafka.replica_poll import ReplicaPoll, Told
@@ -48,6 +49,7 @@ class ReplicaFetches:
         self.parked = 0
         self.turns: dict[int, tuple[str, int]] = {}
         """By follower: the partition that got nothing last time, for want of room; it is the first next time."""
+        self._throttle = Throttle()
         self._known: dict[tuple[str, int], Replica] = {}
         self._followers: dict[int, Follower] = {}
 
@@ -102,6 +104,20 @@ class ReplicaFetches:
                 known.clear()
             replica = known[place] = self.site.node.replica(topic.name, asked.partition)
         return replica
+
+    def throttled(self, replica: Replica, broker: int, now_ns: int) -> tuple[int, int] | None:
+        """For a follower that is held to a rate (KIP-73): how long it has to wait, and how much it gets at most after
+        that, a second's worth. None for most."""
+        rate = self.site.node.settings.leader_replication_throttled_rate
+        if rate >= UNLIMITED or not replica.throttles(broker):
+            return None
+        return self._throttle.at(rate, now_ns).pause_ns(now_ns), max(rate, 1)
+
+    def gave(self, replica: Replica, broker: int, count: int, now_ns: int) -> None:
+        """So many bytes are on their way to it."""
+        rate = self.site.node.settings.leader_replication_throttled_rate
+        if rate < UNLIMITED and replica.throttles(broker):
+            self._throttle.at(rate, now_ns).took(count, now_ns)
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""

@@ -1,0 +1,119 @@
+"""What is set beside moves of partitions: rates of copying (KIP-73), and brokers that get nothing new (KIP-1066).
+
+The names are those that Kafka's kafka-reassign-partitions.sh sets, so either tool can take away what the other has set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tiered.errors import Code, Refused
+from tiered.metadata.balance import At
+from tiered.replication.throttle import words_of
+from tiered_api.kafka.client import Client, refused
+from tiered_api.kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tiered_api.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+CORDONED = "cordoned.log.dirs"
+
+Moves = Mapping[At, tuple[tuple[int, ...], tuple[int, ...]]]
+"""From where to where each partition goes."""
+
+
+async def throttle(client: Client, moves: Moves, rate: int) -> None:
+    """What moves is copied at `rate` bytes per second at most, at each broker that gives and each that takes."""
+    await _alter(client, [_lists(name, words, APPEND) for name, words in _words(moves).items()])
+    await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, SET, str(rate)) for name in RATES])
+
+
+async def unthrottle(client: Client, moves: Moves) -> None:
+    """Takes that away: the rates, and from the lists what moved."""
+    await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
+    await _alter(client, [_lists(name, words, SUBTRACT) for name, words in _words(moves).items()])
+
+
+async def unthrottle_all(client: Client) -> tuple[int, int]:
+    """Takes away every rate and every list; of how many brokers and topics."""
+    got = await client.metadata(None)
+    topics = sorted(each.name for each in got.topics if each.name and not each.is_internal)
+    brokers = sorted(each.node_id for each in got.brokers)
+    await _alter_brokers(client, brokers, [AlterableConfig(name, DELETE, None) for name in RATES])
+    rows = [AlterableConfig(name, DELETE, None) for name in LISTS]
+    await _alter(client, [AlterConfigsResource(TOPIC, name, rows) for name in topics])
+    return len(brokers), len(topics)
+
+
+async def cordon(client: Client, node: int, *, lift: bool = False) -> None:
+    """New replicas are not placed on a broker any more, or are again. Kafka's brokers before 4.3 cannot: `Refused`."""
+    row = AlterableConfig(CORDONED, DELETE if lift else SET, None if lift else "*")
+    await _alter(client, [AlterConfigsResource(BROKER, str(node), [row])])
+
+
+async def cordoned(client: Client, nodes: Sequence[int]) -> set[int]:
+    """Brokers that get nothing new. Where brokers do not know of it there are none."""
+    asked = [DescribeConfigsResource(BROKER, str(node), [CORDONED]) for node in nodes]
+    if not asked:
+        return set()
+    try:
+        got = await client.ask_controller(DescribeConfigsRequest(resources=asked), DescribeConfigsResponse)
+    except Refused as no:
+        if no.code is Code.UNSUPPORTED_VERSION:
+            return set()
+        raise
+    return {
+        int(each.resource_name)
+        for each in got.results
+        if each.resource_name.isdecimal()
+        if any(row.name == CORDONED and row.value for row in each.configs)
+    }
+
+
+def _words(moves: Moves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The two lists of each topic."""
+    topics: dict[str, dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
+    for at, each in moves.items():
+        topics.setdefault(at.topic, {})[at.partition] = each
+    return {name: words_of(rows) for name, rows in sorted(topics.items())}
+
+
+def _lists(topic: str, words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> AlterConfigsResource:
+    rows = [AlterableConfig(name, how, ",".join(each)) for name, each in zip(LISTS, words, strict=True) if each]
+    return AlterConfigsResource(TOPIC, topic, rows)
+
+
+def _brokers(moves: Moves) -> list[int]:
+    return sorted({node for each in moves.values() for nodes in each for node in nodes})
+
+
+async def _alter_brokers(client: Client, nodes: Sequence[int], rows: list[AlterableConfig]) -> None:
+    """Kafka's brokers take settings of one broker by that broker only; one that is away keeps what it has."""
+    await client.metadata([])
+    for node in nodes:
+        if node in client.brokers:
+            await _alter(client, [AlterConfigsResource(BROKER, str(node), rows)], node)
+
+
+async def _alter(client: Client, resources: list[AlterConfigsResource], node: int | None = None) -> None:
+    request = IncrementalAlterConfigsRequest(resources=[each for each in resources if each.configs])
+    if not request.resources:
+        return
+    if node is None:
+        got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
+    else:
+        got = await client.ask(request, IncrementalAlterConfigsResponse, node=node)
+    for each in got.responses:
+        if each.error_code:
+            raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
