@@ -46,6 +46,8 @@ class Cluster:
         self.reign: Reign | None = None
         self.following = Following(self, node.peers, node.store)
         self._ended = False
+        self._asking: dict[asyncio.Timeout, tuple[int, str]] = {}
+        """Requests that a controller (node id, incarnation) has not answered yet."""
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +163,15 @@ class Cluster:
         if self.peers is None or not address:
             raise Refused(Code.NOT_CONTROLLER, "no controller is known")
         try:
-            answer = await self.peers.submit(address, encode_request(request), timeout)
+            async with asyncio.timeout(None) as reign:
+                self._asking[reign] = self._who()
+                try:
+                    answer = await self.peers.submit(address, encode_request(request), timeout)
+                finally:
+                    self._asking.pop(reign, None)
+        except TimeoutError:
+            why = "another controller took over before the last one confirmed the change, which may be in"
+            raise Refused(Code.REQUEST_TIMED_OUT, why) from None
         except Unavailable as error:
             if error.refused:  # nobody heard it; a controller that died later may have written it
                 raise Refused(Code.NOT_CONTROLLER, f"the controller is gone: {error}") from None
@@ -175,6 +185,9 @@ class Cluster:
         if isinstance(request, CreateTopic | CreateTopics | CreatePartitions):
             await reign.spread(self.image.slot)
         return reply
+
+    def _who(self) -> tuple[int, str]:
+        return self.image.controller, self.image.controller_incarnation
 
     def _reigning(self) -> Reign:
         if self.reign is None or self._ended:
@@ -248,7 +261,7 @@ class Cluster:
             log.warning("controller steps down epoch=%d why=%s", reign.epoch, error)
         finally:
             self.reign = None
-            self.following.reset()
+            self.following.reset(followed=reign.followed)
             self.committed.wake()
         with suppress(TimeoutError):  # where the bucket says nothing, others say who is controller now
             async with asyncio.timeout(self.session_ms / 1000):
@@ -259,5 +272,9 @@ class Cluster:
         self.committed.add(changes, slot, self._metadata.newest)
 
     def _grown(self) -> None:
+        for asked, who in list(self._asking.items()):
+            if who != self._who():  # all that it wrote is known: it has answered, or will not
+                del self._asking[asked]
+                asked.reschedule(0)
         if self.reign is not None:
             self.reign.grown()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tiered.errors import Corrupt, Refused, Unavailable
@@ -42,8 +42,9 @@ class Following:
         self._store = store
         self._clock = cluster.clock
         self._chance = cluster.chance
-        self._heard_ns = self._clock.mono_ns()
+        self._heard_ns = self._news_ns = self._clock.mono_ns()
         self._unable_ms = 0
+        self._in_vain = 0
         self._missed = False
 
     @property
@@ -56,9 +57,14 @@ class Following:
         image = self._cluster.image
         return HeardAnswer(image.controller_epoch, image.controller, NEVER if self._missed else self.silent_ms)
 
-    def reset(self) -> None:
-        """This broker was controller until now."""
-        self._heard_ns, self._missed, self._unable_ms = self._clock.mono_ns(), False, 0
+    def reset(self, *, followed: bool) -> None:
+        """This broker was controller until now, and others followed it, or nobody did."""
+        self._hears(0)
+        self._in_vain = 0 if followed else self._in_vain + 1
+
+    def _hears(self, unable_ms: int) -> None:
+        self._heard_ns = self._news_ns = self._clock.mono_ns()
+        self._missed, self._unable_ms = False, unable_ms
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -72,12 +78,16 @@ class Following:
         image = self._cluster.image
         if self._peers is None or not address:
             return False
+        # Not much beyond its session: who waits longer misses it later.
+        left_ms = max(self._cluster.session_ms - self.silent_ms, int(ASK_SECONDS * 1000))
+        timeout_ms = min((wait_ms + self._cluster.session_ms) // 2, left_ms)
+        wait_ms = min(wait_ms, timeout_ms // 2)
         ask = FollowAsk(
             self._cluster.node_id, self._cluster.incarnation, image.slot + 1, self._cluster.applied,
             image.controller_epoch, wait_ms,
         )  # fmt: skip
         try:
-            answer = await self._peers.follow(address, ask, (wait_ms + self._cluster.session_ms) / 2000)
+            answer = await self._peers.follow(address, ask, timeout_ms / 1000)
             if answer.controller_epoch < image.controller_epoch:
                 return False
             if not answer.too_old:
@@ -85,7 +95,8 @@ class Following:
         except (Unavailable, Refused, Corrupt) as error:
             log.info("controller does not answer node_id=%d why=%s", image.controller, error)
             return False
-        self._heard_ns, self._missed, self._unable_ms = self._clock.mono_ns(), False, answer.store_age_ms
+        self._hears(answer.store_age_ms)
+        self._in_vain = 0
         if answer.too_old:
             await self.catch_up_if_it_can()
         return next_step_of_unable(self._silence(), self._cluster.session_ms) is None
@@ -97,39 +108,63 @@ class Following:
         self._missed = unable is None
         # Named is an earlier incarnation of this broker, or a candidacy that it gave up: nobody else reigns.
         gone = self._peers is None or image.controller in (self._cluster.node_id, NO_LEADER)
-        address = self._cluster.controller_address
-        if self._peers is not None and not gone and address:
-            gone = await self._peers.is_gone(address, ASK_SECONDS)
-        others = await self._ask_others()
+        asking = self._others()
+        ended, others = await asyncio.gather(self._is_gone(), self._ask_others(asking))
         newest = max(others, key=lambda each: each.controller_epoch, default=None)
         if newest is not None and newest.controller_epoch > image.controller_epoch:
             if not await self._ask_at(self._cluster.address_of(newest.controller), 0):
                 await self.catch_up_if_it_can()
             return
-        ages = [each.heard_ms_ago for each in others if each.heard_ms_ago >= 0]
-        match unable or next_step(self._silence(gone, ages), session_ms):
+        # Who hears an older controller says nothing of this one.
+        same = [each for each in others if each.controller_epoch == image.controller_epoch]
+        ages = [each.heard_ms_ago for each in same if each.heard_ms_ago >= 0]
+
+        def step() -> Wait | Stand:
+            silence = self._silence(gone or ended, ages)._replace(asked=len(asking), answered=len(others))
+            return unable or next_step(silence, session_ms)
+
+        match step():
             case Wait(ms):
                 await self._clock.sleep(ms / 1000 * (0.5 + self._chance.random() / 2))
                 await self.catch_up_if_it_can()
             case Stand(after_ms):
-                await self._stand(after_ms)
+                await self._stand(after_ms, step)
 
-    async def _stand(self, after_ms: int) -> None:
+    async def _stand(self, after_ms: int, step: Callable[[], Wait | Stand]) -> None:
+        """Unless the log says by then that a newer controller is there, or that the last one fenced this broker."""
         before = self._cluster.image.controller_epoch
         await self._clock.sleep((after_ms + JITTER_MS * self._chance.random()) / 1000)
-        if await self.catch_up_if_it_can() and self._cluster.image.controller_epoch == before:
+        if not await self.catch_up_if_it_can():
+            return
+        if self._cluster.image.controller_epoch == before and isinstance(step(), Stand):
             log.warning("broker stands for controller node_id=%d after_epoch=%d", self._cluster.node_id, before)
             await self._cluster.try_to_take()
 
-    async def _ask_others(self) -> list[HeardAnswer]:
-        image, peers = self._cluster.image, self._peers
-        if peers is None:
-            return []
+    async def _is_gone(self) -> bool:
+        """Whether the process of the controller has ended."""
+        address = self._cluster.controller_address
+        return self._peers is not None and bool(address) and await self._peers.is_gone(address, ASK_SECONDS)
+
+    def _others(self) -> list[str]:
+        """Addresses of who else may know a controller; also of who is fenced."""
+        image = self._cluster.image
         skipped = (self._cluster.node_id, image.controller)
-        others = [each.node_id for each in image.brokers.values() if each.live and each.node_id not in skipped]
-        addresses = [address for address in map(self._cluster.address_of, others) if address]
-        found = await asyncio.gather(*(_ask(peers, address) for address in addresses))
+        others = [each.node_id for each in image.brokers.values() if each.alive and each.node_id not in skipped]
+        return [address for address in map(self._cluster.address_of, others) if address]
+
+    async def _ask_others(self, addresses: Sequence[str]) -> list[HeardAnswer]:
+        """What those say that answer."""
+        found = await asyncio.gather(*(self._ask_other(each) for each in addresses))
         return [each for each in found if each is not None]
+
+    async def _ask_other(self, address: str) -> HeardAnswer | None:
+        if self._peers is None:
+            return None
+        try:
+            return await self._peers.heard(address, ASK_SECONDS)
+        except (Unavailable, Refused, Corrupt) as error:
+            log.info("broker does not say whom it hears address=%s why=%s", address, error)
+            return None
 
     # -- reading the bucket -------------------------------------------------------------------------------------------
 
@@ -148,6 +183,8 @@ class Following:
         committed = self._cluster.committed
         entries, _ = await read_from(self._store, committed.image.slot + 1)
         boundary, _ = await read_boundary(self._store)
+        if entries or boundary.collected > committed.image.slot:
+            self._news_ns = self._clock.mono_ns()
         if boundary.collected > committed.image.slot:
             committed.jump((await load(self._store)).image)
         else:
@@ -168,12 +205,10 @@ class Following:
         image, own = self._cluster.image, self._cluster.node_id
         live = sorted(each.node_id for each in image.brokers.values() if each.live and each.node_id != image.controller)
         rank = live.index(own) if own in live else len(live)
-        return Silence(self.silent_ms, gone, others, rank, self._unable_ms)
-
-
-async def _ask(peers: Peers, address: str) -> HeardAnswer | None:
-    try:
-        return await peers.heard(address, ASK_SECONDS)
-    except (Unavailable, Refused, Corrupt) as error:
-        log.info("broker does not say whom it hears address=%s why=%s", address, error)
-        return None
+        known = image.brokers.get(own)
+        fenced = known is not None and known.fenced and known.incarnation == self._cluster.incarnation
+        quiet_ms = (self._clock.mono_ns() - self._news_ns) // 1_000_000
+        return Silence(
+            self.silent_ms, gone, others, rank, self._unable_ms,
+            fenced=fenced, quiet_ms=quiet_ms, in_vain=self._in_vain,
+        )  # fmt: skip

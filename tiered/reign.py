@@ -15,7 +15,7 @@ from tiered.metadata.image import BrokerImage
 from tiered.metadata.metadata_log import MetadataLog
 from tiered.metadata.requests import ElectLeaders, FenceBroker, HandOver, Request, UnfenceBroker
 from tiered.metadata.runtime import Runtime
-from tiered.metadata.sessions import Sessions
+from tiered.metadata.sessions import Missing, Sessions
 from tiered.peers import FollowAsk
 from tiered.preferring import Preferring
 
@@ -47,6 +47,10 @@ class Reign:
         self.epoch = metadata.epoch
         self.sessions = Sessions(cluster.session_ms * 1_000_000)
         self.progress = asyncio.Event()
+        self.followed = False
+        """Whether any broker has asked this controller."""
+        self._missing = Missing()
+        self._metadata = metadata
         self._cluster = cluster
         self._clock = cluster.clock
         self.runtime: Runtime[Request] = Runtime(
@@ -84,7 +88,7 @@ class Reign:
     @contextlib.contextmanager
     def heard(self, ask: FollowAsk) -> Iterator[None]:
         """While a broker's request is under way. One that ends with its connection may be the last."""
-        now_ns, broken = self._clock.mono_ns(), True
+        now_ns, broken, self.followed = self._clock.mono_ns(), True, True
         known = self._cluster.image.brokers.get(ask.node_id)
         if not self.sessions.asks(ask.node_id, ask.incarnation, ask.applied, now_ns):
             self._wake.set()
@@ -140,6 +144,8 @@ class Reign:
                     self._ask_missed(node_id)
             for node_id in self.sessions.suspects(now_ns):
                 self._probe(node_id)
+            if self._missing.look_is_due([*missed, *self.sessions.silent(now_ns)], now_ns):
+                self._spawn("look", own, self._look_for_another())
             for node_id, incarnation in expired:
                 if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
                     log.warning("broker is not heard node_id=%d", node_id)
@@ -168,6 +174,16 @@ class Reign:
             return
         if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
             log.warning("broker is gone node_id=%d address=%s", node_id, address)
+
+    async def _look_for_another(self) -> None:
+        """Whom it does not hear may follow a newer controller, which it cannot ask about where it is cut off itself. It
+        must not tell its clients for long that it leads."""
+        try:
+            await self._metadata.look()
+        except Fenced:
+            self.doubt()
+        except (Unavailable, Corrupt) as error:
+            log.info("whether there is a newer controller is asked again why=%s", error)
 
     def _ask_missed(self, node_id: int) -> None:
         address = self._cluster.address_of(node_id)

@@ -114,11 +114,16 @@ class MetadataLog:
         slot = self.next_slot
         self._watched_slot = not self._watched_slot
         if self._watched_slot:
-            found = await read_entry(self._store, slot)
-            if found is not None and found[0].epoch > self.epoch:
-                raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {found[0].epoch}")
+            await self.look()
         elif (await read_boundary(self._store))[0].collected >= slot:
             raise Fenced(f"the metadata log was collected beyond slot {slot}, which this controller would write next")
+
+    async def look(self) -> None:
+        """As `watch`, at the next slot."""
+        slot = self.next_slot
+        found = await read_entry(self._store, slot)
+        if found is not None and found[0].epoch > self.epoch:
+            raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {found[0].epoch}")
 
     @property
     def snapshot_due(self) -> bool:

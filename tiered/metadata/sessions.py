@@ -12,6 +12,30 @@ from dataclasses import dataclass
 SUSPECT_NS = 300_000_000
 """A broker without a request under way for so long may be gone: it asks again at once when it is answered."""
 
+LOOK_NS = (1_000_000_000, 60_000_000_000)
+"""Between two looks into the log for a newer controller while brokers are missing: at least and at most."""
+
+
+class Missing:
+    """Brokers that a controller does not hear: it may be that another one does. That is asked often at first, and ever
+    more seldom of one that stays away."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, int] = {}
+        self._looked_ns: int | None = None
+
+    def look_is_due(self, missing: Iterable[int], now_ns: int) -> bool:
+        """Whether the log should be looked at now; it is taken to be."""
+        self._since = {node_id: self._since.get(node_id, now_ns) for node_id in missing}
+        if not self._since:
+            return False
+        least, most = LOOK_NS
+        pause_ns = min(max((now_ns - max(self._since.values())) // 6, least), most)
+        if self._looked_ns is not None and now_ns - self._looked_ns < pause_ns:
+            return False
+        self._looked_ns = now_ns
+        return True
+
 
 @dataclass(slots=True)
 class _Session:
@@ -83,6 +107,14 @@ class Sessions:
             (node_id, session.incarnation)
             for node_id, session in self._sessions.items()
             if now_ns - session.heard_ns >= self.timeout_ns
+        ]
+
+    def silent(self, now_ns: int) -> list[int]:
+        """Those that were not heard for half of it: somebody else may hear them soon."""
+        return [
+            node_id
+            for node_id, session in self._sessions.items()
+            if not session.asking and now_ns - session.heard_ns >= self.timeout_ns // 2
         ]
 
     def incarnation(self, node_id: int) -> str | None:

@@ -6,7 +6,7 @@ import pytest
 
 from tiered.metadata.candidacy import RANK_MS, RETRY_MS, Silence, Stand, Wait, next_step, next_step_of_unable
 from tiered.metadata.log_tail import ANSWER_BYTES, SLOTS_MAX, LogTail
-from tiered.metadata.sessions import SUSPECT_NS, Sessions
+from tiered.metadata.sessions import SUSPECT_NS, Missing, Sessions
 
 TIMEOUT = 6_000_000_000
 SESSION_MS = 6_000
@@ -66,6 +66,28 @@ def test_silence_before_counts_for_who_has_not_been_heard_since() -> None:
     assert heard.expired(0) == [(2, "i2")]
 
 
+def test_who_is_silent_for_half_of_it_may_be_heard_by_somebody_else() -> None:
+    heard = sessions()
+    heard.asks(1, "i1", 7, 0)
+    heard.asks(2, "i2", 7, TIMEOUT // 2)
+    heard.answered(2, "i2", TIMEOUT // 2)
+    assert heard.silent(TIMEOUT - 1) == []
+    assert heard.silent(TIMEOUT) == [2], "1 has a question under way"
+    heard.answered(1, "i1", TIMEOUT // 2)
+    assert heard.silent(TIMEOUT) == [1, 2]
+
+
+def test_the_log_is_looked_at_ever_more_seldom_while_the_same_ones_are_missing() -> None:
+    missing, second = Missing(), 1_000_000_000
+    assert not missing.look_is_due([], 0)
+    looks = [s for s in range(600) if missing.look_is_due([1], s * second)]
+    assert looks[:6] == [0, 1, 2, 3, 4, 5]
+    assert len([s for s in looks if s >= 60]) < 20
+    assert looks[-1] - looks[-2] == 60
+    assert not missing.look_is_due([1], 600 * second - 1 * second)
+    assert missing.look_is_due([1, 2], 600 * second + 1 * second), "another one is missed"
+
+
 def test_all_have_applied_what_the_slowest_has() -> None:
     heard = sessions()
     heard.asks(1, "i1", 9, 0)
@@ -85,6 +107,15 @@ def test_all_have_applied_what_the_slowest_has() -> None:
         (Silence(SESSION_MS - 10, False, (), 0), Wait(10)),
         (Silence(SESSION_MS, False, (SESSION_MS - 1, 9_000), 0), Wait(RETRY_MS)),
         (Silence(SESSION_MS, False, (SESSION_MS, 9_000), 1), Stand(RANK_MS)),
+        (Silence(SESSION_MS, False, (), 0, asked=1), Wait(RETRY_MS)),
+        (Silence(SESSION_MS * 3 // 2, False, (), 0, asked=1), Stand(0)),
+        (Silence(SESSION_MS, False, (), 0, asked=2, answered=1), Stand(0)),
+        (Silence(100 * SESSION_MS, False, (), 0, asked=2, answered=1, fenced=True), Stand(0)),
+        (Silence(100 * SESSION_MS, False, (), 0, fenced=True, quiet_ms=30 * SESSION_MS - 1), Wait(RETRY_MS)),
+        (Silence(100 * SESSION_MS, False, (), 0, fenced=True, quiet_ms=30 * SESSION_MS), Stand(0)),
+        (Silence(100 * SESSION_MS, False, (), 0, fenced=True, quiet_ms=59 * SESSION_MS, in_vain=1), Wait(RETRY_MS)),
+        (Silence(3_600_000, False, (), 0, fenced=True, quiet_ms=3_600_000, in_vain=99), Stand(0)),
+        (Silence(100, True, (), 0, asked=1, fenced=True), Stand(0)),
     ],
 )
 def test_when_a_broker_stands(silence: Silence, step: Wait | Stand) -> None:

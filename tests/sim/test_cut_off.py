@@ -1,0 +1,131 @@
+"""A broker that no other one reaches, though it reaches the bucket: the others go on without it, undisturbed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.test_controllers import SESSION, Broker, Three, told
+from tiered.errors import Code, Refused
+from tiered.metadata.candidacy import FENCED_ALONE
+from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
+
+PARTITIONS = 3
+
+
+def cut_off(three: Three, broker: Broker) -> list[Broker]:
+    """The others."""
+    others = [each for each in three.brokers.values() if each is not broker]
+    for other in others:
+        three.network.cut(broker.name, other.name)
+        three.network.cut(other.name, broker.name)
+    return others
+
+
+async def made(three: Three) -> None:
+    """A topic of three replicas, two of which must be in sync, led by each broker once."""
+    await three.controller.node.submit(CreateTopic("t", PARTITIONS, 3, configs={"min.insync.replicas": "2"}))
+    await three.until(lambda: all("t" in each.node.image.topics for each in three.brokers.values()), 10)
+
+
+def leaders(broker: Broker) -> set[int]:
+    """As a client is told that asks this one."""
+    return {each.leader for each in broker.node.image.topics["t"].partitions}
+
+
+async def taken(three: Three, number: int, asked: Broker) -> bool:
+    """Whether the leader that `asked` names takes a record and says that it is safe."""
+    leader = asked.node.image.topics["t"].partitions[number].leader
+    if leader < 0:
+        return False
+    with suppress(Refused):
+        await three.brokers[leader].node.replica("t", number).append(batch([b"v"]), timeout_ms=200)
+        return True
+    return False
+
+
+async def all_taken(three: Three, asked: Broker, seconds: float) -> float:
+    """Until every partition takes records from a client that knows what `asked` knows; how long it took."""
+    start, left = three.now, set(range(PARTITIONS))
+    while left:
+        assert three.now - start < seconds, f"not in time: {left}"
+        left -= {number for number in sorted(left) if await taken(three, number, asked)}
+        await asyncio.sleep(0.01)
+    return three.now - start
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> None:
+    """A client may go on asking it: it has to hear from the bucket who leads now."""
+
+    async def story(three: Three) -> None:
+        await made(three)
+        old = three.controller
+        others = cut_off(three, old)
+        took = await all_taken(three, old, SESSION + 2)
+        assert took > SESSION / 2
+        assert old.node.cluster.reign is None
+        assert leaders(old) <= {each.node_id for each in others}
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("whom", ["controller", "follower"])
+def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> None:
+    async def story(three: Three) -> None:
+        await made(three)
+        lost = three.controller if whom == "controller" else three.others()[0]
+        others = cut_off(three, lost)
+        await all_taken(three, others[0], SESSION + 2)
+        epoch = others[0].node.image.controller_epoch
+        assert epoch == (2 if whom == "controller" else 1)
+        requests = three.bucket.requests
+        for _ in range(30):
+            await asyncio.sleep(SESSION / 4)
+            assert [each.node.image.controller_epoch for each in others] == [epoch] * 2
+            await all_taken(three, others[0], 0.5)
+        assert three.bucket.requests - requests < 300
+        three.network.heal()
+        await three.until(three.all_known, SESSION)
+        assert three.controller in others and others[0].node.image.controller_epoch == epoch
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: int) -> None:
+    async def story(three: Three) -> None:
+        lost = three.others()[0]
+        others = cut_off(three, lost)
+        await three.until(lambda: not others[0].node.image.brokers[lost.node_id].live, 2 * SESSION)
+        for each in others:
+            three.loop.freeze(each.process)
+        await asyncio.sleep(2 * SESSION)
+        assert lost.node.cluster.reign is None, "others may just not be reachable from here"
+        await three.until(lambda: lost.node.cluster.reign is not None, (FENCED_ALONE + 5) * SESSION)
+        for each in others:
+            three.loop.resume(each.process)
+
+    told(story, seed)
+
+
+def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign() -> None:
+    """Its outcome is settled then, though not known here; who waits may ask the next one."""
+
+    async def story(three: Three) -> None:
+        old = three.controller
+        asking = three.others()[0]
+        three.loop.freeze(old.process)
+        start = three.now
+        with pytest.raises(Refused) as caught:
+            await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=60)
+        assert caught.value.code is Code.REQUEST_TIMED_OUT
+        assert three.now - start < SESSION + 2
+        await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
+        three.loop.resume(old.process)
+
+    told(story)
