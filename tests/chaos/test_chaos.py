@@ -16,7 +16,7 @@ from tests.chaos.trio import QUICK
 from tests.chaos.writers import has_java
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="looks for sockets in /proc"),
+    pytest.mark.skipif(sys.platform != "linux", reason="a socket that is shut may listen again"),
     pytest.mark.slow,
     pytest.mark.timeout(400),
 ]

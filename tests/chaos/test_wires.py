@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -11,16 +11,15 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.chaos.wires import CLIENT, Wires, owner, wires
+from tests.chaos.wires import Wires, wires
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for sockets in /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a socket that is shut may listen again")
 SECONDS = 10.0
 
 
 @pytest.fixture
 def links() -> Iterator[Wires]:
-    """All connections are of node 7."""
-    with wires(lambda port: 7) as made:
+    with wires() as made:
         yield made
 
 
@@ -41,6 +40,11 @@ def connected(port: int) -> socket.socket:
             assert time.monotonic() < deadline
 
 
+def request(client: str) -> bytes:
+    """The head of one, as Kafka's protocol has it."""
+    return struct.pack(">ihhih", 10 + len(client), 12, 4, 1, len(client)) + client.encode()
+
+
 def through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.socket, socket.socket]:
     """Both ends of a connection that has carried a byte."""
     there = stack.enter_context(closing(connected(port)))
@@ -53,7 +57,7 @@ def through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.
 
 
 def test_bytes_go_both_ways_and_the_end_too(links: Wires, target: socket.socket) -> None:
-    port = links.add(1, target.getsockname()[1], origin=None)
+    port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, here = through(stack, port, target)
         here.sendall(b"!")
@@ -63,7 +67,7 @@ def test_bytes_go_both_ways_and_the_end_too(links: Wires, target: socket.socket)
 
 
 def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: Wires, target: socket.socket) -> None:
-    port = links.add(1, target.getsockname()[1], origin=None)
+    port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, here = through(stack, port, target)
         links.cut([(7, 1)])
@@ -79,7 +83,7 @@ def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: W
 
 
 def test_a_reset_breaks_what_is_open(links: Wires, target: socket.socket) -> None:
-    port = links.add(1, target.getsockname()[1], origin=None)
+    port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, _ = through(stack, port, target)
         assert links.reset([1]) > 0
@@ -89,7 +93,7 @@ def test_a_reset_breaks_what_is_open(links: Wires, target: socket.socket) -> Non
 
 def test_who_does_not_listen_refuses_and_may_come_back(links: Wires, target: socket.socket) -> None:
     own = target.getsockname()[1]
-    port = links.add(1, own, origin=None)
+    port = links.add(1, own, origin=7)
     with ExitStack() as stack:
         through(stack, port, target)
         target.close()
@@ -102,8 +106,26 @@ def test_who_does_not_listen_refuses_and_may_come_back(links: Wires, target: soc
         through(stack, port, again)
 
 
-def test_the_owner_of_a_connection_is_found(target: socket.socket) -> None:
-    with closing(socket.create_connection(target.getsockname())) as mine:
-        port = mine.getsockname()[1]
-        assert owner(port, {3: os.getpid()}) == 3
-        assert owner(port, {3: 1 << 22}) == CLIENT
+def test_a_broker_is_known_by_its_first_request(links: Wires, target: socket.socket) -> None:
+    port = links.add(1, target.getsockname()[1], origin=None)
+    links.cut([(3, 1)])
+    with ExitStack() as stack:
+        said = {name: request(f"broker-{name}") for name in (2, 3)}
+        for head in said.values():
+            stack.enter_context(closing(connected(port))).sendall(head + b"rest")
+        found = b""
+        while not found:
+            found = stack.enter_context(closing(target.accept()[0])).recv(1000)
+        assert found.startswith(said[2])
+        target.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            target.accept()
+
+
+def test_who_cannot_be_told_is_reset(links: Wires, target: socket.socket) -> None:
+    """A connection of a broker that passed for a client's would go round a cut link."""
+    port = links.add(1, target.getsockname()[1], origin=None)
+    with closing(connected(port)) as mine:
+        mine.sendall(request("somebody"))
+        with pytest.raises(ConnectionResetError):
+            mine.recv(1)

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.chaos.wires import BUCKET, CLIENT, Wires, owner, wires
+from tests.chaos.wires import BUCKET, CLIENT, Wires, wires
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
 from tests.ports import free_port
@@ -233,15 +233,9 @@ async def _elect(addresses: Sequence[Address]) -> None:
 @contextmanager
 def trio(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[Trio]:
     """Three brokers that run and see each other; `store` is file or s3. No process is left behind."""
-    made: list[Trio] = []
-
-    def whose(port: int) -> int:
-        return owner(port, made[0].pids() if made else {})
-
     with ExitStack() as stack:
         s3 = stack.enter_context(s3_fake()) if store == "s3" else None
-        made.append(Trio(directory, stack.enter_context(wires(whose)), s3, settings))
-        [three] = made
+        three = Trio(directory, stack.enter_context(wires()), s3, settings)
         try:
             three.start(*NODES)
             three.until(three.whole, 60, lambda: three.brokers[1].said())

@@ -1,18 +1,17 @@
 """Links between processes of one machine, which can be cut: a TCP proxy in user space, in a thread of its own.
 
-One listener for each target. Who connects is found in /proc (Linux), so a link is (origin, target) although all of them
-connect to the same port. On a cut link nothing arrives and nothing is refused; what was under way arrives when it
-heals, as TCP sends it again.
+One listener for each target. Which broker connects is told by its first request, so a link is (origin, target) although
+all of them connect to the same port. On a cut link nothing arrives and nothing is refused; what was under way arrives
+when it heals, as TCP sends it again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.ports import free_port
@@ -21,16 +20,14 @@ CLIENT = 0
 """The origin of who is no broker."""
 BUCKET = -1
 CHUNK = 256 * 1024
-LOOKS = 5
 RESET = struct.pack("ii", 1, 0)
 Link = tuple[int, int]
 
 
 class Wires:
-    """All links. `whose` tells the node behind a local port. Made by `wires`; methods are for any thread."""
+    """All links. Made by `wires`; methods are for any thread."""
 
-    def __init__(self, whose: Callable[[int], int], loop: asyncio.AbstractEventLoop) -> None:
-        self._whose = whose
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._cut: dict[Link, asyncio.Event] = {}
         self._open: dict[asyncio.StreamWriter, Link] = {}
@@ -41,7 +38,8 @@ class Wires:
     def add(self, node: int, port: int, *, origin: int | None) -> int:
         """The port at which `node`, which listens on `port` of loopback, is reached from now on. While nobody listens
         there, connections are refused here too: brokers tell one that is gone from one that is silent. `origin`: who
-        connects; None: brokers, and /proc says which.
+        connects; None: brokers, and they say which. A connection of which it cannot be told is reset: it must not go
+        round a link that is cut.
         """
         door = socket.socket()
         door.setblocking(False)
@@ -122,8 +120,8 @@ class Wires:
             self._listening[door] = None
             with suppress(OSError):
                 while True:
-                    came, (_, source) = await self._loop.sock_accept(door)
-                    self._own(asyncio.create_task(self._accepted(origin, node, port, came, source, door)))
+                    came, _ = await self._loop.sock_accept(door)
+                    self._own(asyncio.create_task(self._accepted(origin, node, port, came, door)))
 
     def _refuse(self, door: socket.socket) -> None:
         """On Linux a listening socket that is shut down refuses, and may listen again. One that does not listen must
@@ -133,18 +131,23 @@ class Wires:
             door.shutdown(socket.SHUT_RDWR)
 
     async def _accepted(
-        self, origin: int | None, node: int, port: int, came: socket.socket, source: int, door: socket.socket
+        self, origin: int | None, node: int, port: int, came: socket.socket, door: socket.socket
     ) -> None:
         reader, writer = await asyncio.open_connection(sock=came)
-        with suppress(OSError, asyncio.CancelledError):
-            if origin is None:  # in a thread: /proc takes its time, and the other links go on
-                origin = await self._loop.run_in_executor(None, self._whose, source)
-            if not await self._carry((origin, node), port, reader, writer):
+        head = b""
+        with suppress(OSError, EOFError, asyncio.CancelledError):
+            if origin is None:
+                head, origin = await _first(reader)
+            if origin is None:
+                _reset(writer)
+            elif not await self._carry((origin, node), port, head, reader, writer):
                 self._refuse(door)
         writer.transport.abort()
 
-    async def _carry(self, link: Link, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One connection, from its origin to the target and back; whether there is a target."""
+    async def _carry(
+        self, link: Link, port: int, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """One connection, of which `head` was read, from its origin to the target and back; whether there is one."""
         answers = (link[1], link[0])
         await self._whole(link)
         await self._whole(answers)
@@ -154,6 +157,7 @@ class Wires:
             _reset(writer)
             return False
         self._open[writer] = self._open[back] = link
+        back.write(head)
         forth = asyncio.create_task(self._pump(link, reader, back))
         home = asyncio.create_task(self._pump(answers, there, writer))
         try:
@@ -197,12 +201,12 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @contextmanager
-def wires(whose: Callable[[int], int]) -> Iterator[Wires]:
+def wires() -> Iterator[Wires]:
     """Links in a thread of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="wires", daemon=True)
     thread.start()
-    made = Wires(whose, loop)
+    made = Wires(loop)
     try:
         yield made
     finally:
@@ -212,35 +216,10 @@ def wires(whose: Callable[[int], int]) -> Iterator[Wires]:
         loop.close()
 
 
-def owner(port: int, pids: dict[int, int]) -> int:
-    """The node (its process in `pids`) that has a connection from this local port; CLIENT for any other process. What
-    /proc tells while sockets come and go is not one moment: only what is not found several times is not there."""
-    for _ in range(LOOKS):
-        inode = _inode(port)
-        for node, pid in pids.items():
-            if inode is not None and _holds(pid, f"socket:[{inode}]"):
-                return node
-    return CLIENT
-
-
-def _inode(port: int) -> str | None:
-    local = f"0100007F:{port:04X}"
-    with open("/proc/net/tcp") as table:
-        for line in table:
-            words = line.split()
-            if words[1] == local and words[3] == "01":
-                return words[9]
-    return None
-
-
-def _holds(pid: int, name: str) -> bool:
-    folder = f"/proc/{pid}/fd"
-    try:
-        numbers = os.listdir(folder)
-    except OSError:
-        return False
-    for number in numbers:
-        with suppress(OSError):
-            if os.readlink(f"{folder}/{number}") == name:
-                return True
-    return False
+async def _first(reader: asyncio.StreamReader) -> tuple[bytes, int | None]:
+    """The head of the first request, and which broker sent it: a broker's requests name it as their client id."""
+    head = await reader.readexactly(14)
+    (length,) = struct.unpack(">h", head[12:])
+    name = await reader.readexactly(max(0, length))
+    who, _, node = name.partition(b"-")
+    return head + name, int(node) if who == b"broker" and node.isdigit() else None

@@ -79,7 +79,7 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     LocalDisk(chosen.data_dir).close()
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
+        node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
         try:
             await node.start()
             async with _faces(node, chosen) as running:
