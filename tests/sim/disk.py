@@ -186,6 +186,8 @@ class SimDisk:
     def enter(self, verb: str, path: str, *, write: bool = False) -> None:
         if self._failed and (write or self._failed == DEAD):
             raise Unavailable(self._failed, final=True)
+        if not self.faults:
+            return
         if any(fault.error == "EIO" and fault.hits(verb, path) for fault in self.faults):
             if write:
                 self._failed = f"{verb} failed path={path} error=Input/output error"

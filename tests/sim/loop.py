@@ -13,15 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import heapq
 import random
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 NS = 1_000_000_000
+TASKS_AT_ONCE = 100
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -80,6 +81,52 @@ def ordered_task_groups() -> Iterator[None]:
         group.__init__ = begin
 
 
+def nothing() -> None:
+    """What a cancelled timer would call."""
+
+
+class Soon(asyncio.Handle):
+    """A call that waits for its turn: made with the least effort, for a run makes thousands a second."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class Later(asyncio.TimerHandle):
+    """The same for a timer."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+        self._when = when
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = nothing, ()
+
+
 class SimLoop(Loop):
     """Runs coroutines on virtual time. `now_ns` is the time, `steps` and `digest` identify the run so far."""
 
@@ -90,9 +137,11 @@ class SimLoop(Loop):
         self.digest = 0
         self._ties = random.Random(f"{seed}/loop")
         self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[int, float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[int, float, int, Later]] = []
         self._count = 0
         self._tasks: dict[asyncio.Task[Any], str] = {}
+        """All that may run still, and those that ended since they were looked through last."""
+        self._tasks_most = TASKS_AT_ONCE
         self._halted: dict[str, list[asyncio.Handle] | None] = {}
         """Processes that do not run: with what waits for them to go on, or None for the dead."""
         self._errors: list[dict[str, Any]] = []
@@ -122,43 +171,48 @@ class SimLoop(Loop):
         self._running = True
         asyncio.events._set_running_loop(self)
         try:
-            while not task.done():
-                self._step()
+            self._turn(task)
         finally:
             asyncio.events._set_running_loop(None)
             self._running = False
         return task.result()
 
-    def _step(self) -> None:
-        if not self._ready:
-            self._jump()
-        handle = self._ready.popleft()
-        if handle.cancelled():
-            return
-        if self._halted:
-            owner = handle._context.get(PROCESS, "")  # type: ignore[attr-defined]
-            if owner in self._halted:
-                waiting = self._halted[owner]
-                if waiting is not None:
-                    waiting.append(handle)
-                return
-        self.steps += 1
-        self.digest = zlib.crc32(f"{self.now_ns} {_label(handle)}".encode(), self.digest)
-        handle._run()
-        if self.steps > self._steps_max:
-            raise Endless(f"{self.steps} steps seed={self.seed}")
+    def _turn(self, main: asyncio.Future[Any]) -> None:
+        """One call after the other, until `main` is done. Everything that happens goes through here: what can be looked
+        up once is."""
+        ready, halted, crc32 = self._ready, self._halted, zlib.crc32
+        while not main.done():
+            if not ready:
+                self._jump()
+            handle: Any = ready.popleft()
+            if handle._cancelled:
+                continue
+            if halted:
+                owner = handle._context.get(PROCESS, "")
+                if owner in halted:
+                    waiting = halted[owner]
+                    if waiting is not None:
+                        waiting.append(handle)
+                    continue
+            self.steps += 1
+            self.digest = crc32(_label(handle._callback).encode(), self.digest)
+            handle._run()
+            if self.steps > self._steps_max:
+                raise Endless(f"{self.steps} steps seed={self.seed}")
 
     def _jump(self) -> None:
         """To the next timer, and all timers of that instant become ready."""
-        while self._timers and self._timers[0][3].cancelled():
-            heapq.heappop(self._timers)
-        if not self._timers:
+        timers = self._timers
+        while timers and timers[0][3]._cancelled:
+            heappop(timers)
+        if not timers:
             raise Deadlock(f"seed={self.seed} at={self.now_ns / NS}s\n" + self._waiting())
-        self.now_ns = max(self.now_ns, self._timers[0][0])
-        if self.now_ns > self._end_ns:
-            raise Endless(f"{self.now_ns / NS} s seed={self.seed}\n" + self._waiting())
-        while self._timers and self._timers[0][0] <= self.now_ns:
-            self._ready.append(heapq.heappop(self._timers)[3])
+        now_ns = self.now_ns = max(self.now_ns, timers[0][0])
+        if now_ns > self._end_ns:
+            raise Endless(f"{now_ns / NS} s seed={self.seed}\n" + self._waiting())
+        while timers and timers[0][0] <= now_ns:
+            self._ready.append(heappop(timers)[3])
+        self.digest = zlib.crc32(b"%d" % now_ns, self.digest)
 
     def _waiting(self) -> str:
         lines = []
@@ -190,6 +244,10 @@ class SimLoop(Loop):
         assert not self.tasks_of(process), f"{process} still runs:\n{self._waiting()}"
         self._halted[process] = None
 
+    def load(self) -> Counter[str]:
+        """How many tasks each process has."""
+        return Counter([owner for task, owner in self._tasks.items() if not task.done()])
+
     def tasks_of(self, process: str) -> list[asyncio.Task[Any]]:
         """Those that have not ended, in the order in which they began."""
         return [task for task, owner in self._tasks.items() if owner == process and not task.done()]
@@ -202,7 +260,7 @@ class SimLoop(Loop):
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = Soon(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -219,13 +277,10 @@ class SimLoop(Loop):
     def _at(
         self, when_ns: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when_ns / NS, callback, args, self, context)
+        handle = Later(when_ns / NS, callback, args, self, context)
         self._count += 1
-        heapq.heappush(self._timers, (when_ns, self._ties.random(), self._count, handle))
+        heappush(self._timers, (when_ns, self._ties.random(), self._count, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are dropped when their time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -236,7 +291,9 @@ class SimLoop(Loop):
         label = name or getattr(coro, "__qualname__", "task")
         task = asyncio.Task(coro, loop=self, name=label, context=context)
         self._tasks[task] = PROCESS.get() if context is None else context.get(PROCESS, "")
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        if len(self._tasks) > self._tasks_most:
+            self._tasks = {each: owner for each, owner in self._tasks.items() if not each.done()}
+            self._tasks_most = 2 * len(self._tasks) + TASKS_AT_ONCE
         return task
 
     # -- the rest of what asyncio asks a loop -------------------------------------------------------------------------
@@ -252,8 +309,7 @@ class SimLoop(Loop):
         self._ready.clear()
         self._timers.clear()
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # False, without a call: every future asks
 
     def set_debug(self, enabled: bool) -> None:
         """There is one mode."""
@@ -272,9 +328,8 @@ class SimLoop(Loop):
         raise AssertionError("a thread in a simulation")
 
 
-def _label(handle: asyncio.Handle) -> str:
-    call = handle._callback  # type: ignore[attr-defined]
+def _label(call: Any) -> str:
     owner = getattr(call, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return owner.get_name()
-    return getattr(call, "__qualname__", type(call).__name__)
+    return getattr(call, "__qualname__", None) or type(call).__name__

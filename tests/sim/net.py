@@ -26,7 +26,7 @@ class SimNetwork:
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self.loop = loop
-        self.rng = rng
+        self._rng = rng
         self.latency_seconds = (0.0001, 0.002)
         self.chunk_bytes_max = 16 * 1024
         self._listeners: dict[tuple[str, int], SimListener] = {}
@@ -73,7 +73,12 @@ class SimNetwork:
         return (source, target) in self._cuts
 
     def latency(self) -> float:
-        return self.rng.uniform(*self.latency_seconds)
+        least, most = self.latency_seconds
+        return least + (most - least) * self._rng.random()
+
+    def chunk(self) -> int:
+        """Of how many bytes the next piece is, at most."""
+        return self._rng.randrange(self.chunk_bytes_max) + 1
 
     def port(self) -> int:
         self._next_port += 1
@@ -188,7 +193,7 @@ class SimStream:
         self._check()
         if not self._inbox:
             return 0 if self._ended else None
-        size = min(len(buffer), len(self._inbox), self._network.rng.randint(1, self._network.chunk_bytes_max))
+        size = min(len(buffer), len(self._inbox), self._network.chunk())
         buffer[:size] = self._inbox[:size]
         del self._inbox[:size]
         self.far.wake_writer()
@@ -200,7 +205,7 @@ class SimStream:
         room = WINDOW_BYTES - self._under_way - self.far.unread()
         if room <= 0 and data:
             return None
-        data = data[: min(room, self._network.rng.randint(1, self._network.chunk_bytes_max))]
+        data = data[: min(room, self._network.chunk())]
         self._send(data)
         return len(data)
 

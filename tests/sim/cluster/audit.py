@@ -222,8 +222,9 @@ async def _read_between(
 
 def sample(run: Run) -> None:
     """I30: nothing grows without bound."""
+    load = run.loop.load()
     for host, _ in run.world.nodes():
-        tasks = len(run.loop.tasks_of(host.process))
+        tasks = load[host.process]
         run.high_load["tasks"] = max(run.high_load.get("tasks", 0), tasks)
         if tasks > TASKS_MAX:
             run.findings.red("I30", f"{host.process} has {tasks} tasks")
@@ -233,9 +234,9 @@ def sample(run: Run) -> None:
 
 def _is_calm(run: Run) -> bool:
     """I30: back to what a broker needs without clients."""
+    load = run.loop.load()
     return all(
-        len(run.loop.tasks_of(host.process)) <= CALM_TASKS
-        and (host.server is None or host.server.pending <= CALM_PENDING)
+        load[host.process] <= CALM_TASKS and (host.server is None or host.server.pending <= CALM_PENDING)
         for host, _ in run.world.nodes()
     )
 

@@ -13,7 +13,6 @@ from tests.sim.disk import DiskFault
 from tests.sim.store import drawn_faults
 from tiered.cold.faulty import Kind
 
-PLENTY = 1 << 40
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 CLOCK_JUMP_MS = 3_000_000
 
@@ -64,7 +63,7 @@ class Nemesis:
 
     def _mend(self, host: Host) -> None:
         machine = host.machine
-        machine.disk.capacity, machine.disk.sync_seconds = PLENTY, lambda: 0.0
+        machine.disk.capacity, machine.disk.sync_seconds = None, lambda: 0.0
         machine.disk.faults.clear()
         machine.faults.outage = False
         machine.faults.rules.clear()
@@ -164,7 +163,7 @@ class Nemesis:
             self._tell(f"disk of {host.name} is full")
             host.machine.disk.capacity = 1
             await self._wait(4.0)
-            host.machine.disk.capacity = PLENTY
+            host.machine.disk.capacity = None
 
     async def _disk_error(self) -> None:
         host = self._host()

@@ -14,9 +14,9 @@ from tests.sim.bucket_rules import BucketRules
 from tests.sim.cluster.copies import Batch, Copies, Red
 from tests.sim.store import SimBucket
 from tiered.cold.manifest import Manifest, SegmentEntry
-from tiered.config import Settings
+from tiered.config import Settings, TopicConfig
 from tiered.errors import Corrupt
-from tiered.ids import PartitionId
+from tiered.ids import PartitionId, TopicId
 from tiered.metadata.image import BrokerImage, Image, TopicImage
 from tiered.metadata.layout import decode_entry
 from tiered.metadata.settings import topic_config
@@ -50,7 +50,10 @@ class Truth(BucketRules):
         self.lives: dict[str, int] = {}
         """By incarnation: which life of its machine that is."""
         self._fenced: dict[PartitionId, int] = {}
-        self._settings = settings
+        self._checked: dict[str, Image] = {}
+        """By process: the image that it went by when last it was asked."""
+        self._configs: dict[TopicId, tuple[TopicImage, TopicConfig]] = {}
+        self._defaults = settings.topic_defaults()
         self._red = red
         self._now = now
         bucket.memory.observer = self._judge
@@ -71,13 +74,11 @@ class Truth(BucketRules):
 
     def min_isr(self, pid: PartitionId) -> int:
         """How many replicas must hold a record before it is committed."""
-        topic = self.image.topics_by_id[pid.topic_id]
-        config = topic_config(topic, self._settings.topic_defaults())
+        topic, config = self._config(pid.topic_id)
         return min(config.min_insync_replicas, len(topic.partitions[pid.partition].replicas))
 
     def flush(self, pid: PartitionId) -> str:
-        topic = self.image.topics_by_id[pid.topic_id]
-        return topic_config(topic, self._settings.topic_defaults()).flush
+        return self._config(pid.topic_id)[1].flush
 
     def incarnation(self, node: int) -> str:
         """The one that the cluster knows of."""
@@ -86,6 +87,9 @@ class Truth(BucketRules):
 
     def check_image(self, name: str, image: Image) -> None:
         """M5, I24: what a broker goes by is a prefix of the log."""
+        if self._checked.get(name) is image:
+            return
+        self._checked[name] = image
         known = self.images.get(image.slot)
         if image.slot > self.image.slot:
             self._red("M5", f"{name} goes by slot {image.slot}, the log ends at {self.image.slot}")
@@ -93,6 +97,13 @@ class Truth(BucketRules):
             self._red("I24", f"{name} has another image of slot {image.slot} than the log")
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _config(self, topic_id: TopicId) -> tuple[TopicImage, TopicConfig]:
+        """A topic as the log has it now, and what it goes by."""
+        topic, known = self.image.topics_by_id[topic_id], self._configs.get(topic_id)
+        if known is None or known[0] is not topic:
+            known = self._configs[topic_id] = topic, topic_config(topic, self._defaults)
+        return known
 
     def _judge(self) -> None:
         try:
