@@ -32,7 +32,7 @@ CARRIERS = {
     " segment_index segment_view tail",
     "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe reader s3"
     " store_url stream uploader",
-    "tiered.replication": "copy explain fetcher history leading offsets readable replica storage",
+    "tiered.replication": "copy explain fetcher followed history leading offsets readable replica storage",
     "tiered.metadata": "coordinator group_images group_keeping group_loading load metadata_log registration runtime",
 }
 """Files that touch the world. Every other file of these folders is a decision: pure, and tested without a world."""

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from tiered import listeners, setting_rules
-from tiered.kafka_names import HOUR_MS, MINUTE_MS, in_our_names
+from tiered.kafka_names import HOUR_MS, LEADERS_ONLY, MINUTE_MS, RACK_AWARE, in_our_names
 from tiered.listeners import PLAINTEXT, Endpoint
 from tiered.setting import Row, Value, rows, setting, text_of, unknown
 
@@ -160,6 +160,11 @@ class Settings:
         (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
     )
     broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
+    replica_selector_class: str = setting(
+        RACK_AWARE,
+        "Whether consumers that name their rack read from a replica in sync there (KIP-392). (Kafka: from leaders.)",
+        choices=(RACK_AWARE, LEADERS_ONLY),
+    )
     inter_broker_listener_name: str = setting("", "The listener for other brokers; without a name the first.")
     cordoned_log_dirs: tuple[str, ...] = setting(
         (), "`*`, for one broker while it runs: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True

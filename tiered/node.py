@@ -46,6 +46,8 @@ from tiered.partitions import Partitions
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.producer_ids import ProducerIds
+from tiered.replication.copy import Copy
+from tiered.replication.followed import Followed
 from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.tiering import Tiering
@@ -159,6 +161,18 @@ class Node:
         if at in self.partitions.unopened:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"{at} is not served: {self.partitions.unopened[at][1]}")
         raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {at}")
+
+    def followed(self, topic: str, partition: int) -> Followed | None:
+        """The partition as consumers near by read it, when it is copied here."""
+        copy = self.partitions.copied(TopicPartition(topic, partition))
+        return Followed(copy, lambda: self._in_sync(copy)) if copy is not None else None
+
+    def _in_sync(self, copy: Copy) -> bool:
+        """Whether the cluster counts a copy in, as far as it is heard."""
+        topic = self.image.topics_by_id.get(copy.topic_id)
+        if topic is None or not self.cluster.in_touch:
+            return False
+        return self.settings.node_id in topic.partitions[copy.at.partition].isr
 
     def replicas(self) -> list[Replica]:
         """Every partition that this broker leads."""

@@ -103,6 +103,10 @@ class Partitions:
         """The partition, when it is led here."""
         return self._replicas.get(at)
 
+    def copied(self, at: TopicPartition) -> Copy | None:
+        """The partition, when it is followed here."""
+        return self._copies.get(at)
+
     def end_of(self, at: TopicPartition) -> tuple[int, int]:
         """The epoch of the last record of a log and where it ends; (-1, 0) of one that could not be opened."""
         hot = self._logs.get(at)
@@ -311,7 +315,7 @@ class Partitions:
         self.uncopied.pop(at, None)
         copy = self._copies.pop(at, None)
         if copy is not None:
-            copy.gone = True
+            copy.end()
             self._committed[at] = copy.high_watermark
 
     def _broken(self, copy: Copy, final: bool) -> None:
@@ -365,7 +369,7 @@ class Partitions:
         for replica in self._replicas.values():
             replica.resign(why)
         for copy in self._copies.values():
-            copy.gone = True
+            copy.end()
 
     async def save_offsets(self) -> None:
         """Writes down how far each log is durable and where it starts."""

@@ -20,6 +20,7 @@ from tiered.replication.following import Append, FromBucket, Held, Nothing, Retr
 from tiered.replication.history import begin_behind, read_history
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.replication.throttle import Named
+from tiered.replication.waiting import Watcher, watched
 
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
@@ -52,7 +53,9 @@ class Copy:
         self.leader_epoch = leader_epoch
         self.high_watermark = min(high_watermark, hot.end_offset)
         self.cold_end_offset = 0
-        self._leader_committed = 0
+        self.told_committed = 0
+        """The leader's high watermark, as it told last."""
+        self._watchers: dict[tuple[Watcher, int], None] = {}
         self.gone = False
         self.trouble = ""
         """Why it does not go on; empty while it does."""
@@ -69,11 +72,29 @@ class Copy:
     @property
     def lag(self) -> int:
         """Records that are committed and not here, as far as the leader has told."""
-        return max(0, self._leader_committed - self.log.end_offset)
+        return max(0, self.told_committed - self.log.end_offset)
 
     def throttled(self, node_id: int) -> bool:
         """Whether the topic holds this replica, on broker `node_id`, to a rate."""
         return self._throttled(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
+
+    def end(self) -> None:
+        """It is followed no more; who reads here looks elsewhere."""
+        self.gone = True
+        self._wake()
+
+    def watch(self, watcher: Watcher, place: int) -> None:
+        """Tells `watcher.woken(place)` whenever more is known to be committed, until `unwatch`. It must not change who
+        watches. `Refused` when too many do."""
+        watched(self._watchers, watcher, place)
+
+    def unwatch(self, watcher: Watcher, place: int) -> None:
+        """No more of that; harmless when there was none."""
+        self._watchers.pop((watcher, place), None)
+
+    def _wake(self) -> None:
+        for watcher, place in self._watchers:
+            watcher.woken(place)
 
     def asks(self) -> FetchFrom:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
@@ -102,7 +123,7 @@ class Copy:
         if self.gone:
             return Nothing()
         if not part.code and part.diverging is None:
-            self._leader_committed = part.high_watermark
+            self.told_committed = part.high_watermark
         hot = self.log
         found = following.step(asked, part, Held(hot.local_start_offset, hot.end_offset, hot.epochs))
         match found:
@@ -151,6 +172,7 @@ class Copy:
         if committed > self.high_watermark:
             self.high_watermark = committed
             hot.producers.on_high_watermark(committed)
+            self._wake()
         if part.log_start_offset > hot.start_offset:
             hot.advance_start(part.log_start_offset)
 

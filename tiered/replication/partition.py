@@ -87,9 +87,12 @@ class Partition:
             self.end = end
         return self._move(min_isr)
 
-    def fetched(self, broker: int, incarnation: int, offset: int, *, log_end: int, now_ns: int, min_isr: int) -> bool:
-        """A follower asks for `offset`: it has all below. `Fenced` for a broker that is no replica, and for another
-        incarnation than the one that was heard last and is in sync (rule R6). Whether the high watermark moved."""
+    def fetched(
+        self, broker: int, incarnation: int, offset: int, *, log_end: int, now_ns: int, min_isr: int, start: int = 0
+    ) -> bool:
+        """A follower asks for `offset`: it has all below, on its own disk from `start` on. `Fenced` for a broker that
+        is no replica, and for another incarnation than the one that was heard last and is in sync (rule R6). Whether
+        the high watermark moved."""
         if broker not in self.replicas or broker == self.node_id:
             raise Fenced(f"broker {broker} is none of the other replicas {self.replicas}")
         known = self._followers.get(broker)
@@ -100,6 +103,7 @@ class Partition:
             known = Progress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
             self._followers[broker] = known
         known.fetched(offset, log_end, now_ns)
+        known.start = start
         return self._move(min_isr)
 
     def fetched_again(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
@@ -115,6 +119,11 @@ class Partition:
         """How far a follower was heard to be."""
         follower = self._followers.get(broker)
         return follower.offset if follower is not None else None
+
+    def in_sync_elsewhere(self) -> list[tuple[int, int, int]]:
+        """(broker, first offset on its disk, end) of each other member of the ISR that was heard."""
+        known = self._followers
+        return [(node, known[node].start, known[node].offset) for node in self._isr if node in known]
 
     # -- the in-sync set ----------------------------------------------------------------------------------------------
 

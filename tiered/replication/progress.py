@@ -18,6 +18,8 @@ class Progress:
 
     incarnation: int
     offset: int = 0
+    start: int = 0
+    """The first offset that it has itself."""
     caught_up_ns: int = NEVER_NS
     asked_ns: int = NEVER_NS
     end_then: int = 0

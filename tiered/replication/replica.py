@@ -54,6 +54,8 @@ class Replica(Readable):
         self._joinable = joinable
         self._in_touch = in_touch
         self._throttled = Named()
+        self.read_elsewhere = False
+        """Whether consumers were sent to followers, who then have to hear of the high watermark at once."""
         self._end_watchers: dict[tuple[Watcher, int], None] = {}
         self._segments_seen = log.segment_count
         if partition.high_watermark:
@@ -177,7 +179,7 @@ class Replica(Readable):
         led = Led(self.leader_epoch, self.log_start_offset, log.local_start_offset, log.end_offset, log.epochs)
         verdict, local_start = judge(asked, led), led.local_start
         if verdict is Code.NONE:
-            self._heard(broker, incarnation, asked.offset)
+            self._heard(broker, incarnation, asked)
             try:
                 data = self._for_follower(asked.offset, max_bytes)
             except Corrupt as error:
@@ -209,16 +211,24 @@ class Replica(Readable):
         words, state = self.config.leader_replication_throttled_replicas, self.state
         return bool(words) and broker not in state.isr and self._throttled(words, self.partition, state.node_id)
 
+    def send_elsewhere(self) -> None:
+        """Consumers are sent to followers from now on: these hear of the high watermark as soon as it moves."""
+        if not self.read_elsewhere:
+            self.read_elsewhere = True
+            self._wake_end()
+
     def _for_follower(self, offset: int, max_bytes: int) -> Data:
         if max_bytes <= 0:
             return b""
         return self.log.read(offset, max_bytes, end_offset=self.log.end_offset) or b""
 
-    def _heard(self, broker: int, incarnation: int, offset: int) -> None:
+    def _heard(self, broker: int, incarnation: int, asked: FetchFrom) -> None:
         state, end, now_ns = self.state, self.log.end_offset, self._clock.mono_ns()
-        min_isr = self.log.config.min_insync_replicas
+        min_isr, start = self.log.config.min_insync_replicas, asked.log_start_offset
         try:
-            moved = state.fetched(broker, incarnation, offset, log_end=end, now_ns=now_ns, min_isr=min_isr)
+            moved = state.fetched(
+                broker, incarnation, asked.offset, log_end=end, now_ns=now_ns, min_isr=min_isr, start=start
+            )
         except Fenced as error:
             raise Refused(Code.STALE_BROKER_EPOCH, f"{self.at}: {error}") from None
         if moved:

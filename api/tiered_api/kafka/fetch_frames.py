@@ -15,6 +15,7 @@ from tiered.ports import File, FileSlice
 from tiered_api.kafka.produce_frames import classic_text, compact_text
 from tiered_api.kafka.wire import Malformed, read_varint, skip_tags, tag_count, varint
 
+RACKS = 11
 FLEXIBLE = 12
 BY_ID = 13
 REPLICA_STATE_TAG = 1
@@ -68,10 +69,13 @@ class FetchAsk(NamedTuple):
     replica: int = -1
     rows: int = 0
     """Where the partitions of the last topic begin, if they have nothing tagged; else 0."""
+    rack: str = ""
+    """Where the consumer is (KIP-392)."""
 
 
 class Found(NamedTuple):
-    """The answer for one partition; `tags` are its tagged fields in flexible versions."""
+    """The answer for one partition; `tags` are its tagged fields in flexible versions, `preferred` is the broker that
+    the consumer should read from instead (version 11 and above)."""
 
     partition: int
     code: int = 0
@@ -80,6 +84,7 @@ class Found(NamedTuple):
     log_start_offset: int = -1
     data: Part = b""
     tags: bytes = b"\0"
+    preferred: int = -1
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -148,14 +153,15 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
             at = skip_tags(frame, at, end)
     if version >= 7:
         at = _skip_forgotten(frame, version, at, flexible)
-    if version >= 11:
-        at = (compact_text(frame, at) if flexible else classic_text(frame, at))[1]
+    rack: str | None = None
+    if version >= RACKS:
+        rack, at = compact_text(frame, at) if flexible else classic_text(frame, at)
     if flexible:
         if frame[at] and version >= 15:
             replica = _replica(frame, at)
         at = skip_tags(frame, at, end)
     limits = (max_wait_ms, min_bytes, max_bytes)
-    ask = FetchAsk(*limits, isolation == 1, session_id, session_epoch, topics, replica, found)
+    ask = FetchAsk(*limits, isolation == 1, session_id, session_epoch, topics, replica, found, rack or "")
     return ask, at
 
 
@@ -278,12 +284,12 @@ def answer(
 
 def answer_of_one(version: int, correlation_id: int, echo: bytes, found: Found, read_committed: bool) -> list[Part]:
     """The same for a request that asks for one partition, in a flexible version."""
-    index, code, high_watermark, stable, log_start, data, _ = found
+    index, code, high_watermark, stable, log_start, data, _, preferred = found
     if isinstance(data, FileSlice) and data.length <= COPIED_BYTES:
         data = _copied(data)
     size = data.length if isinstance(data, FileSlice) else len(data)
     length, head = varint(size + 1), _HEADS[12]
-    row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, NONE)
+    row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred)
     whole = head.size - 4 + len(echo) + len(row) + len(length) + size + 5
     start = head.pack(whole, correlation_id, 0, 0, 0, 0)
     if isinstance(data, FileSlice):
@@ -335,12 +341,12 @@ def _head(version: int, correlation_id: int, size: int, code: int) -> bytes:
 
 
 def _partition(version: int, found: Found, size: int, read_committed: bool) -> bytes:
-    index, code, high_watermark, stable, log_start, _, _ = found
+    index, code, high_watermark, stable, log_start, _, _, preferred = found
     if version >= FLEXIBLE:
-        return _P12.pack(index, code, high_watermark, stable, log_start, read_committed, NONE) + varint(size + 1)
+        return _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred) + varint(size + 1)
     aborted = 0 if read_committed else -1
-    if version >= 11:
-        return _P11.pack(index, code, high_watermark, stable, log_start, aborted, NONE, size)
+    if version >= RACKS:
+        return _P11.pack(index, code, high_watermark, stable, log_start, aborted, preferred, size)
     if version >= 5:
         return _P5.pack(index, code, high_watermark, stable, log_start, aborted, size)
     return _P4.pack(index, code, high_watermark, stable, aborted, size)

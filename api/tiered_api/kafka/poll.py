@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
+from tiered.replication.followed import Source
 from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames
 from tiered_api.kafka.cold_loads import Load
@@ -64,7 +65,7 @@ class Poll:
         version: int,
         correlation_id: int,
         ask: FetchAsk,
-        at_end: Sequence[Replica] = (),
+        at_end: Sequence[Source] = (),
     ) -> None:
         """`at_end`: all its partitions, if it is known that nobody has to `read` them yet."""
         self._fetches = fetches
@@ -74,7 +75,7 @@ class Poll:
         self._ask = ask
         self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
         self._founds: list[Found | None] = [None] * len(self._places)
-        self._replicas: list[Replica | None] = list(at_end) or [None] * len(self._places)
+        self._replicas: list[Source | None] = list(at_end) or [None] * len(self._places)
         self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
         self._enough = min(ask.min_bytes, self._left)
         self._total = 0
@@ -82,7 +83,7 @@ class Poll:
         self._short = False
         """Whether something had to be left for the next fetch."""
         self._cold: dict[int, Load] = {}
-        self._watched: list[tuple[Replica, int]] = []
+        self._watched: list[tuple[Source, int]] = []
         self._dirty: dict[int, None] = {}
         self._due = False
         """Whether it will have a look soon."""
@@ -160,6 +161,8 @@ class Poll:
                 self._founds[place] = Found(index, code)
                 self._failed = True
                 return
+            if self._is_elsewhere(place, replica, offset):
+                return
             if replica.at_end(offset):
                 self._founds[place] = None
                 return
@@ -171,7 +174,16 @@ class Poll:
         except Unavailable as error:
             self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
-    def _read_from(self, place: int, replica: Replica, offset: int, max_bytes: int) -> Found:
+    def _is_elsewhere(self, place: int, source: Source, offset: int) -> bool:
+        """Whether the consumer is told, at once, to read from a replica that is nearer."""
+        rack = self._ask.rack
+        other = self._fetches.nearest(self._connection, source, rack, offset) if rack else None
+        if other is not None:
+            self._founds[place] = _without(source, source.partition)._replace(preferred=other)
+            self._failed = True
+        return other is not None
+
+    def _read_from(self, place: int, replica: Source, offset: int, max_bytes: int) -> Found:
         most = min(max_bytes, self._left)
         committed = self._ask.read_committed
         if self._total and most <= 0:
@@ -186,6 +198,7 @@ class Poll:
                 return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
+            assert isinstance(replica, Replica), "a follower answers for its own disk only"
             return self._read_cold(place, replica, offset, most)
         data, high_watermark, log_start, stable = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
@@ -219,7 +232,7 @@ class Poll:
             self._left -= len(data)
         return _without(replica, replica.partition)._replace(data=data)
 
-    def _fail(self, place: int, index: int, refused: Refused, replica: Replica | None) -> None:
+    def _fail(self, place: int, index: int, refused: Refused, replica: Source | None) -> None:
         self._failed = True
         found = Found(index, refused.code.number)
         if refused.code is Code.OFFSET_OUT_OF_RANGE and replica is not None:
@@ -309,6 +322,6 @@ class Poll:
         self._read(place)
 
 
-def _without(replica: Replica, index: int) -> Found:
+def _without(replica: Source, index: int) -> Found:
     """A partition as it is, without records."""
     return Found(index, 0, *replica.ends())

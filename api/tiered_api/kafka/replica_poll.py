@@ -52,6 +52,7 @@ class ReplicaPoll:
         "_founds",
         "_held_ns",
         "_left",
+        "_news",
         "_now_ns",
         "_replicas",
         "_short",
@@ -75,6 +76,8 @@ class ReplicaPoll:
         self._left = max_bytes
         self._total = 0
         self._failed = False
+        self._news = False
+        """Whether consumers read at the follower, and it has to hear how far they may."""
         self._told = fetches.told(ask)
         self._now_ns = fetches.site.clock.mono_ns()
         self._held_ns = 0
@@ -103,7 +106,7 @@ class ReplicaPoll:
 
     def is_done(self) -> bool:
         """Whether there is something to answer, an error among it."""
-        return self._total > 0 or self._failed or self._ask.max_wait_ms <= 0 or not self._ask.places
+        return self._total > 0 or self._failed or self._news or self._ask.max_wait_ms <= 0 or not self._ask.places
 
     def answer(self) -> Sequence[Part]:
         """The answer with what was found. Where nothing was, it says how far the log is by now."""
@@ -147,6 +150,7 @@ class ReplicaPoll:
                 and replica.follower_again(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
             ):
                 self._founds[place] = None
+                self._note_news(replica)
                 return
             room = min(self._ask.most[place], self._left)
             if not self._total:
@@ -167,6 +171,7 @@ class ReplicaPoll:
         elif at_end:
             self._told[replica] = Told(asked, None, 0.0)
             self._founds[place] = None
+            self._note_news(replica)
             return
         elif held_ns:
             self._held_ns = max(self._held_ns, held_ns)
@@ -180,6 +185,11 @@ class ReplicaPoll:
         self._total += copied.size
         self._left -= copied.size
         self._founds[place] = _found(asked.partition, copied)
+
+    def _note_news(self, replica: Replica) -> None:
+        told = self._told.get(replica)
+        if replica.read_elsewhere and (told is None or told.ends is None or told.ends[0] != replica.high_watermark):
+            self._news = True
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -198,6 +208,8 @@ class ReplicaPoll:
             for place, replica in enumerate(self._replicas):
                 if replica is not None:
                     replica.watch_end(self, place)
+                    if replica.read_elsewhere:
+                        replica.watch(self, place)
                     self._watched.append((replica, place))
         except Refused:
             self._failed = True
@@ -211,6 +223,7 @@ class ReplicaPoll:
             fetches.parked -= self.size
         for replica, place in self._watched:
             replica.unwatch_end(self, place)
+            replica.unwatch(self, place)
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()

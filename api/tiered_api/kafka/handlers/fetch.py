@@ -1,9 +1,8 @@
 """Fetch (1), versions 4 to 18: whole record batches from an offset on, at once or when there are enough.
 
 Version 7 brought sessions, which are declined (session id 0): every request names all its partitions. Version 9 brought
-leader epochs (KIP-320), 11 the nearest replica (KIP-392: none is preferred), 12 flexible frames, 13 topic ids
-(KIP-516), 15 to 18 fields of followers, who are served by replica_fetch.py. At least one batch is given where there is
-one, however large (KIP-74).
+leader epochs (KIP-320), 11 the nearest replica (KIP-392), 12 flexible frames, 13 topic ids (KIP-516), 15 to 18 fields
+of followers, who are served by replica_fetch.py. At least one batch is given where there is one, however large.
 
 Records of hot segments are answered in the turn that brings the request, as slices of files that the kernel copies. A
 request for which there is too little waits on the high watermarks of its partitions. Cold partitions are loaded
@@ -18,11 +17,14 @@ from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
+from tiered.kafka_names import RACK_AWARE
 from tiered.ports import FileSlice
+from tiered.replication.followed import Followed, Source
+from tiered.replication.nearest import Place, nearest
 from tiered.replication.replica import Replica
 from tiered_api.kafka import fetch_frames, known_fetches, replica_frames
 from tiered_api.kafka.cold_loads import ColdLoads
-from tiered_api.kafka.fetch_frames import BY_ID, FLEXIBLE, FetchAsk, Found, Topic
+from tiered_api.kafka.fetch_frames import BY_ID, FLEXIBLE, RACKS, FetchAsk, Found, Topic
 from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
 from tiered_api.kafka.known_fetches import Head
 from tiered_api.kafka.poll import NAME, Poll
@@ -53,7 +55,7 @@ class Fetches:
         self.waiting: dict[Poll, None] = {}
         self.parked = 0
         """Partitions of all fetches that wait."""
-        self.shared: dict[tuple[Replica, int, bool], tuple[Found, int]] | None = None
+        self.shared: dict[tuple[Source, int, bool], tuple[Found, int]] | None = None
         """What requests that look in the same turn found: groups that follow the end ask for the same. There only while
         they look, when nothing changes the logs."""
         self.read_once: fetch_frames.ReadOnce | None = None
@@ -64,8 +66,8 @@ class Fetches:
         self._gather_until = 0.0
         self._produced = 0
         """Bytes that had been produced when those that are due waited for more."""
-        self._by_name: dict[tuple[bytes, int], Replica] = {}
-        self._by_id: dict[tuple[bytes, int], Replica] = {}
+        self._by_name: dict[tuple[bytes, int], Source] = {}
+        self._by_id: dict[tuple[bytes, int], Source] = {}
 
     def take(
         self, connection: Connection, frame: memoryview, version: int, correlation_id: int, at: int
@@ -82,7 +84,7 @@ class Fetches:
         if ask.session_epoch > 0:
             code = Code.FETCH_SESSION_ID_NOT_FOUND.number
             return fetch_frames.answer(version, correlation_id, (), 0, code=code)
-        replicas = self._usual(ask, version)
+        replicas = self._usual(connection, ask, version)
         poll: Poll | None = None
         if replicas:
             wanted = ask.topics[0].wanted
@@ -126,22 +128,24 @@ class Fetches:
             connection.fetch_head = ask.rows
         return ask
 
-    def _usual(self, ask: FetchAsk, version: int) -> list[Replica] | None:
+    def _usual(self, connection: Connection, ask: FetchAsk, version: int) -> list[Source] | None:
         """The partitions of the only topic, when all are known and nothing is wrong with them."""
         if len(ask.topics) != 1:
             return None
         echo, _, wanted = ask.topics[0]
         known = self._by_id if version >= BY_ID else self._by_name
-        replicas: list[Replica] = []
-        for index, _, _, epoch in wanted:
+        replicas: list[Source] = []
+        for index, offset, _, epoch in wanted:
             replica = known.get((echo, index))
             if replica is None or replica.gone or (epoch >= 0 and epoch != replica.state.leader_epoch):
+                return None
+            if ask.rack and self.nearest(connection, replica, ask.rack, offset) is not None:
                 return None
             replicas.append(replica)
         return replicas
 
     def _at_once(
-        self, ask: FetchAsk, replicas: list[Replica], version: int, correlation_id: int
+        self, ask: FetchAsk, replicas: list[Source], version: int, correlation_id: int
     ) -> Sequence[Part] | None:
         """The short way to an answer: what is asked for is hot, enough, and not too much. None, and nothing done, when
         it is not that simple."""
@@ -173,8 +177,25 @@ class Fetches:
             return fetch_frames.answer_of_one(version, correlation_id, echo, found, committed)
         return fetch_frames.answer(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
 
-    def find(self, version: int, topic: Topic, index: int) -> Replica:
-        """The partition; `Refused` when it is not served here."""
+    def nearest(self, connection: Connection, source: Source, rack: str, offset: int) -> int | None:
+        """The broker that a consumer in `rack` should read from, when it is not this one (KIP-392)."""
+        node = self.site.node
+        own, brokers = node.settings, node.image.brokers
+        if rack == own.broker_rack or own.replica_selector_class != RACK_AWARE or not isinstance(source, Replica):
+            return None
+        leader = Place(own.node_id, own.broker_rack, 0, source.high_watermark)
+        others = (
+            Place(other, brokers[other].rack, start, end)
+            for other, start, end in source.state.in_sync_elsewhere()
+            if other in brokers and brokers[other].live and brokers[other].listeners.get(connection.listener)
+        )
+        found = nearest(rack, offset, leader, others)
+        if found is not None:
+            source.send_elsewhere()
+        return found
+
+    def find(self, version: int, topic: Topic, index: int) -> Source:
+        """The partition, led here or copied; `Refused` when it is neither."""
         known = self._by_id if version >= BY_ID else self._by_name
         replica = known.get((topic.echo, index))
         if replica is not None and not replica.gone:
@@ -185,10 +206,25 @@ class Fetches:
             if there is None:
                 raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {id_text(topic.echo)}")
             name = there.name
-        if len(known) >= KNOWN_MAX:
-            known.clear()
-        replica = known[topic.echo, index] = self.site.node.replica(name, index)
+        replica = self._find(version, name, index)
+        if isinstance(replica, Replica) or version >= BY_ID:
+            if len(known) >= KNOWN_MAX:
+                known.clear()
+            known[topic.echo, index] = replica
         return replica
+
+    def _find(self, version: int, name: str, index: int) -> Source:
+        """Consumers that know nothing of the nearest replica are answered by leaders only, as Kafka's brokers do."""
+        node = self.site.node
+        followed: Followed | None = None
+        try:
+            return node.replica(name, index)
+        except Refused as refused:
+            if version >= RACKS and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
+                followed = node.followed(name, index)
+            if followed is None:
+                raise
+        return followed
 
     def soon(self, connection: Connection, look: Callable[[], None]) -> None:
         """Has a request look again in the next turn of the loop."""

@@ -1,0 +1,163 @@
+"""Consumers that name their rack read from the replica in sync there (KIP-392), told of three brokers over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.e2e.kafka_site import values_of
+from tests.e2e.site import batch
+from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.test_reassignments import AT, leads, now, write
+from tiered.errors import Code
+from tiered.kafka_names import LEADERS_ONLY
+from tiered.metadata.requests import AlterTopicConfigs, CreateTopic
+from tiered.replication.replica import ALL
+from tiered_api.kafka.link import Link, open_link
+from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+
+RACKS = {1: "a", 2: "b", 3: "c"}
+LARGE = b"x" * 3_000
+
+
+class Reader:
+    """A consumer without a mind: it asks the broker that it is told to ask."""
+
+    def __init__(self, three: Three, rack: str) -> None:
+        self.three = three
+        self.rack = rack
+        self._links: dict[int, Link] = {}
+
+    async def ask(
+        self, node: int, offset: int, *, wait_ms: int = 0, version: int = 17, epoch: int = -1
+    ) -> PartitionData:
+        if node not in self._links:
+            self._links[node] = await open_link(self.three.network.host("far"), f"b{node}", 9092, "far", 5)
+        topic = self.three.controller.node.image.topics["t"]
+        where = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic.topic_id, [where])])
+        if version >= 11:
+            request.rack_id = self.rack
+        answer = await self._links[node].ask(request, FetchResponse, 5 + wait_ms / 1000, version)
+        assert answer.error_code == 0
+        return answer.responses[0].partitions[0]
+
+
+async def begin(three: Three, *replicas: int) -> Broker:
+    """The leader of a topic that is led by the first of `replicas`, in sync with all."""
+    await three.controller.node.submit(CreateTopic("t", assignments=[list(replicas)]))
+    await three.until(lambda: set(now(three).isr) == set(replicas) and leads(three.brokers[replicas[0]]), 10)
+    return three.brokers[replicas[0]]
+
+
+def racked(three: Three) -> None:
+    for node, each in three.brokers.items():
+        each.overrides["broker_rack"] = RACKS[node]
+
+
+async def restart(three: Three) -> None:
+    """With the racks."""
+    racked(three)
+    for each in list(three.brokers.values()):
+        await each.stop()
+        await each.clear()
+    for each in three.brokers.values():
+        await each.start()
+    await three.until(three.all_known, 20)
+    await three.until(lambda: len(three.controllers()) == 1, 20)
+
+
+def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() -> None:
+    async def story(three: Three) -> None:
+        await restart(three)
+        leader = await begin(three, 1, 2)
+        acked = await write(three, 5)
+        near, at_home, abroad = Reader(three, "b"), Reader(three, "a"), Reader(three, "c")
+        part = await near.ask(1, 0)
+        assert (part.error_code, part.preferred_read_replica, part.records) == (0, 2, b"")
+        assert part.high_watermark == 5
+        for one in (at_home, abroad, Reader(three, "")):
+            part = await one.ask(1, 0)
+            assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
+        await asyncio.sleep(0.01)
+        part = await near.ask(2, 0, epoch=leader.node.replica("t", 0).leader_epoch)
+        assert (part.preferred_read_replica, part.high_watermark) == (-1, 5)
+        assert values_of(part.records or b"") == acked
+        for version in (11, 12, 18):
+            assert values_of((await near.ask(2, 3, version=version)).records or b"") == acked[3:]
+        waiting = asyncio.create_task(near.ask(2, 5, wait_ms=10_000))
+        await asyncio.sleep(1)
+        began = three.now
+        await leader.node.replica("t", 0).append(batch([b"new"]), acks=ALL)
+        assert values_of((await waiting).records or b"") == [b"new"]
+        assert three.now - began < 0.1, "a follower that is read from hears of the high watermark at once"
+
+    told(story)
+
+
+def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> None:
+    async def story(three: Three) -> None:
+        await restart(three)
+        leader = await begin(three, 1, 2, 3)
+        await write(three, 3)
+        near = Reader(three, "b")
+        assert (await near.ask(1, 0)).preferred_read_replica == 2
+        waiting = asyncio.create_task(near.ask(2, 3, wait_ms=2_000))
+        three.network.cut("b1", "b2")
+        three.network.cut("b3", "b2")
+        await three.until(lambda: 2 not in now(three).isr, 30)
+        assert (await waiting).error_code in (0, Code.NOT_LEADER_OR_FOLLOWER.number)
+        assert (await near.ask(2, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+        part = await near.ask(1, 0)
+        assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
+        await leader.node.replica("t", 0).append(batch([b"x"]), acks=ALL)
+        three.network.heal()
+        await three.until(lambda: 2 in now(three).isr, 30)
+        assert (await near.ask(1, 4)).preferred_read_replica == 2
+        assert (await near.ask(2, 4)).error_code == 0
+
+    told(story)
+
+
+def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
+    async def story(three: Three) -> None:
+        await restart(three)
+        leader = await begin(three, 1, 2)
+        await write(three, 3)
+        near, follower = Reader(three, "b"), three.brokers[2].node
+        copy = follower.partitions.copied(AT)
+        assert copy is not None
+        copy.told_committed = 7  # it has heard that there is more
+        assert (await near.ask(2, 5)).error_code == Code.OFFSET_NOT_AVAILABLE.number
+        assert (await near.ask(2, 8)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+        await three.until(lambda: copy.told_committed == 3, 5)
+        assert (await near.ask(2, 0, epoch=0)).error_code == Code.NONE.number
+        assert (await near.ask(2, 0, epoch=5)).error_code == Code.UNKNOWN_LEADER_EPOCH.number
+        assert (await near.ask(2, 0, version=10)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it cannot know"
+        assert (await near.ask(3, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+        settings: dict[str, str | None] = {"segment.bytes": "4096", "local.retention.bytes": "1"}
+        await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
+        for _ in range(8):
+            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ALL)
+        await three.until(lambda: copy.log.local_start_offset > 3, 200)
+        await asyncio.sleep(1)
+        assert (await near.ask(2, 1)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+        assert (await near.ask(1, 1)).preferred_read_replica == -1, "the leader knows that it was dropped there"
+        assert (await near.ask(1, 11)).preferred_read_replica == 2
+        copy.high_watermark = 10  # as in the moment in which records are here, and not known to be committed
+        part = await near.ask(2, 11)
+        assert (part.error_code, part.records) == (0, b"")
+
+    told(story)
+
+
+def test_a_cluster_of_leaders_only_prefers_nobody() -> None:
+    async def story(three: Three) -> None:
+        for each in three.brokers.values():
+            each.overrides["replica_selector_class"] = LEADERS_ONLY
+        await restart(three)
+        await begin(three, 1, 2)
+        acked = await write(three, 2)
+        part = await Reader(three, "b").ask(1, 0)
+        assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
+
+    told(story)
