@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,36 @@ def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch:
 def test_a_key_never_leaves_the_directory(tmp_path: Path, key: str) -> None:
     with pytest.raises(AssertionError, match="bad key"):
         asyncio.run(new_store(tmp_path).put(key, b"x"))
+
+
+def test_whoever_syncs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that freezes in the midst of a change must not keep the lock: others have partitions to take over."""
+    synced: list[bool] = []
+
+    def free() -> bool:
+        for lock in (tmp_path / ".lock").iterdir():
+            with lock.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+        return True
+
+    def watched(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def call(descriptor: int) -> None:
+            synced.append(free())
+            sync(descriptor)
+
+        return call
+
+    async def change() -> None:
+        store = new_store(tmp_path)
+        first = await store.put("folder/key", b"1")
+        assert isinstance(first, Ok)
+        assert isinstance(await store.put("folder/key", b"2", if_match=first.version), Ok)
+        await store.delete(["folder/key"])
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    asyncio.run(change())
+    assert len(synced) >= 5 and all(synced)

@@ -122,12 +122,10 @@ class DirectoryStore:
         try:
             with open(temporary, "wb", buffering=0) as file:
                 shutil.copyfileobj(whole.window(0, whole.size), file, COPY_BYTES)
+                sync_file(file.fileno())
                 if if_absent:
                     return self._link(file.fileno(), temporary, path)
-                with self._lock(path):
-                    if if_match is not None and _version(path) != if_match:
-                        return ConditionFailed()
-                    return self._replace(file.fileno(), temporary, path)
+                return self._replace(file.fileno(), temporary, path, if_match)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -138,27 +136,32 @@ class DirectoryStore:
             self._into_place(lambda: os.link(temporary, path), path)
         except FileExistsError:
             return ConditionFailed()
+        self._sync(os.path.dirname(path))
         return Ok(version)
 
-    def _replace(self, descriptor: int, temporary: str, path: str) -> PutResult:
-        before = _stat(path)
-        version = self._seal(descriptor, before.st_mtime_ns if before else 0)
-        self._into_place(lambda: os.replace(temporary, path), path)
+    def _replace(self, descriptor: int, temporary: str, path: str, if_match: str | None) -> PutResult:
+        """Nothing that takes time is done under the lock: whoever freezes there holds up all others."""
+        with self._lock(path):
+            before = _stat(path)
+            if if_match is not None and (before is None or _version_of(before) != if_match):
+                return ConditionFailed()
+            version = self._seal(descriptor, before.st_mtime_ns if before else 0)
+            self._into_place(lambda: os.replace(temporary, path), path)
+        self._sync(os.path.dirname(path))
         return Ok(version)
 
     def _seal(self, descriptor: int, previous_ns: int) -> str:
-        """Gives the file its version and makes it durable; the name comes last."""
+        """Gives the file its version; the name comes last."""
         drawn = self._clock.wall_ms() * 1_000_000 + self._random.randrange(1000) * 1000
         version_ns = max(drawn, previous_ns + 1000)
         os.utime(descriptor, ns=(version_ns, version_ns))
         stat = os.fstat(descriptor)
         if stat.st_mtime_ns != version_ns:
             raise Unavailable(f"the file system of {self.root} does not keep times to the microsecond", final=True)
-        sync_file(descriptor)
         return _version_of(stat)
 
     def _into_place(self, move: Callable[[], None], path: str) -> None:
-        """Moves and makes the name durable. Another process may remove the folder while it is empty: made again."""
+        """Moves. Another process may remove the folder while it is empty: made again."""
         folder = os.path.dirname(path)
         for _ in range(MOVES):
             try:
@@ -166,7 +169,7 @@ class DirectoryStore:
                 move()
             except FileNotFoundError:
                 continue
-            return self._sync(folder)
+            return
         raise OSError(f"folder {folder} does not stay")
 
     def _sync(self, folder: str) -> None:
