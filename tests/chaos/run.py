@@ -113,13 +113,15 @@ class Run:
     def through(self, fault: Fault) -> None:
         """One fault from begin to all live again."""
         scene = Scene(self.trio, self.settle(fault.balanced), self.pause)
-        began, sent = time.monotonic(), self.sent()
+        began = time.monotonic()
         fault.begin(scene)
+        sent = self.sent()  # from now on: what was under way may still be acknowledged
         if fault.goes_on:
             self.trio.until(lambda: self.acked_since(sent), GO_ON_SECONDS, lambda: (fault.name, self.behind(sent)))
         self.pause(max(0.0, began + fault.lasts - time.monotonic()))
-        mended, sent = time.monotonic(), self.sent()
+        mended = time.monotonic()
         fault.mend(scene)
+        sent = self.sent()
         self.trio.until(
             lambda: self.acked_since(sent) and self.trio.whole(),
             fault.deadline,
