@@ -141,6 +141,7 @@ class DirectoryStore:
 
     def _replace(self, descriptor: int, temporary: str, path: str, if_match: str | None) -> PutResult:
         """Nothing that takes time is done under the lock: whoever freezes there holds up all others."""
+        _make_folders(os.path.dirname(path))
         with self._lock(path):
             before = _stat(path)
             if if_match is not None and (before is None or _version_of(before) != if_match):
