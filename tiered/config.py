@@ -302,6 +302,7 @@ class Settings:
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
         """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
         made = replace(defaults or cls(), **_parsed(broker_rows(), in_our_names(given, broker_rows()), "broker"))
+        made = replace(made, inter_broker_listener_name=made.inter_broker_listener_name.upper())
         address(made.http, "http")
         made.listeners_in_force()
         made.advertised(made.listeners_in_force(), "localhost")

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 ROOT = "log"
 META_FILE = "meta.properties"
+VERSION = "1"
 CONDEMNED = "-delete"
 NAME_BYTES_MAX = 255
 """Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
@@ -78,7 +79,7 @@ class DataDirectory:
             self._left() if clean else {},
         )
         if not held:
-            text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
+            text = f"version={VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
             await checkpoints.save(self._disk, ROOT, META_FILE, text.encode())
         self._disk.remove(f"{ROOT}/{checkpoints.CLEAN_MARK}")
         await self._disk.sync_dir(ROOT)
@@ -190,15 +191,17 @@ class DataDirectory:
                     f"the data directory's {META_FILE} names no {name}; remove the file to start as after a loss",
                     where=f"{ROOT}/{META_FILE}",
                 )
+        if rows.get("version", VERSION) != VERSION:
+            why = f"{META_FILE} of the data directory has version {rows['version']}, this program knows {VERSION}"
+            raise Refused(Code.UNSUPPORTED_VERSION, f"{why}: start the program that wrote it, or with another data.dir")
         if rows.get("cluster.id") != cluster_id:
+            why = f"the data directory belongs to cluster {rows['cluster.id']}, the store to {cluster_id}"
             raise Refused(
-                Code.INCONSISTENT_CLUSTER_ID,
-                f"the data directory belongs to cluster {rows['cluster.id']}, the store to {cluster_id}",
+                Code.INCONSISTENT_CLUSTER_ID, f"{why}: one of store and data.dir is not the one that is meant"
             )
         if rows.get("node.id") != str(node_id):
-            raise Refused(
-                Code.INVALID_CONFIG, f"node.id={node_id}: the data directory belongs to node {rows['node.id']}"
-            )
+            why = f"node.id={node_id}: the data directory belongs to node {rows['node.id']}"
+            raise Refused(Code.INVALID_CONFIG, f"{why}: give that node.id, or a data.dir of its own")
         return rows["directory.id"]
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 REGISTER_SECONDS = 30.0
 LEAD_SECONDS = 2.0
 """Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
+CLOCK_MS = 60_000
+"""A clock that differs by more is worth a line."""
 REPORTS_AT_ONCE = 500
 PARTITIONS_SAID = 100
 """Of a topic, in a line of the log. `possible_loss` has them all."""
@@ -92,13 +94,29 @@ class Joining:
             settings.broker_rack, whole, {}, tuple(ends), tuple(proved),
         )  # fmt: skip
         count = sum(1 for _ in held(node.image, settings.node_id))
+        before_ms = node.world.clock.wall_ms()
         await node.submit(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
+        self._compare_clocks(before_ms)
         # Where others lead, the registration said all that there was to say: the log follows theirs.
         node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at))
         try:
             await self.report_losses()
         except Unavailable as error:
             log.warning("the data directory is trusted later why=%s", error)
+
+    def _compare_clocks(self, before_ms: int) -> None:
+        """Clocks decide nothing but ages and timestamps of records: one that is wrong is said, not refused."""
+        node = self._node
+        known = node.image.brokers.get(node.settings.node_id)
+        if known is not None and known.incarnation == node.incarnation:
+            now_ms, there_ms = node.world.clock.wall_ms(), known.registered_ms
+            ahead_ms = before_ms - there_ms if there_ms < before_ms else min(0, now_ms - there_ms)
+            if abs(ahead_ms) >= CLOCK_MS:
+                log.warning(
+                    "clock differs from the controller's ahead_seconds=%d controller=%d: retention and timestamps of"
+                    " records go by it, set one of the two right",
+                    ahead_ms // 1000, node.image.controller,
+                )  # fmt: skip
 
     def _leads(self, at: TopicPartition) -> bool:
         topic = self._node.image.topics.get(at.topic)

@@ -36,9 +36,13 @@ def check_topic(config: TopicConfig, table: Mapping[str, Row]) -> None:
 
 
 def check_broker(settings: Settings, table: Mapping[str, Row]) -> None:
-    """A broker that is heard less than twice a session is missed whenever one sign of life is late: then the controller
-    would change for ever."""
+    """Others reach a broker by a listener that it has. And one that is heard less than twice a session is missed
+    whenever one sign of life is late: then the controller would change for ever."""
     heartbeat, session = settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms
     if heartbeat * 2 >= session:
         why = f"it must be less than half of broker.session.timeout.ms={session}"
         raise table["broker.heartbeat.interval.ms"].refuse(str(heartbeat), why)
+    named, there = settings.inter_broker_listener_name, [each.name for each in settings.listeners_in_force()]
+    if named and named not in there:
+        why = f"no listener has that name; there are: {', '.join(there) or 'none'}"
+        raise table["inter.broker.listener.name"].refuse(named, why)

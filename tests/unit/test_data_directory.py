@@ -10,7 +10,7 @@ import pytest
 from tests.sim.disk import Op, SimDisk
 from tests.unit.hot.fixtures import TOPIC_ID, append, batch, open_log
 from tiered.data_directory import META_FILE, ROOT, DataDirectory
-from tiered.errors import Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 
@@ -62,6 +62,35 @@ def test_a_damaged_name_plate_is_told_from_one_of_another_broker(text: bytes, na
             for cluster, node in (("other", 1), ("c", 2)):
                 with pytest.raises(Refused, match="belongs to"):
                     await directory.open(cluster, node, "fresh")
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "words"),
+    [
+        ("version=2", Code.UNSUPPORTED_VERSION, "start the program that wrote it"),
+        ("cluster.id=other", Code.INCONSISTENT_CLUSTER_ID, "one of store and data.dir is not the one that is meant"),
+        ("node.id=7", Code.INVALID_CONFIG, "give that node.id, or a data.dir of its own"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(row: str, code: Code, words: str) -> None:
+    async def told() -> None:
+        disk = SimDisk(random.Random(1))
+        directory = DataDirectory(disk)
+        await directory.open("c", 1, "d")
+        await directory.mark_clean({})
+        text = checkpoints.load(disk, ROOT, META_FILE)
+        assert text is not None
+        name = row.partition("=")[0]
+        rows = [row if line.startswith(f"{name}=") else line for line in text.decode().splitlines()]
+        await checkpoints.save(disk, ROOT, META_FILE, "\n".join(rows).encode())
+        with pytest.raises(Refused, match=words) as refused:
+            await directory.open("c", 1, "fresh")
+        assert refused.value.code is code
+        await checkpoints.save(disk, ROOT, META_FILE, text)
+        found = await directory.open("c", 1, "fresh")
+        assert found.clean and found.directory_id == "d"
 
     asyncio.run(told())
 

@@ -29,3 +29,12 @@ def test_a_broker_says_more_than_twice_a_session_that_it_lives(heartbeat: str, s
     assert refused.value.code is Code.INVALID_CONFIG
     assert f"less than half of broker.session.timeout.ms={session}" in refused.value.why
     Settings.from_strings(given | {"broker.heartbeat.interval.ms": str(int(session) // 2 - 1)})
+
+
+def test_the_listener_for_brokers_is_one_that_is_there() -> None:
+    given = {"listeners": "PLAINTEXT://:9092,Inner://:9094", "inter.broker.listener.name": "inner"}
+    assert Settings.from_strings(given).inter_broker_listener_name == "INNER"
+    for wrong in (given | {"inter.broker.listener.name": "OUTER"}, {"inter.broker.listener.name": "INNER"}):
+        with pytest.raises(Refused, match=r"no listener has that name; there are: PLAINTEXT") as refused:
+            Settings.from_strings(wrong)
+        assert refused.value.code is Code.INVALID_CONFIG

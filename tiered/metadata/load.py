@@ -43,7 +43,7 @@ async def load_image(store: ObjectStore) -> Image:
 
 
 async def read_format(store: ObjectStore) -> Format | None:
-    """`meta/FORMAT`, or None in an empty store. `Refused` for a version newer than this program."""
+    """`meta/FORMAT`, or None in an empty store. `Refused` for a version that this program does not know."""
     got = await proved(store, layout.FORMAT_KEY, layout.decode_format)
     if got is None:
         return None
@@ -53,6 +53,9 @@ async def read_format(store: ObjectStore) -> Format | None:
             Code.UNSUPPORTED_VERSION,
             f"{store.url} holds format {found.version}; this program reads up to {layout.FORMAT_VERSION}: upgrade it",
         )
+    if found.version < layout.FORMAT_VERSION:
+        why = f"{store.url} holds format {found.version}, this program reads {layout.FORMAT_VERSION}"
+        raise Refused(Code.UNSUPPORTED_VERSION, f"{why}: use the program that wrote it")
     return found
 
 

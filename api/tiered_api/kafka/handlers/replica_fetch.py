@@ -18,6 +18,7 @@ from tiered.peers import FetchFrom
 from tiered.replication.replica import Replica
 from tiered.replication.throttle import UNLIMITED, Throttle
 from tiered_api.kafka import fetch_frames, replica_frames
+from tiered_api.kafka.among_brokers import misplaced
 from tiered_api.kafka.replica_frames import ReplicaAsk
 from tiered_api.kafka.replica_poll import ReplicaPoll, Told
 from tiered_api.kafka.site import Site
@@ -55,7 +56,7 @@ class ReplicaFetches:
 
     def take(self, connection: Connection, ask: ReplicaAsk, correlation_id: int) -> Sequence[Part] | None:
         """The answer, or None where that comes later."""
-        stranger = self.stranger(ask)
+        stranger = misplaced(self.site, connection.listener) or self.stranger(ask)
         if stranger is not None:
             self.site.refusals.note("stranger", connection.peer, stranger.why)
             return self.refusal(correlation_id, stranger)
