@@ -66,7 +66,9 @@ async def ask_leaders(
 
 
 def _is_stale(outcome: object) -> bool:
-    return outcome is None or (isinstance(outcome, Refused) and outcome.code in STALE_LEADER)
+    if not isinstance(outcome, Refused):
+        return outcome is None
+    return outcome.code in STALE_LEADER or outcome.code is Code.OFFSET_NOT_AVAILABLE
 
 
 async def ask_coordinator(

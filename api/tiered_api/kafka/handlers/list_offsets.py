@@ -4,7 +4,8 @@
 -4 the local start (v8+, KIP-405), -5 the last cold offset (v9+, KIP-1005), -6 the first that is not yet cold (v11+,
 KIP-1023). Where no record is that young, offset and timestamp are -1 without an error. v4+ fences by leader epoch. What
 has to be asked of the bucket has the client's time (v10+), at most `remote.list.offsets.request.timeout.ms`. v0 has
-another meaning and is not offered.
+another meaning and is not offered. A new leader that does not know yet what is committed names no end: v5+
+OFFSET_NOT_AVAILABLE, before LEADER_NOT_AVAILABLE (KIP-207).
 
 -3 counts cold records too; Kafka looks at the local log only.
 """
@@ -14,7 +15,8 @@ from __future__ import annotations
 from functools import partial
 
 from tiered.errors import Code, Refused
-from tiered.replication.offsets import Named, named, since
+from tiered.replication.offsets import NOWHERE, Named, named, since
+from tiered.replication.replica import Replica
 from tiered_api.kafka.faults import FAULTS, code_of
 from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.leaders import led_here
@@ -30,6 +32,8 @@ from tiered_api.kafka.site import Call, Site
 CONSUMER = -1
 READ_COMMITTED = 1
 TIMED = 10
+UNSURE_VERSION = 5
+OF_THE_END = (Named.LATEST, Named.MAX_TIMESTAMP)
 SINCE_VERSION = {
     Named.LATEST: 1,
     Named.EARLIEST: 1,
@@ -83,9 +87,18 @@ async def _answer(
             found = await since(replica, asked.timestamp, end)
         else:
             found = await named(replica, name, end)
+        if (found == NOWHERE if name is None else name in OF_THE_END) and call.request.replica_id == CONSUMER:
+            _refuse_while_unsure(replica, call.version)
     except FAULTS as fault:
         return ListOffsetsPartitionResponse(number, code_of(fault).number)
     return ListOffsetsPartitionResponse(number, Code.NONE.number, found.timestamp, found.offset, found.leader_epoch)
+
+
+def _refuse_while_unsure(replica: Replica, version: int) -> None:
+    """A new leader may have more that is committed than it knows of: its end would go back (KIP-207)."""
+    if replica.high_watermark < replica.epoch_start:
+        code = Code.OFFSET_NOT_AVAILABLE if version >= UNSURE_VERSION else Code.LEADER_NOT_AVAILABLE
+        raise Refused(code, f"{replica.at} has a new leader, which does not know yet what is committed")
 
 
 def _name(timestamp: int, version: int) -> Named:
