@@ -101,7 +101,8 @@ def _java_release(tool: str) -> int | None:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout + done.stderr)
+    # Its first line may be another one: which options it picked up from the environment, with numbers in them.
+    found = re.search(r'^(?:\S+ version "|javac )(\d+)(?:\.(\d+))?', done.stdout + done.stderr, re.MULTILINE)
     if done.returncode != 0 or found is None:
         return None
     return int(found[2] or 0) if found[1] == "1" else int(found[1])

@@ -183,6 +183,27 @@ def test_without_java_one_sentence_says_what_is_missing(monkeypatch: pytest.Monk
     assert "openjdk" in jars.missing_tools()
 
 
+@pytest.mark.parametrize(
+    ("said", "old"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', False),
+        ('NOTE: Picked up JDK_JAVA_OPTIONS: -Xmx8g\nopenjdk version "21" 2023-09-19', False),
+        ("Picked up JAVA_TOOL_OPTIONS: -XX:TieredStopAtLevel=1\njavac 17.0.15", False),
+        ('java version "1.8.0_402"', True),
+    ],
+)
+def test_java_is_known_by_its_version_whatever_it_says_before(
+    said: str, old: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "java"
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'EOF'\n{said}\nEOF\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert ("this one is 8" if old else "") in jars.missing_tools(build=False)
+    assert bool(jars.missing_tools(build=False)) == old
+
+
 def test_jars_are_kept_by_the_hash_of_their_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIERED_JARS", str(tmp_path))
     assert jars.cache_folder().parent == tmp_path
