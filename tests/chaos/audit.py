@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-from tiered.records import batch
 
 Place = tuple[str, int]
 SAID = 10
 """Examples of each finding that are named."""
 
 
-class Batch(NamedTuple):
-    """A batch as a copy has it: equal CRC and epoch mean equal bytes."""
+class Sender(NamedTuple):
+    """Whose numbers a batch bears: a broker knows one that comes again by them, and by nothing else."""
 
-    first: int
-    end: int
+    producer_id: int
     epoch: int
-    crc: int
 
 
 @dataclass
 class Findings:
-    """What is wrong, by kind; nothing is as it should be."""
+    """What is wrong, by kind; nothing is as it should be. `resent` is there twice because its producer sent it again
+    under a new epoch of its own accord, before it had an answer: no broker can tell that, and it is not held against
+    them."""
 
     lost: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
+    resent: list[str] = field(default_factory=list)
     disorder: list[str] = field(default_factory=list)
     unequal: list[str] = field(default_factory=list)
 
@@ -42,16 +40,20 @@ class Findings:
     def __str__(self) -> str:
         counts = (
             f"acknowledged and lost {len(self.lost)}, duplicates {len(self.duplicates)}, out of order"
-            f" {len(self.disorder)}, copies that differ {len(self.unequal)}"
+            f" {len(self.disorder)}, copies that differ {len(self.unequal)}; sent again by a client under a new"
+            f" producer epoch {len(self.resent)}"
         )
-        first = [*self.lost[:SAID], *self.duplicates[:SAID], *self.disorder[:SAID], *self.unequal[:SAID]]
-        return "\n".join([counts, *first])
+        kinds = (self.lost, self.duplicates, self.disorder, self.unequal, self.resent)
+        return "\n".join([counts, *(each for kind in kinds for each in kind[:SAID])])
 
 
 def judge(
-    acked: Mapping[str, Mapping[Place, Sequence[tuple[int, int]]]], logs: Mapping[Place, Sequence[tuple[int, bytes]]]
+    acked: Mapping[str, Mapping[Place, Sequence[tuple[int, int]]]],
+    logs: Mapping[Place, Sequence[tuple[int, bytes]]],
+    sender: Callable[[Place, int], Sender | None] = lambda place, offset: None,
 ) -> Findings:
-    """`acked` by writer's name: numbers and offsets. `logs`: offset and value, as a client reads them."""
+    """`acked` by writer's name: numbers and offsets. `logs`: offset and value, as a client reads them. `sender` of the
+    record at an offset."""
     found = Findings()
     seen: dict[tuple[str, str], tuple[Place, int]] = {}
     numbers: dict[tuple[str, Place], dict[int, int]] = {}
@@ -61,7 +63,9 @@ def judge(
             name, number = _who(value)
             key = (name, value.split()[0].decode())
             if key in seen:
-                found.duplicates.append(f"{key[1]} at {place} {offset} and at {seen[key][0]} {seen[key][1]}")
+                both = (sender(*seen[key]), sender(place, offset))
+                said = f"{key[1]} at {seen[key][0]} {seen[key][1]} of {both[0]}, and at {place} {offset} of {both[1]}"
+                (found.resent if _is_resent(*both) else found.duplicates).append(said)
                 continue
             seen[key] = (place, offset)
             if number <= last.get(name, -1):
@@ -79,13 +83,23 @@ def judge(
     return found
 
 
+def _is_resent(first: Sender | None, second: Sender | None) -> bool:
+    """Under a later epoch of the same producer."""
+    if first is None or second is None:
+        return False
+    return first.producer_id == second.producer_id >= 0 and first.epoch < second.epoch
+
+
 def _who(value: bytes) -> tuple[str, int]:
     words = value.split()[0].decode().split(".")
     return words[0], int(words[-1])
 
 
-def read(address: str, places: Iterable[Place], seconds: float) -> dict[Place, list[tuple[int, bytes]]]:
-    """Everything from the first offset to the end now, through a client: old records come from the bucket."""
+def read(
+    address: str, places: Iterable[Place], seconds: float
+) -> tuple[dict[Place, list[tuple[int, bytes]]], dict[Place, tuple[int, int]]]:
+    """Everything from the first offset to the end now, and these bounds, through a client: old records come from the
+    bucket."""
     consumer = Consumer(
         {
             "bootstrap.servers": address, "group.id": "audit", "enable.auto.commit": False, "log_level": 0,
@@ -110,7 +124,7 @@ def read(address: str, places: Iterable[Place], seconds: float) -> dict[Place, l
                 found[place].append((offset, value))
                 if offset + 1 >= bounds[place][1]:
                     missing.discard(place)
-        return found
+        return found, bounds
     finally:
         consumer.close()
 
@@ -124,41 +138,3 @@ def _bounds(consumer: Consumer, place: Place, deadline: float) -> tuple[int, int
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
-
-
-def copies(directory: Path) -> dict[Place, list[Batch]]:
-    """The batches in the log directory of a broker that has stopped; every CRC is checked."""
-    found: dict[Place, list[Batch]] = {}
-    for folder in sorted(path for path in (directory / "log").iterdir() if path.is_dir()):
-        topic, _, number = folder.name.rpartition("-")
-        if not number.isdigit() or topic.startswith("_"):
-            continue
-        batches = found.setdefault((topic, int(number)), [])
-        for file in sorted(folder.glob("*.log")):
-            data, at = file.read_bytes(), 0
-            while at < len(data):
-                head = batch.check(data, at)
-                batches.append(Batch(head.base_offset, head.next_offset, head.leader_epoch, head.crc))
-                at += head.size
-    return found
-
-
-def compare(those: Mapping[int, Mapping[Place, Sequence[Batch]]], found: Findings) -> int:
-    """Adds where the copies of brokers differ. They may begin at different offsets (what is cold goes at different
-    times), they end at the same one. How many batches were compared."""
-    compared = 0
-    for place in sorted({place for each in those.values() for place in each}):
-        logs = {node: each.get(place, []) for node, each in those.items()}
-        ends = {node: log[-1].end if log else -1 for node, log in logs.items()}
-        if len(set(ends.values())) > 1:
-            found.unequal.append(f"{place}: ends {ends}")
-        start = max(log[0].first if log else 0 for log in logs.values())
-        tails = {node: [each for each in log if each.first >= start] for node, log in logs.items()}
-        first, *others = sorted(tails)
-        compared += len(tails[first])
-        for other in others:
-            pairs = zip(tails[first], tails[other], strict=False)
-            unequal = next((pair for pair in pairs if pair[0] != pair[1]), None)
-            if unequal is not None:
-                found.unequal.append(f"{place}: broker {first} has {unequal[0]}, broker {other} {unequal[1]}")
-    return compared

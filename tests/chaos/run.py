@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -9,8 +11,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
-from tests.chaos.audit import Findings, Place, compare, copies, judge, read
+from tests.chaos.audit import Findings, Place, judge, read
+from tests.chaos.copies import cold, compare, compare_cold, copies, senders
 from tests.chaos.faults import Fault, Scene
 from tests.chaos.trio import NODES, Trio, View, trio
 from tests.chaos.writers import Confluent, Verifiable, Writer
@@ -46,6 +50,9 @@ class Report:
     acked: dict[str, int] = field(default_factory=dict)
     read: int = 0
     batches: int = 0
+    cold: int = 0
+    bumps: list[str] = field(default_factory=list)
+    """Why clients began new producer epochs by themselves."""
     seconds: float = 0.0
 
     @property
@@ -64,9 +71,11 @@ class Report:
         acked = ", ".join(f"{name} {count:,}" for name, count in self.acked.items())
         lines += [
             "",
-            f"acknowledged: {acked}; read back {self.read:,}; batches of three copies compared {self.batches:,}",
+            f"acknowledged: {acked}; read back {self.read:,}; batches of three copies compared {self.batches:,}, with"
+            f" those of the bucket {self.cold:,}",
         ]
-        return "\n".join([*lines, str(self.findings), *self.troubles[:20]])
+        bumps = [f"new producer epoch: {each}" for each in self.bumps[:20]]
+        return "\n".join([*lines, str(self.findings), *bumps, *self.troubles[:20]])
 
 
 class Run:
@@ -180,7 +189,7 @@ def run(
         three = stack.enter_context(trio(directory, store, settings))
         three.create(TOPIC, PARTITIONS)
         three.create(JAVA_TOPIC, JAVA_PARTITIONS)
-        writers: list[Writer] = [Confluent(name, three.address, TOPIC, PARTITIONS) for name in ("a", "b")]
+        writers: list[Writer] = [Confluent(name, three.address, TOPIC, PARTITIONS, directory) for name in ("a", "b")]
         if has_java:
             verifiable = Verifiable(7, three.address, JAVA_TOPIC, directory)
             stack.callback(verifiable.kill)
@@ -211,10 +220,16 @@ def _audit(three: Trio, writers: list[Writer], report: Report, has_java: bool) -
     three.until(three.whole, FINISH_SECONDS, three.view)
     places = [(TOPIC, number) for number in range(PARTITIONS)]
     places += [(JAVA_TOPIC, number) for number in range(JAVA_PARTITIONS)] if has_java else []
-    logs = read(three.address, places, READ_SECONDS)
+    logs, bounds = read(three.address, places, READ_SECONDS)
     report.read = sum(map(len, logs.values()))
-    report.findings = judge({each.name: each.acked for each in writers}, logs)
+    report.bumps = [f"{each.name}: {why}" for each in writers for why in each.bumps]
     codes = three.stop()
     if set(codes.values()) != {0}:
         report.troubles.append(f"exit codes {codes}")
-    report.batches = compare({node: copies(three.brokers[node].directory) for node in NODES}, report.findings)
+    those = {node: copies(three.brokers[node].directory) for node in NODES}
+    with patch.dict(os.environ, three.environment):
+        bucket = asyncio.run(cold(three.store, places))
+    sender = senders([*those.values(), {place: part.batches for place, part in bucket.items()}])
+    report.findings = judge({each.name: each.acked for each in writers}, logs, sender)
+    report.batches = compare(those, report.findings)
+    report.cold = compare_cold(those, bucket, bounds, report.findings)

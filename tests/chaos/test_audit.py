@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from tests.chaos.audit import Batch, Findings, compare, copies, judge
+from tests.chaos.audit import Sender, judge
 from tests.chaos.run import longest
-from tiered.records import batch
 
 PLACE = ("t", 0)
 LOG = [(0, b"a.0.0 x"), (1, b"b.0.0 x"), (2, b"a.0.1 x"), (3, b"b.0.1 x")]
 ACKED = {"a": {PLACE: [(0, 0), (1, 2)]}, "b": {PLACE: [(0, -1), (1, 3)]}}
-COPY = [Batch(0, 2, 1, 77), Batch(2, 4, 1, 78), Batch(4, 5, 2, 79)]
 
 
 def test_what_is_there_once_and_in_order_is_well() -> None:
@@ -40,37 +34,17 @@ def test_a_record_that_is_there_twice_is_a_duplicate_also_in_another_partition()
     assert len(found.duplicates) == 2 and not found.lost
 
 
+def test_what_a_client_sends_again_under_a_new_epoch_is_told_apart() -> None:
+    log = [*LOG, (4, b"a.0.1 x"), (5, b"b.0.1 x"), (6, b"b.0.0 x")]
+    senders = {2: Sender(7, 0), 4: Sender(7, 1), 3: Sender(8, 1), 5: Sender(8, 0), 1: Sender(8, 1), 6: Sender(9, 2)}
+    found = judge(ACKED, {PLACE: log}, lambda place, offset: senders.get(offset))
+    assert len(found.resent) == 1 and found.resent[0].startswith("a.0.1 ")
+    assert len(found.duplicates) == 2 and not found.well
+
+
 def test_a_record_behind_a_later_one_is_out_of_order() -> None:
     found = judge({}, {PLACE: [(0, b"7.2"), (1, b"8.0"), (2, b"7.1"), (3, b"7.3")]})
     assert found.disorder == [f"{PLACE}: 7.1 at 2 after 2"]
-
-
-def test_copies_are_equal_from_where_all_have_them() -> None:
-    found = Findings()
-    assert compare({1: {PLACE: COPY}, 2: {PLACE: COPY[1:]}, 3: {PLACE: COPY[1:]}}, found) == 2
-    assert found.well
-
-
-@pytest.mark.parametrize(
-    "other",
-    [COPY[:2], [COPY[0], Batch(2, 4, 1, 99), COPY[2]], [COPY[0], Batch(2, 4, 2, 78), COPY[2]], []],
-    ids=["shorter", "other bytes", "other epoch", "nothing"],
-)
-def test_copies_that_differ_are_named(other: list[Batch]) -> None:
-    found = Findings()
-    compare({1: {PLACE: COPY}, 2: {PLACE: COPY}, 3: {PLACE: other}}, found)
-    assert len(found.unequal) == 1 and not found.well
-
-
-def test_a_copy_is_read_from_its_segments(tmp_path: Path) -> None:
-    folder = tmp_path / "log" / "my-topic-3"
-    folder.mkdir(parents=True)
-    for offset in (0, 2):
-        data = bytearray(batch.encode([(1000, b"k", b"v", ()), (1000, b"k", b"w", ())]))
-        batch.stamp(data, 0, offset, 5)
-        (folder / f"{offset:020d}.log").write_bytes(data)
-    found = copies(tmp_path)
-    assert [(each.first, each.end, each.epoch) for each in found[("my-topic", 3)]] == [(0, 2, 5), (2, 4, 5)]
 
 
 def test_the_longest_time_without_an_ack_counts_what_reaches_into_the_fault() -> None:

@@ -133,13 +133,15 @@ class Trio:
         self.wires = links
         self.s3 = s3
         self.directory = directory
+        self.environment = s3.environment if s3 is not None else {}
+        self.store = "s3://bucket/chaos" if s3 is not None else f"file://{directory / 'bucket'}"
         env: dict[int, dict[str, str]] = {node: {} for node in NODES}
         if s3 is not None:
             behind = urlsplit(s3.endpoint).port or 0
             own = {node: links.add(BUCKET, behind, origin=node) for node in NODES}
             env = {node: s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own[node]}"} for node in NODES}
         words = [word for name, value in (SETTINGS | dict(settings)).items() for word in ("-c", f"{name}={value}")]
-        options = ["--store", "s3://bucket/chaos" if s3 else f"file://{directory / 'bucket'}", *words]
+        options = ["--store", self.store, *words]
         self.brokers = {node: Broker(node, directory, options, env[node]) for node in NODES}
         self.ports = {node: links.add(node, broker.port, origin=CLIENT) for node, broker in self.brokers.items()}
         self._to_brokers = {node: links.add(node, each.own_port, origin=None) for node, each in self.brokers.items()}

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.chaos.audit import Place
+from tests.chaos.client_log import DEBUG, ClientLog, logger
 from tests.peer.kafka import TOOLS, java
 
 PADDING = b" " + b"x" * 200
@@ -35,6 +36,10 @@ class Writer(Protocol):
     troubles: list[str]
     """What was given up: a record, or everything."""
 
+    @property
+    def bumps(self) -> list[str]:
+        """Why it began a new producer epoch by itself, where it did and says so."""
+
     def sent(self) -> dict[Place, int]:
         """The first number that was not sent yet, of each partition; nothing where the client chooses partitions."""
 
@@ -45,9 +50,10 @@ class Writer(Protocol):
 class Confluent:
     """An idempotent producer of confluent-kafka (librdkafka). A record is `name.partition.number`."""
 
-    def __init__(self, name: str, address: str, topic: str, partitions: int) -> None:
+    def __init__(self, name: str, address: str, topic: str, partitions: int, directory: Path) -> None:
         self.name = name
         self.topic = topic
+        self.log = ClientLog(directory / f"client-{name}.log")
         self.acked: dict[Place, list[tuple[int, int]]] = defaultdict(list)
         self.times: dict[Place, list[float]] = defaultdict(list)
         self.troubles: list[str] = []
@@ -55,8 +61,9 @@ class Confluent:
         self._producer = Producer(
             {
                 "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
-                "delivery.timeout.ms": 0, "log_level": 0, "error_cb": self._erred, **RETRIES,
-            }
+                "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._erred, **RETRIES,
+            },
+            logger=logger(name, self.log),
         )  # fmt: skip
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._write, name=name, daemon=True)
@@ -89,6 +96,10 @@ class Confluent:
         self.acked[place].append((number, -1 if offset is None else offset))
         self.times[place].append(time.monotonic())
 
+    @property
+    def bumps(self) -> list[str]:
+        return self.log.bumps
+
     def _erred(self, error: KafkaError) -> None:
         if error.fatal():
             self.troubles.append(f"{self.name}: {error}")
@@ -102,6 +113,7 @@ class Confluent:
         left = self._producer.flush(seconds)
         if left:
             self.troubles.append(f"{self.name}: {left} records are not acknowledged after {seconds} s")
+        self.log.close()
 
 
 class Verifiable:
@@ -122,6 +134,7 @@ class Verifiable:
         command = java(TOOLS["verifiable-producer"], arguments, heap="128m")
         self._errors = (directory / "verifiable.log").open("ab")
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
+        self.bumps: list[str] = []
         self._thread = threading.Thread(target=self._read, name="verifiable", daemon=True)
         self._thread.start()
 
