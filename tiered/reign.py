@@ -9,11 +9,12 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.gaining import Gaining
 from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.metadata_log import MetadataLog
-from tiered.metadata.requests import ElectLeaders, FenceBroker, HandOver, Request, UnfenceBroker
+from tiered.metadata.requests import ElectLeaders, FenceBroker, HandOver, Reassign, Request, UnfenceBroker
 from tiered.metadata.runtime import Runtime
 from tiered.metadata.sessions import Missing, Sessions
 from tiered.peers import FollowAsk
@@ -57,6 +58,7 @@ class Reign:
             controller, _Snapshotting(metadata, cluster), self._clock, cluster.written
         )
         self._preferring = Preferring(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
+        self._gaining = Gaining(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
         self._doubted = asyncio.Event()
         self._asked_ns = 0
         self._before: Silent | None = before
@@ -73,6 +75,7 @@ class Reign:
                 group.create_task(self._listen(), name="liveness")
                 group.create_task(self._doubt(), name="doubt")
                 group.create_task(self._preferring.run(), name="preferred leaders")
+                group.create_task(self._gaining.run(), name="gaining")
         except BaseExceptionGroup as errors:
             fenced = errors.subgroup(Fenced)
             if fenced is None:
@@ -155,6 +158,7 @@ class Reign:
         """The image has: there may be others to listen to."""
         self._wake.set()
         self._preferring.grown()
+        self._gaining.grown()
 
     def _free_self(self, own: BrokerImage | None) -> None:
         """Another controller did not hear this broker; the one that it is itself does."""
@@ -227,7 +231,7 @@ class Reign:
         task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return True
 
-    async def _elect(self, request: ElectLeaders) -> Any:
+    async def _elect(self, request: ElectLeaders | Reassign) -> Any:
         return await self.runtime.submit(request, DECIDE_SECONDS)
 
     async def _doubt(self) -> None:

@@ -67,13 +67,15 @@ class BrokerUnfenced:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """`assignments[p]` are the replicas of partition p, the preferred leader first."""
+    """`assignments[p]` are the replicas of partition p, the preferred leader first. `wanted`: so many were to be
+    made by default, and there were fewer brokers; 0 otherwise. They become more as brokers join."""
 
     name: str
     topic_id: TopicId
     assignments: tuple[tuple[int, ...], ...]
     configs: Mapping[str, str]
     at_ms: int
+    wanted: int = field(default_factory=int)
 
 
 @dataclass(frozen=True, slots=True)

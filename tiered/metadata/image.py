@@ -71,6 +71,8 @@ class TopicImage:
     partitions: tuple[PartitionImage, ...]
     configs: Mapping[str, str]
     created_ms: int
+    wanted: int = 0
+    """How many replicas it is to have once there are as many brokers; 0: as many as it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class _Draft:
         if change.name in self.topics:
             raise Corrupt(f"topic {change.name} is created twice")
         partitions = tuple(PartitionImage(replicas) for replicas in change.assignments)
-        self._put(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms))
+        self._put(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted))
 
     def _delete(self, change: kinds.TopicDeleted) -> None:
         topic = self._topic(change.topic_id)

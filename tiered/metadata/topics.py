@@ -66,7 +66,10 @@ class Topics:
             TopicConfig.from_strings(configs, defaults=defaults)
         topic_id = self.draw_id()
         assignments = self._assignments(request, len(self.image.topics) + len(new))
-        created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms)
+        wanted = self.settings.default_replication_factor
+        by_default = request.assignments is None and request.replication_factor == -1
+        short = by_default and len(assignments[0]) < wanted
+        created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms, wanted if short else 0)
         return created, *self._first_leaders(topic_id, 0, assignments)
 
     def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
@@ -83,7 +86,8 @@ class Topics:
         partitions = self.settings.num_partitions if request.partitions == -1 else request.partitions
         copies = request.replication_factor
         if copies == -1:
-            copies = self.settings.default_replication_factor
+            # With too few brokers for all of them it begins with some (`gaining`).
+            copies = min(self.settings.default_replication_factor, max(1, len(leaders.racks(self.image))))
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
         return self._place(partitions, copies, start=number, first=0)

@@ -1,0 +1,60 @@
+"""A cluster of one broker that is started with three: what was there has replicas on all of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import SECONDS, tiered
+from tests.e2e.test_up import needs_proc, rows, running
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+
+GIVEN = ("default.replication.factor=3", "offsets.topic.num.partitions=2", "group.initial.rebalance.delay.ms=0")
+QUICK = [word for setting in GIVEN for word in ("-c", setting)]
+
+
+def produced(brokers: str, *values: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": brokers, "acks": "all"})
+    for value in values:
+        producer.produce("t", value)
+    assert producer.flush(SECONDS) == 0
+
+
+def consumed(brokers: str, count: int) -> list[str]:
+    """What a group that goes on where it was is given, and commits."""
+    group = {"group.id": "readers", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": brokers, **group})
+    consumer.subscribe(["t"])
+    got: list[str] = []
+    deadline = time.monotonic() + SECONDS
+    while len(got) < count and time.monotonic() < deadline:
+        got += [each.value().decode() for each in consumer.consume(10, 0.5) if each.error() is None]
+    consumer.close()
+    return sorted(got)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_topics_and_groups_of_one_broker_gain_replicas_on_three(tmp_path: Path) -> None:
+    with running(tmp_path / "data", 1, *QUICK) as alone:
+        at = ("--brokers", alone.kafka[0])
+        assert tiered("topic", "create", "t", "-p", "2", *at).returncode == 0
+        assert tiered("topic", "create", "said", "-r", "1", *at).returncode == 0
+        produced(alone.kafka[0], "a", "b", "c")
+        assert consumed(alone.kafka[0], 3) == ["a", "b", "c"]
+        assert alone.stop() == 0
+    with running(tmp_path / "data", 3, *QUICK) as three:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            found = rows("brokers", "--brokers", three.kafka[2])
+            if sum(each["in_sync"] for each in found) == 3 * 4 + 1:
+                break
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+        assert sorted(each["replicas"] for each in found) == [4, 4, 5]
+        produced(three.kafka[1], "d")
+        assert consumed(three.kafka[2], 1) == ["d"]
+        assert three.stop() == 0, three.log.read_text()
