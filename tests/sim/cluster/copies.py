@@ -54,6 +54,8 @@ class Copy:
     """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
     made the stop's mark invalid. So it is `unsure`."""
     unsure: bool = False
+    lasting: bool = False
+    """What hurt it last took nothing that was fsynced, and nothing else counts here: it has what it was said to have."""
 
     def at(self, offset: int) -> int:
         """The index of the first batch at or above an offset."""
@@ -155,7 +157,7 @@ class Copies:
         copy.unsure = unsure or (copy.clean and not proved and copy.end == end)
         if copy.proved:  # what could not be shown before cannot be now
             copy.proved = proved or copy.unsure
-        copy.hurt = life
+        copy.hurt, copy.lasting = life, proved
         self._agree(copy)
         self._budget()
 
@@ -274,6 +276,8 @@ class Copies:
             copy = self.copy(node)
             if 0 <= copy.hurt < lives.get(node, 0):
                 copy.proved, copy.hurt, copy.unsure = True, -1, False
+            elif copy.hurt == lives.get(node, 0) and copy.lasting and old is not None and node not in old.isr:
+                copy.proved = True  # it had joined when it was hurt, though nobody had written so yet
         self._budget()
 
     def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:

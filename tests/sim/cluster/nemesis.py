@@ -14,6 +14,8 @@ from tests.sim.store import drawn_faults
 from tiered.cold.faulty import Kind
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
+DELAY_SECONDS_MAX = 10.0
+"""A call that was begun before all healed has to end well before everything must be live again."""
 CLOCK_JUMP_MS = 3_000_000
 
 
@@ -36,6 +38,9 @@ class Nemesis:
                 drawn = drawn_faults(self._draw, self._options.worst_fault)
                 # A list that hides what is there is beyond what stores promise, and what groups rest on.
                 host.machine.faults.rules[:] = [rule for rule in drawn.rules if rule.kind is not Kind.STALE_LIST]
+                for rule in host.machine.faults.rules:
+                    if rule.kind is Kind.DELAY:
+                        rule.seconds = min(rule.seconds, DELAY_SECONDS_MAX)
                 host.machine.faults.reply_seconds = min(drawn.reply_seconds, 1.0)
         for number in range(self._options.troublemakers):
             maker = self._world.loop.create_task(self._make_trouble(), name=f"nemesis-{number}")

@@ -203,7 +203,9 @@ class Run:
             start, batches = on_disk(host.machine.disk, directory)
             proved = how != "disk" and self.truth.flush(pid) == "ack"
             # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
-            copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=proved and how == "failed")
+            # So is whether the mark of a clean stop is there, where it was the mark that failed.
+            unsure = how == "failed stop" or (proved and how == "failed")
+            copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=unsure)
 
     def _is_live(self) -> bool:
         """Whether everything works again."""

@@ -213,6 +213,19 @@ def test_i10_sets_are_disjoint_and_of_replicas() -> None:
     assert told.red == ["I10"]
 
 
+def test_r1_who_joined_and_lost_power_before_anybody_wrote_so_has_what_it_fsynced() -> None:
+    for proved in (True, False):
+        told = three_of(1)
+        told.settle(1, 0, (1, 2))
+        told.damage(3)
+        told.settle(1, 0, (1, 2), lives={**LIVES, 3: 2})
+        told.write(3, base=0)
+        told.copies.damaged(3, 0, [batch(0)], 2, proved=proved)
+        told.settle(1, 0, (1, 2, 3), lives={**LIVES, 3: 2})
+        told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: 3})
+        assert told.red == ([] if proved else ["R1"])
+
+
 def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
     told = three_of(1)
     told.damage(2, batch(0))

@@ -54,7 +54,8 @@ class Story:
 
 class Host:
     """One machine, and the broker on it while one runs. `gone` is told how each process ended, before the next begins:
-    "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed", in whatever way, after an error of the disk."""
+    "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed", in whatever way, after an error of the disk
+    ("failed stop" where it had come to the end of a clean stop)."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class Host:
             self.machine.lose_disk()
         else:
             self.machine.kill()
-        self.gone(self, "failed" if failed else how)
+        self.gone(self, ("failed stop" if how == "stop" else "failed") if failed else how)
         self.node = self.server = None
         await self._clear()
 
