@@ -55,7 +55,7 @@ class Copy:
     made the stop's mark invalid. So it is `unsure`."""
     unsure: bool = False
     lasting: bool = False
-    """What hurt it last took nothing that was fsynced, and nothing else counts here: it has what it was said to have."""
+    """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
 
     def at(self, offset: int) -> int:
         """The index of the first batch at or above an offset."""
