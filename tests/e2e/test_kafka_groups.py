@@ -109,7 +109,8 @@ def test_members_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic("t", 6)])["t"].result(PATIENCE)
-        members = [Member(broker.address, "g", "t") for _ in range(3)]
+        # However long a busy machine takes to start a broker again, nobody's session ends meanwhile.
+        members = [Member(broker.address, "g", "t", session_timeout_ms="60000") for _ in range(3)]
         until(members, lambda: shared(members, 6))
         produce(broker.address, "t", [f"{n}" for n in range(30)], 6)
         until(members, lambda: sum(len(member.read) for member in members) >= 30)
