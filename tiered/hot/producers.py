@@ -107,6 +107,15 @@ class ProducerStates:
         """Every producer that is remembered, by id."""
         return [self._producers[producer_id] for producer_id in sorted(self._producers)]
 
+    def next_sequence(self, producer_id: int, epoch: int) -> int | None:
+        """Which number has to come next of this producer in this epoch; None: none has to, or its epoch is over."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return 0 if self.end_offset == 0 else None
+        if producer.epoch != epoch:
+            return 0 if producer.epoch < epoch else None
+        return (producer.batches[-1].last_sequence + 1) & SEQUENCE_MAX if producer.batches else 0
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def known(self, batches: Sequence[Walked]) -> list[Written]:

@@ -21,6 +21,7 @@ from tiered_api.kafka.sending import Part, in_memory, send_some
 from tiered_api.kafka.strangers import size_in_words
 
 if TYPE_CHECKING:
+    from tiered_api.kafka.refused_sequences import RefusedSequences
     from tiered_api.kafka.server import KafkaServer
 
 IN_FLIGHT = 5
@@ -76,6 +77,7 @@ class Connection:
         "listener",
         "peer",
         "produce_head",
+        "refused",
         "seen",
         "taken_since",
         "turn",
@@ -109,6 +111,7 @@ class Connection:
         self.taken_since = -1.0
         """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
         self.produce_head = 0
+        self.refused: RefusedSequences | None = None
         """Where the first records of the last produce request began."""
         self.fetch_head = 0
         """Where the partitions of the last fetch began."""

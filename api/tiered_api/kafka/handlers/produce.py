@@ -28,6 +28,7 @@ from tiered_api.kafka import produce_frames
 from tiered_api.kafka.new_leaders import ELSEWHERE, NO_TAGS, NewLeaders
 from tiered_api.kafka.produce_frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic, compact_text
 from tiered_api.kafka.record_errors import record_errors
+from tiered_api.kafka.refused_sequences import RefusedSequences
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
 
@@ -100,8 +101,9 @@ class Produces:
                     _check_shape(records, version)
                     assert records is not None
                     appended = replica.append_now(records, ask.acks)
-                except Refused as refused:
+                except Refused as fault:
                     failed = True
+                    refused = _as_before(connection, (topic.echo, index), records, replica, fault)
                     outcomes.append(self._failure(index, refused, records, replica, version))
                     continue
                 site.produced_bytes += len(records)
@@ -229,6 +231,22 @@ def _check_shape(records: memoryview | None, version: int) -> None:
         raise Refused(Code.INVALID_RECORD, "a partition has exactly one record batch")
     if version < ZSTD_FROM and attributes & CODEC_MASK == Codec.ZSTD:
         raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
+
+
+def _as_before(
+    connection: Connection, part: tuple[bytes, int], records: memoryview | None, replica: Replica | None, fault: Refused
+) -> Refused:
+    """What a producer is told whose batch leaves a gap that an earlier answer on this connection has made: the same."""
+    if records is None or len(records) < HEADER_BYTES:
+        return fault
+    if fault.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if connection.refused is None or replica is None:
+            return fault
+        return connection.refused.of_gap(part, records, replica) or fault
+    if fault.code.retriable:
+        connection.refused = connection.refused or RefusedSequences()
+        connection.refused.note(part, records, fault)
+    return fault
 
 
 def _first_failure(topics: Outcomes) -> str:
