@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import deque
 from pathlib import Path
 
 LINES_MAX = 20_000
 DEBUG = "eos,msg"
 KEPT = re.compile(r"encountered error|sequence|epoch|drain|fatal|IDEMPSTATE|GETPID", re.IGNORECASE)
+
+SENT, SENT_MAX = "Produce MessageSet", 200
+"""What was sent is kept where a new epoch begins, so much of it."""
 
 
 class ClientLog(logging.Handler):
@@ -21,16 +25,23 @@ class ClientLog(logging.Handler):
         self.bumps: list[str] = []
         self._file = path.open("a")
         self._left = LINES_MAX
+        self._sent: deque[str] = deque(maxlen=SENT_MAX)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if not KEPT.search(text):
             return
+        line = f"{time.strftime('%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {text}\n"
+        if SENT in text:
+            self._sent.append(line)
+            return
         if "epoch bump" in text and "Beginning partition drain" in text:
             self.bumps.append(text.partition("]: ")[2])
+            line = "".join([*self._sent, line])
+            self._sent.clear()
         if self._left > 0:
             self._left -= 1
-            self._file.write(f"{time.strftime('%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {text}\n")
+            self._file.write(line)
             self._file.flush()
 
     def close(self) -> None:
