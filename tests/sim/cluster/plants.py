@@ -18,6 +18,7 @@ from tiered.cold import collector
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
 from tiered.errors import Code
+from tiered.following import Following
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producers import ProducerStates
@@ -25,6 +26,7 @@ from tiered.ids import PartitionId
 from tiered.metadata import in_sync, metadata_log
 from tiered.metadata.election import Candidacy
 from tiered.metadata.groups import offsets as commits
+from tiered.metadata.load import read_from
 from tiered.metadata.metadata_log import MetadataLog
 from tiered.peers import Diverging, FetchFrom
 from tiered.replication import leading, offsets, replica
@@ -116,6 +118,17 @@ def _never_looks_at_the_boundary(original: Any) -> Any:
         return None
 
     return check_boundary
+
+
+def _obeys_whatever_slot_is_there(original: Any) -> Any:
+    async def catch_up(self: Following) -> None:
+        committed = self._cluster.committed
+        entries, _ = await read_from(self._store, committed.image.slot + 1)
+        if not entries:
+            return cast("None", await original(self))
+        committed.read(entries)
+
+    return catch_up
 
 
 def _stands_with_the_same_epoch(original: Any) -> Any:
@@ -280,6 +293,10 @@ PLANTS = {
             ((MetadataLog, "_check_boundary", _never_looks_at_the_boundary),), _zombies,
         ),
         Plant(
+            "recreated_slot", "a reader obeys a collected slot that was written again",
+            ((Following, "catch_up", _obeys_whatever_slot_is_there),), _zombies,
+        ),
+        Plant(
             "equal_epochs", "a candidate stands with the epoch that it read",
             ((metadata_log, "stand", _stands_with_the_same_epoch),),
         ),
@@ -341,4 +358,4 @@ REPLAYED = {
     "sequences_lost": 71,
     "wrong_cold_epoch": 19,
 }
-"""By plant: the first of a few seeds that show it. The others take a search."""
+"""By plant: the first of a few seeds that show it. The others take a search, and have a story (`stories.py`)."""
