@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import TopicId
 from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.metadata.requests import ForgetTopic
@@ -42,6 +43,8 @@ class Housekeeping:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._flushed_ms: dict[Replica | Copy, int] = {}
+        self._empty_ms: dict[TopicId, int] = {}
+        """Since when there is nothing left of a deleted topic."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -157,24 +160,29 @@ class Housekeeping:
         other."""
         node, now_ms = self._node, self._node.world.clock.wall_ms()
         if node.cluster.reign is None:
+            self._empty_ms.clear()
             return  # it is the controller's to do
         for topic in list(node.image.deleted.values()):
             late_ms = now_ms - topic.deleted_ms - node.settings.tiered_topic_delete_delay_ms
             if late_ms >= 0:
                 try:
-                    await self._collect_topic(topic, late_ms)
+                    await self._collect_topic(topic)
                 except (Unavailable, Refused) as error:
                     log.warning("objects of a deleted topic stay for now topic=%s why=%s", topic.name, error)
 
-    async def _collect_topic(self, topic: DeletedTopic, late_ms: int) -> None:
-        """It is forgotten once nothing of it is left and no upload that was under way can land any more."""
+    async def _collect_topic(self, topic: DeletedTopic) -> None:
+        """It is forgotten once nothing of it was there for so long that no upload which was under way can land any
+        more, by a clock that nobody sets."""
+        now_ms = self._node.world.clock.mono_ns() // 1_000_000
         count = await self._node.cold.collector.delete_topic(topic.topic_id)
         if count:
             log.info(
                 "objects of a deleted topic went topic=%s topic_id=%s objects=%d", topic.name, topic.topic_id, count
             )
-        elif late_ms >= UNDER_WAY_MS:
+            self._empty_ms.pop(topic.topic_id, None)
+        elif now_ms - self._empty_ms.setdefault(topic.topic_id, now_ms) >= UNDER_WAY_MS:
             await self._node.submit(ForgetTopic(topic.topic_id))
+            self._empty_ms.pop(topic.topic_id, None)
 
     async def ping(self) -> None:
         """Notices the end of an outage of the bucket although nothing else asks it."""
