@@ -6,13 +6,19 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.trio import NODES, Trio, View
+from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, Trio, View
 from tests.chaos.wires import BUCKET, CLIENT, Link
 from tests.fakes3 import HttpFault
 from tiered.cold.faulty import Kind
 
 WRITES = ("PUT", "POST")
 WHOLE_SECONDS = 60.0
+GONE_SECONDS = 15.0
+"""Until every partition is acknowledged again while a process is gone that is missed at once."""
+SILENT_SECONDS = 20.0
+"""The same for one that is only silent: a session, and clients that find out."""
+AGAIN_SECONDS = 30.0
+"""From the end of a fault until everything is live again."""
 
 
 @dataclass
@@ -38,7 +44,8 @@ class Scene:
 
 @dataclass(frozen=True)
 class Fault:
-    """`begin` says in words what it did. Where `goes_on`, every partition is acknowledged again before it is mended."""
+    """`begin` says in words what it did. Where `goes_on`, every partition is acknowledged again, within `acks_within`
+    seconds of its begin, before it is mended."""
 
     name: str
     begin: Callable[[Scene], None]
@@ -46,7 +53,8 @@ class Fault:
     goes_on: bool = True
     lasts: float = 0.0
     """Seconds from begin to mend at least."""
-    deadline: float = WHOLE_SECONDS
+    acks_within: float = SILENT_SECONDS
+    deadline: float = AGAIN_SECONDS
     """Seconds from mend until everything is live again."""
     balanced: bool = True
     """Each broker leads its share before."""
@@ -113,6 +121,48 @@ def _rolled(scene: Scene) -> None:
         assert code == 0, f"broker {node} ended with {code}: {trio.brokers[node].said()}"
         trio.start(node)
         trio.until(trio.whole, WHOLE_SECONDS, lambda: trio.view())
+
+
+def _fourth_comes(scene: Scene) -> None:
+    """A broker joins and is given its share of what is there."""
+    trio = scene.trio
+    trio.join()
+    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.view)
+    trio.command("cluster", "rebalance", "--execute")
+    trio.until(lambda: trio.settled(*NODES, FOURTH), MOVE_SECONDS, trio.view)
+
+
+def _fourth_goes(scene: Scene) -> None:
+    """Everything moves off it before it stops."""
+    trio = scene.trio
+    trio.command("cluster", "decommission", str(FOURTH))
+    trio.uncordon(FOURTH)
+    trio.part(FOURTH)
+
+
+def _replaced_by_fourth(scene: Scene) -> None:
+    """A leader is decommissioned and stops for good; another broker takes what it had."""
+    scene.hit = leader(scene)
+    trio, [hit] = scene.trio, scene.hit
+    trio.join()
+    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.view)
+    trio.command("cluster", "decommission", str(hit))
+    trio.part(hit)
+    trio.until(lambda: trio.settled(*sorted({*NODES, FOURTH} - {hit})), MOVE_SECONDS, trio.view)
+
+
+def _back_for_fourth(scene: Scene) -> None:
+    """It comes back with an empty disk, and the other one leaves."""
+    trio, [hit] = scene.trio, scene.hit
+    trio.start(hit)
+    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.view)
+    trio.uncordon(hit)
+    _fourth_goes(scene)
+
+
+def _there(trio: Trio, *nodes: int) -> bool:
+    view = trio.view()
+    return view is not None and view.brokers == nodes
 
 
 def _bucket(*rules: Callable[[], HttpFault]) -> Callable[[Scene], None]:
@@ -196,9 +246,9 @@ def slow() -> HttpFault:
 
 
 ON_ANY_STORE = (
-    Fault("kill -9 of a leader", _killed(leader), _started),
-    Fault("kill -9 of the controller", _killed(controller), _started),
-    Fault("kill -9 of a follower", _killed(follower), _started, balanced=False),
+    Fault("kill -9 of a leader", _killed(leader), _started, acks_within=GONE_SECONDS),
+    Fault("kill -9 of the controller", _killed(controller), _started, acks_within=GONE_SECONDS),
+    Fault("kill -9 of a follower", _killed(follower), _started, acks_within=GONE_SECONDS, balanced=False),
     Fault("kill -9 of two", _killed(two), _started, goes_on=False, lasts=3),
     Fault("kill -9 of all", _killed(everybody), _started, goes_on=False),
     Fault("SIGSTOP of a leader", _frozen(leader), _thawed),
@@ -206,12 +256,14 @@ ON_ANY_STORE = (
     Fault("SIGSTOP of a follower", _frozen(follower), _thawed, balanced=False),
     Fault("SIGSTOP of all", _frozen(everybody), _thawed, goes_on=False, lasts=8),
     Fault("a leader cut from brokers", _cut(leader, from_brokers), _joined),
-    Fault("the controller cut from brokers", _cut(controller, from_brokers), _joined, deadline=120),
+    Fault("the controller cut from brokers", _cut(controller, from_brokers), _joined),
     Fault("a leader cut from brokers and clients", _cut(leader, from_all), _joined),
     Fault("what a leader sends to brokers is lost", _cut(leader, from_answers), _joined),
     Fault("connections reset, five times", _reset, _nothing),
-    Fault("kill -9 of a leader, its disk wiped", _killed(leader), _wiped),
+    Fault("kill -9 of a leader, its disk wiped", _killed(leader), _wiped, acks_within=GONE_SECONDS),
     Fault("rolling restart", _rolled, _nothing),
+    Fault("a broker added and rebalanced, then decommissioned", _fourth_comes, _fourth_goes, deadline=MOVE_SECONDS),
+    Fault("a leader decommissioned, and its successor", _replaced_by_fourth, _back_for_fourth, deadline=MOVE_SECONDS),
 )
 ON_S3 = (
     Fault("bucket away", _bucket(away), _bucket_back, lasts=10, needs_s3=True),
@@ -225,6 +277,9 @@ ON_S3 = (
           _both(_started, _bucket_back), lasts=3, needs_s3=True),
     Fault("bucket slow, kill -9 of a leader", _both(_bucket(slow), _killed(leader)),
           _both(_started, _bucket_back), needs_s3=True),
+    Fault("a follower cut from the bucket", _cut(follower, from_bucket), _joined, lasts=12, balanced=False,
+          needs_s3=True),
+    Fault("a leader cut from the bucket", _cut(leader, from_bucket), _joined, lasts=12, needs_s3=True),
     Fault("the controller cut from the bucket, kill -9 of a leader",
           _both(_cut(controller, from_bucket), _killed(leader)), _both(_joined, _started), goes_on=False, lasts=12,
           needs_s3=True),

@@ -29,7 +29,10 @@ from tiered_api.kafka.client import Address, Client
 from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 NODES = (1, 2, 3)
+FOURTH = 4
+"""Who comes and goes."""
 STOP_SECONDS = 60.0
+MOVE_SECONDS = 120.0
 LOOK_SECONDS = 2.0
 PAUSE_SECONDS = 0.02
 TOPIC = {
@@ -108,12 +111,14 @@ class Broker:
 
 @dataclass(frozen=True)
 class View:
-    """The cluster as a client sees it: who is there, and of each partition its leader (-1: none) and in-sync set."""
+    """The cluster as a client sees it: who is there, and of each partition its leader (-1: none), in-sync set
+    and replicas."""
 
     controller: int
     brokers: tuple[int, ...]
     leaders: dict[tuple[str, int], int]
     in_sync: dict[tuple[str, int], tuple[int, ...]]
+    replicas: dict[tuple[str, int], tuple[int, ...]]
 
     @property
     def whole(self) -> bool:
@@ -122,12 +127,19 @@ class View:
         led = all(leader in NODES for leader in self.leaders.values())
         return everybody and led and all(members == NODES for members in self.in_sync.values())
 
+    def settled(self, nodes: tuple[int, ...]) -> bool:
+        """These are there and hold everything, each of them something; it is led, and in sync, and nothing moves."""
+        led = all(leader in nodes for leader in self.leaders.values())
+        still = all(len(held) == 3 and held == self.in_sync[place] for place, held in self.replicas.items())
+        held = {node for nodes in self.replicas.values() for node in nodes}
+        return self.brokers == nodes and led and still and held == set(nodes)
+
     def led_by(self, node: int) -> list[tuple[str, int]]:
         return [place for place, leader in self.leaders.items() if leader == node]
 
 
 class Trio:
-    """The three, their links, and their bucket when it is the one with faults. Made by `trio`."""
+    """The three, a fourth at times, their links, and their bucket when it is the one with faults. Made by `trio`."""
 
     def __init__(self, directory: Path, links: Wires, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
         self.wires = links
@@ -135,18 +147,57 @@ class Trio:
         self.directory = directory
         self.environment = s3.environment if s3 is not None else {}
         self.store = "s3://bucket/chaos" if s3 is not None else f"file://{directory / 'bucket'}"
-        env: dict[int, dict[str, str]] = {node: {} for node in NODES}
-        if s3 is not None:
-            behind = urlsplit(s3.endpoint).port or 0
-            own = {node: links.add(BUCKET, behind, origin=node) for node in NODES}
-            env = {node: s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own[node]}"} for node in NODES}
         words = [word for name, value in (SETTINGS | dict(settings)).items() for word in ("-c", f"{name}={value}")]
-        options = ["--store", self.store, *words]
-        self.brokers = {node: Broker(node, directory, options, env[node]) for node in NODES}
-        self.ports = {node: links.add(node, broker.port, origin=CLIENT) for node, broker in self.brokers.items()}
-        self._to_brokers = {node: links.add(node, each.own_port, origin=None) for node, each in self.brokers.items()}
+        self._options = ["--store", self.store, *words]
+        self.brokers: dict[int, Broker] = {}
+        self.ports: dict[int, int] = {}
+        self._to_brokers: dict[int, int] = {}
+        for node in NODES:
+            self._add(node)
         self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
         self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "socket.timeout.ms": 5000})
+
+    def _add(self, node: int) -> None:
+        env: dict[str, str] = {}
+        if self.s3 is not None:
+            own = self.wires.add(BUCKET, urlsplit(self.s3.endpoint).port or 0, origin=node)
+            env = self.s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own}"}
+        broker = self.brokers[node] = Broker(node, self.directory, self._options, env)
+        self.ports[node] = self.wires.add(node, broker.port, origin=CLIENT)
+        self._to_brokers[node] = self.wires.add(node, broker.own_port, origin=None)
+
+    def join(self) -> None:
+        """The fourth comes, with nothing on its disk."""
+        if FOURTH not in self.brokers:
+            self._add(FOURTH)
+        self.start(FOURTH)
+
+    def part(self, node: int) -> None:
+        """It stops for good, and leaves its disk."""
+        code = self.brokers[node].end(signal.SIGTERM)
+        assert code == 0, f"broker {node} ended with {code}: {self.brokers[node].said()}"
+        self.wires.shut([node])
+        self.brokers[node].wipe()
+
+    def command(self, *words: str) -> str:
+        """What `tiered` says that runs to its end."""
+        live = ",".join(f"127.0.0.1:{self.ports[node]}" for node in self.pids())
+        done = subprocess.run(
+            [*COMMAND, *words, "--brokers", live], capture_output=True, text=True, timeout=MOVE_SECONDS
+        )
+        assert done.returncode == 0, (
+            f"tiered {' '.join(words)} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        )
+        return done.stdout
+
+    def uncordon(self, node: int) -> None:
+        """It may get replicas again."""
+        self.command("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node))
+
+    def settled(self, *nodes: int) -> bool:
+        """Whether these are there and hold everything, each of them something, and nothing moves."""
+        view = self.view()
+        return view is not None and view.settled(nodes)
 
     def pids(self) -> dict[int, int]:
         return {node: each.process.pid for node, each in self.brokers.items() if each.process is not None}
@@ -189,6 +240,7 @@ class Trio:
             tuple(sorted(said.brokers)),
             {place: part.leader for place, part in places.items()},
             {place: tuple(sorted(part.isrs)) for place, part in places.items()},
+            {place: tuple(sorted(part.replicas)) for place, part in places.items()},
         )
 
     def whole(self) -> bool:
@@ -214,7 +266,7 @@ class Trio:
         for node, broker in self.brokers.items():
             if broker.process is not None and broker.process.poll() is not None:
                 broker.process = None
-            if broker.process is None:
+            if broker.process is None and node in NODES:
                 self.start(node)
             elif broker.frozen:
                 broker.thaw()
