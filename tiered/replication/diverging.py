@@ -51,7 +51,9 @@ def judge(asked: FetchFrom, led: Led) -> Code | Diverging:
 
 def end_of(epoch: int, led: Led) -> tuple[int, int]:
     """(largest epoch not above `epoch` that wrote here, where it ends). For one below all that is known locally, the
-    offset at which the known begins: nothing below it is copied from here."""
+    offset at which the known begins, the end where nothing is: nothing below it is copied from here."""
+    if led.epochs.latest == NO_EPOCH:
+        return epoch, led.end
     if epoch >= led.epochs.latest:
         return led.epochs.latest, led.end
     return led.epochs.end_of(epoch, led.end)

@@ -56,6 +56,14 @@ def led(
 # -- the leader -------------------------------------------------------------------------------------------------------
 
 
+def test_a_leader_that_has_no_history_left_is_followed_from_its_end_on() -> None:
+    bare = led(end=300, local_start=300, epochs=[])
+    assert judge(asks(300), bare) is Code.NONE
+    told = judge(asks(310), bare)
+    assert isinstance(told, Diverging)
+    assert does(asks(310), holds(0, 310), diverging=told) == Truncate(300)
+
+
 def test_who_shares_the_history_goes_on() -> None:
     assert judge(asks(300), led()) is Code.NONE
     assert judge(asks(260), led()) is Code.NONE
