@@ -131,9 +131,10 @@ class Cluster:
 
     def heard(self) -> HeardAnswer:
         """What this broker knows of the controller."""
+        found = self.following.what_is_heard()
         if self.reign is not None:
-            return HeardAnswer(self.image.controller_epoch, self.image.controller, 0)
-        return self.following.what_is_heard()
+            found = HeardAnswer(self.image.controller_epoch, self.image.controller, 0)
+        return found._replace(node_id=self.node_id, incarnation=self.incarnation)
 
     # -- requests to the controller -----------------------------------------------------------------------------------
 

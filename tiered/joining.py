@@ -11,11 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tiered.data_directory import Found
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
-from tiered.metadata.image import Image
-from tiered.metadata.registration import answers
+from tiered.metadata.image import BrokerImage, Image
+from tiered.metadata.registration import TIMEOUT_SECONDS, answers
 from tiered.metadata.settings import topic_config
 from tiered.partitions import held
 from tiered.replication.leading import Past
@@ -51,14 +51,29 @@ class Joining:
 
     async def refuse_twins(self, image: Image) -> None:
         """Refuses to start while another process answers under this node id (R6)."""
-        node = self._node
-        known = image.brokers.get(node.settings.node_id)
-        if known is not None and known.alive and await answers(node.world.net, known.http, known.incarnation):
+        known = image.brokers.get(self._node.settings.node_id)
+        where = await self._answers(known) if known is not None and known.alive else ""
+        if known is not None and where:
             raise Refused(
                 Code.DUPLICATE_BROKER_REGISTRATION,
-                f"broker {known.node_id} of this store answers at {known.http}; stop it first,"
+                f"broker {known.node_id} of this store answers at {where}; stop it first,"
                 " or give this one another node.id",
             )
+
+    async def _answers(self, known: BrokerImage) -> str:
+        """Where that incarnation answers; "" where it does not. HTTP may be there for its own machine only, the
+        listener for brokers is for all of them."""
+        node = self._node
+        if await answers(node.world.net, known.http, known.incarnation):
+            return known.http
+        address = known.address(node.settings.inter_broker_listener_name)
+        if node.peers is None or not address:
+            return ""
+        try:
+            heard = await node.peers.heard(address, TIMEOUT_SECONDS)
+        except (Unavailable, Refused, Corrupt):
+            return ""
+        return address if (heard.node_id, heard.incarnation) == (known.node_id, known.incarnation) else ""
 
     def judge(self, image: Image, found: Found) -> Found:
         """What may be believed of the directory: it says something only when the cluster knows it as the one of the

@@ -40,11 +40,14 @@ class FollowAnswer(NamedTuple):
 
 
 class HeardAnswer(NamedTuple):
-    """What a broker knows of the controller: the highest epoch, who has it, how long ago it was heard (-1: never)."""
+    """What a broker knows of the controller: the highest epoch, who has it, how long ago it was heard (-1: never). And
+    who it is itself."""
 
     controller_epoch: int
     controller: int
     heard_ms_ago: int
+    node_id: int = -1
+    incarnation: str = ""
 
 
 class SubmitAnswer(NamedTuple):

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, run
+from tests.sim.options import SETTINGS
 from tests.sim.test_controllers import Three, told
 from tests.sim.test_reassignments import contents, leads, now, write
 from tests.sim.test_sim_replica_fetch import INCARNATION
+from tests.sim.world import SimMachine
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
 from tiered.listeners import Endpoint
@@ -82,6 +84,26 @@ def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words
         assert site.bucket.objects == before and held is not None
 
     run(story)
+
+
+@pytest.mark.parametrize("reigns", [True, False])
+def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers(reigns: bool) -> None:
+    async def story(three: Three) -> None:
+        first = three.controller if reigns else three.others()[0]
+        epoch = first.node.image.controller_epoch
+        machine = SimMachine(three.loop, "twin", three.bucket, three.network)
+        world = machine.process()
+        twin = Node(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
+        with pytest.raises(Refused, match=rf"answers at {first.name}:9092; stop it first, or give .* another node.id"):
+            await twin.start()
+        await twin.stop()
+        assert (first.node.image.controller_epoch, len(three.controllers())) == (epoch, 1)
+        assert three.all_known() and not first.node.ended.is_set()
+        await first.kill()
+        await first.start()
+        await three.until(three.all_known, 20)
+
+    told(story)
 
 
 @pytest.mark.parametrize("hours", [1, -1])

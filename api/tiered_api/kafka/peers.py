@@ -87,7 +87,9 @@ class KafkaPeers:
         """See `Peers.heard`."""
         answer = await self.ask(address, TieredHeardRequest(self.cluster_id), TieredHeardResponse, timeout)
         _check(answer.error_code, answer.error_message)
-        return HeardAnswer(answer.controller_epoch, answer.controller, answer.heard_ms_ago)
+        return HeardAnswer(
+            answer.controller_epoch, answer.controller, answer.heard_ms_ago, answer.node_id, answer.incarnation
+        )
 
     async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
         """See `Peers.fetch`. Records are views of the answer's frame."""

@@ -15,5 +15,9 @@ async def handle(site: Site, call: Call[TieredHeardRequest]) -> TieredHeardRespo
     except Refused as refused:
         return TieredHeardResponse(refused.code.number, words(refused))
     return TieredHeardResponse(
-        controller_epoch=heard.controller_epoch, controller=heard.controller, heard_ms_ago=heard.heard_ms_ago
+        controller_epoch=heard.controller_epoch,
+        controller=heard.controller,
+        heard_ms_ago=heard.heard_ms_ago,
+        node_id=heard.node_id,
+        incarnation=heard.incarnation,
     )

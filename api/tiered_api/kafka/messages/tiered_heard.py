@@ -1,4 +1,4 @@
-"""TieredHeard (API key 20003, ours): what a broker knows of the controller."""
+"""TieredHeard (API key 20003, ours): what a broker knows of the controller, and who it is."""
 
 from __future__ import annotations
 
@@ -21,3 +21,5 @@ class TieredHeardResponse(Message):
     controller_epoch: int = integer(Kind.INT32, default=-1)
     controller: int = integer(Kind.INT32, default=-1)
     heard_ms_ago: int = integer(Kind.INT64, default=-1)
+    node_id: int = integer(Kind.INT32, default=-1)
+    incarnation: str = string()
