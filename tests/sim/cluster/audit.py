@@ -69,6 +69,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
         """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
         its power."""
         alone = replicas.get(send.where, 1) == 1 and not any(at >= send.invoked_ns for at in run.forgotten)
+        alone = alone and (run.mover is None or send.where not in run.mover.asked)
         return send.acks == -1 or (send.acks == 1 and alone)
 
     yield from checkers.dense(dumps)
@@ -83,6 +84,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
+    yield from moved(run)
 
 
 async def groups(run: Run) -> list[Finding]:
@@ -169,6 +171,16 @@ def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]
     for where, dump in dumps.items():
         if dump.start > 0 and run.options.retention_bytes < 0:
             yield Finding("I22", f"{where} starts at {dump.start}, and nothing was asked to go")
+
+
+def moved(run: Run) -> Iterator[Finding]:
+    """KIP-455: replicas that were asked to move are there."""
+
+    def replicas(where: TopicPartition) -> tuple[int, ...]:
+        return run.truth.image.topics[where.topic].partitions[where.partition].replicas
+
+    for what in run.mover.ends.astray(replicas) if run.mover is not None else ():
+        yield Finding("MOVED", what)
 
 
 async def dump_all(run: Run) -> dict[TopicPartition, Dump]:

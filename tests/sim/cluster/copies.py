@@ -54,6 +54,8 @@ class Copy:
     """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
     made the stop's mark invalid. So it is `unsure`."""
     unsure: bool = False
+    left: bool = False
+    """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
     lasting: bool = False
     """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
 
@@ -99,9 +101,14 @@ class Copies:
         copy = self.copy(node)
         self._agree(copy)
         end = batches[-1].last + 1 if batches else start
-        if copy.proved and end < (min(copy.agreed, self.committed_end) if copy.hurt >= 0 else copy.end):
+        if (
+            copy.proved
+            and not copy.left
+            and end < (min(copy.agreed, self.committed_end) if copy.hurt >= 0 else copy.end)
+        ):
             self._red("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
         copy.replace(start, batches)
+        copy.left = copy.left and self.state is not None and node not in self.state.replicas
         self._agree(copy)
         self._budget()
 
@@ -272,6 +279,8 @@ class Copies:
             self._check_member(node, new, lives)
         if old is not None:
             self._check_step(old, new, members, lives)
+        for node, copy in self.copies.items():
+            copy.left = (copy.left or node not in new.replicas) and node not in new.isr
         for node in new.isr:
             copy = self.copy(node)
             if 0 <= copy.hurt < lives.get(node, 0):

@@ -45,6 +45,7 @@ class Options:
     readers: int
     members: int
     admin: bool
+    moves: bool
     troubles: tuple[str, ...]
     troublemakers: int
     pause_seconds: float
@@ -77,6 +78,7 @@ class Options:
             readers=1,
             members=draw.choice((0, 0, 0, 2)),
             admin=draw.random() < 0.3,
+            moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),

@@ -165,10 +165,9 @@ def _writes_on_when_it_lost(original: Any) -> Any:
 
 
 def _names_it_first(original: Any) -> Any:
-    async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> Any:
-        named = await self._name(manifest, epoch, entry)
+    async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> None:
+        await self._name(manifest, epoch, [entry])
         await self._put(entry.key, log_part, tail, entry.object_bytes)
-        return named
 
     return copy
 

@@ -13,6 +13,7 @@ from tests.sim.cluster import audit
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
+from tests.sim.cluster.moves import Mover
 from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
@@ -29,7 +30,7 @@ START_SECONDS = 30.0
 LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
 CANNOT = (Refused, Unavailable, Corrupt)
-Clients = list[Sender | Reader | GroupMember | Administration]
+Clients = list[Sender | Reader | GroupMember | Administration | Mover]
 
 
 class Run:
@@ -45,6 +46,9 @@ class Run:
         self.witness = Witness(self.truth)
         self.nemesis = Nemesis(options, self.world)
         self.admin = Administration(self.world.client("c-admin"), loop, options, self.world.story.tell)
+        self.mover = (
+            Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None
+        )
         self.high_load: dict[str, int] = {}
         self.forgotten: list[int] = []
         """When a machine lost more than a process."""
@@ -80,6 +84,7 @@ class Run:
             | {f"code_{name}": count for name, count in self.history.codes.items()}
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
+            | {f"move_{name}": count for name, count in (self.mover.counts if self.mover else {}).items()}
             | {f"bucket_{name}": count for name, count in self.truth.counts.items()}
         )
 
@@ -145,6 +150,8 @@ class Run:
             self._clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
         if options.admin:
             self._clients.append(self.admin)
+        if self.mover is not None:
+            self._clients.append(self.mover)
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self._clients]
 
     def _own_partitions(self) -> list[TopicPartition]:
@@ -214,7 +221,7 @@ class Run:
             return False
         brokers = [broker.live for broker in image.brokers.values()]
         return all(brokers) and all(
-            each.leader >= 0 and sorted(each.isr) == sorted(each.replicas)
+            each.leader >= 0 and sorted(each.isr) == sorted(each.replicas) and not each.adding and not each.removing
             for topic in image.topics.values()
             for each in topic.partitions
         )

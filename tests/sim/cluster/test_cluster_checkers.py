@@ -10,6 +10,7 @@ import pytest
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.history import Commit, History, Owned, Poll, Row, Send, Verdict, verdict_of
+from tests.sim.cluster.moves import Ends
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -174,3 +175,17 @@ def test_i18_a_generation_that_is_over_commits_nothing() -> None:
 )
 def test_what_an_error_says_of_a_send(code: Code, acks: int, attempts: int, verdict: Verdict) -> None:
     assert verdict_of(code, acks=acks, attempts=attempts) is verdict
+
+
+def test_moves_end_where_the_last_one_that_was_granted_leads() -> None:
+    ends, here = Ends(), {T: (1, 2)}
+    ends.answered(T, (2, 3), Code.INVALID_REPLICA_ASSIGNMENT)
+    assert list(ends.astray(here.__getitem__)) == []
+    ends.answered(T, (2, 3), Code.NONE)
+    assert list(ends.astray(here.__getitem__)) == ["t-0 was to be on [(2, 3)], is on (1, 2)"]
+    ends.answered(T, (1, 2), None)
+    assert list(ends.astray(here.__getitem__)) == []
+    ends.answered(T, (1, 3), Code.NONE)
+    assert len(list(ends.astray(here.__getitem__))) == 1
+    ends.answered(T, None, Code.NONE)
+    assert list(ends.astray(here.__getitem__)) == []
