@@ -133,6 +133,7 @@ class Cluster:
         """What this broker knows of the controller."""
         found = self.following.what_is_heard()
         if self.reign is not None:
+            self.reign.asked()
             found = HeardAnswer(self.image.controller_epoch, self.image.controller, 0)
         return found._replace(node_id=self.node_id, incarnation=self.incarnation)
 

@@ -60,7 +60,7 @@ class Reign:
         self._preferring = Preferring(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
         self._gaining = Gaining(self._elect, lambda: cluster.image, lambda: cluster.settings, self._clock)
         self._doubted = asyncio.Event()
-        self._asked_ns = 0
+        self._asked_ns = self._was_asked_ns = 0
         self._before: Silent | None = before
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -87,6 +87,14 @@ class Reign:
     def doubt(self) -> None:
         """Somebody knows a newer controller."""
         self._doubted.set()
+
+    def asked(self) -> None:
+        """Somebody asks whom this broker hears: it misses its controller, or it is a later one, that misses those who
+        still follow this one. That much cannot be said of a cluster that is well."""
+        now_ns = self._clock.mono_ns()
+        if now_ns - self._was_asked_ns >= ASK_MISSED_NS:
+            self._was_asked_ns = now_ns
+            self._spawn("look", self._cluster.node_id, self._look_for_another())
 
     @contextlib.contextmanager
     def heard(self, ask: FollowAsk) -> Iterator[None]:

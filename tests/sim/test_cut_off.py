@@ -11,6 +11,8 @@ from tests.e2e.site import batch
 from tests.sim.test_controllers import SESSION, Broker, Three, told
 from tiered.errors import Code, Refused
 from tiered.metadata.candidacy import FENCED_ALONE
+from tiered.metadata.changes import ControllerElected
+from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
 
 PARTITIONS = 3
@@ -127,5 +129,25 @@ def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign
         assert three.now - start < SESSION + 2
         await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
         three.loop.resume(old.process)
+
+    told(story)
+
+
+def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another() -> None:
+    """It misses nobody: who follows it does, and to the others it says that they left long ago."""
+
+    async def story(three: Three) -> None:
+        old, asker = three.controller, three.others()[0]
+        slot, epoch = old.node.image.slot + 1, old.node.image.controller_epoch
+        elected = Entry(slot, epoch + 1, "n", (ControllerElected(epoch + 1, 9, "I" * 21 + "A"),))
+        await old.machine.store.put(slot_key(slot), encode_entry(elected), if_absent=True)
+        await asyncio.sleep(2)
+        assert old.node.cluster.reign is not None, "nothing told it"
+        assert asker.node.peers is not None
+        before = three.bucket.memory.requests
+        for _ in range(5):
+            await asker.node.peers.heard(f"{old.name}:9092", 5)
+        await three.until(lambda: old.node.cluster.reign is None, 1)
+        assert three.bucket.memory.requests - before < 10
 
     told(story)
