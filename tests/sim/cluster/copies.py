@@ -311,6 +311,8 @@ class Copies:
         left = [node for node in gone if self._holds(node) and not self.copy(node).unsure]
         # Damage that nobody can know of yet is a loss of its own: the budget says so.
         relied_on = [node for node in members if self._holds(node) or self.copy(node).hurt >= lives.get(node, 0)]
+        # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
+        relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]
         if left and self.committed_end > self.cold_end and not relied_on:
             self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         if new.leader != NO_LEADER and not old.isr and not old.elr and old.last_known:

@@ -226,6 +226,18 @@ def test_r1_who_joined_and_lost_power_before_anybody_wrote_so_has_what_it_fsynce
         assert told.red == ([] if proved else ["R1"])
 
 
+def test_i10_the_last_of_a_move_leaves_for_one_that_joins_with_all_that_is_committed() -> None:
+    for upto in (20, 10):
+        told = three_of(2)
+        told.settle(1, 0, (1, 2))
+        told.damage(3)
+        told.settle(1, 0, (1,), lives={**LIVES, 3: 2})
+        for base in range(0, upto, 10):
+            told.write(3, base=base)
+        told.settle(3, 1, (3,), lives={**LIVES, 3: 2})
+        assert told.red == ([] if upto == 20 else ["I10"])
+
+
 def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
     told = three_of(1)
     told.damage(2, batch(0))
