@@ -125,4 +125,4 @@ def _join(brokers: Mapping[int, Broker], directory: Path) -> None:
             each.settings["controller.quorum.voters"] = voters
             each.settings["offsets.topic.replication.factor"] = "3"
         else:
-            each.settings["store"] = f"file://{directory / 'bucket'}"
+            each.settings.setdefault("store", f"file://{directory / 'bucket'}")

@@ -1,4 +1,4 @@
-"""Copies closed segments to the bucket: object first, manifest second, one segment at a time per partition.
+"""Copies closed segments to the bucket: objects first, manifest second, one object at a time per partition.
 
 The log is walked and proved batch by batch before a byte of it leaves, so a segment that rotted on disk never becomes
 the only copy. Memory does not grow with the segment: the walk reads pieces, the upload streams from the file.
@@ -26,6 +26,9 @@ from tiered.records.native import crc32c, walk
 
 log = logging.getLogger(__name__)
 
+TOGETHER_BYTES = 512 << 20
+"""What one change of the manifest may name: where segments close faster than the bucket takes manifests, requests are
+saved, and no more than this is ever in the bucket without a name."""
 PIECE_BYTES = 512 << 10
 """Proved in one turn of the loop: less than 10 ms even of the smallest batches."""
 
@@ -92,15 +95,39 @@ class Uploader:
     async def upload_next(
         self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
     ) -> Manifest | None:
-        """Makes the oldest closed segment above the cold end and below `stable_offset` cold; None when there is none.
+        """Makes the oldest closed segments above the cold end and below `stable_offset` cold, as many as are closed by
+        then and one change of the manifest may name; None when there is none.
 
         `manifest` must have been taken over under `epoch`. Fenced: step down. Unavailable: the object may be there and
-        even named; call again. Corrupt: the local copy does not prove itself.
+        even named; call again. Corrupt: the local copy does not prove itself. Segments before the one that failed
+        are cold then all the same, and the next call tells of it.
         """
         if manifest.leader_epoch != epoch:
             raise Fenced(f"{manifest.pid}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
+        given = manifest
         if self.busy(manifest.pid):
             manifest = await self._settled(manifest, epoch)
+        entries: list[SegmentEntry] = []
+        planned = manifest
+        while sum(entry.object_bytes for entry in entries) < TOGETHER_BYTES:
+            try:
+                entry = await self._next_object(source, planned, epoch, stable_offset)
+            except (Unavailable, Corrupt):
+                if not entries:
+                    raise
+                break
+            if entry is None:
+                break
+            entries.append(entry)
+            planned = planned.add(entry)
+        if entries:
+            return await self._name(manifest, epoch, entries)
+        return manifest if manifest != given else None
+
+    async def _next_object(
+        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
+    ) -> SegmentEntry | None:
+        """The object of the segment that follows this manifest, proved and put; None when there is none."""
         closed = source.closed_segments()
         plan = next_copy(closed, manifest, stable_offset)
         if plan is None:
@@ -128,7 +155,8 @@ class Uploader:
             sections=refs,
             uploaded_ms=self._clock.wall_ms(),
         )
-        return await self._copy(manifest, epoch, entry, log_part, tail)
+        await self._copy(manifest, epoch, entry, log_part, tail)
+        return entry
 
     async def _settled(self, manifest: Manifest, epoch: int) -> Manifest:
         """The manifest once an earlier change, whose outcome nobody learnt, is decided. Nothing is sent before: while
@@ -139,7 +167,7 @@ class Uploader:
 
     async def _copy(
         self, manifest: Manifest, epoch: int, entry: SegmentEntry, log_part: FileSlice, tail: bytes
-    ) -> Manifest:
+    ) -> None:
         pid, key = manifest.pid, entry.key
         self._busy.setdefault(pid, set()).add(key)
         try:
@@ -148,7 +176,6 @@ class Uploader:
             self._busy.get(pid, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
             self._segments.inc(1, "failed")
             raise
-        return await self._name(manifest, epoch, entry)
 
     async def _put(self, key: str, log_part: FileSlice, tail: bytes, object_bytes: int) -> None:
         """The object is in the bucket, whole: its size and its last bytes are read back."""
@@ -160,29 +187,33 @@ class Uploader:
             raise Unavailable(f"{key} does not read back as it was uploaded")
         self._bytes.inc(object_bytes)
 
-    async def _name(self, manifest: Manifest, epoch: int, entry: SegmentEntry) -> Manifest:
-        """The manifest names the object. While that is undecided, the key stays busy."""
+    async def _name(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
+        """The manifest names the objects. While that is undecided, their keys stay busy."""
         pid = manifest.pid
 
         def add(current: Manifest, _: Opened) -> Manifest:
-            # Moved by an earlier, then undecided change of this very leader: that one's object is named, or this one.
-            return current.add(entry) if current.cold_end_offset == manifest.cold_end_offset else current
+            # Moved by an earlier, then undecided change of this very leader: that one's objects are named, or these.
+            if current.cold_end_offset != manifest.cold_end_offset:
+                return current
+            for entry in entries:
+                current = current.add(entry)
+            return current
 
         try:
             written = await self._manifests.change(pid, manifest.topic, epoch, add)
         except Fenced:
             self.forget(pid)
-            self._segments.inc(1, "fenced")
+            self._segments.inc(len(entries), "fenced")
             raise
         self._busy.pop(pid, None)
-        if not any(node.key == entry.key for node in written.nodes):
-            self._segments.inc(1, "failed")
-            return written
-        self._segments.inc(1, "copied")
-        log.info(
-            "segment is cold pid=%s base=%d next=%d bytes=%d key=%s",
-            pid, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
-        )  # fmt: skip
+        named = {node.key for node in written.nodes}
+        for entry in entries:
+            self._segments.inc(1, "copied" if entry.key in named else "failed")
+            if entry.key in named:
+                log.info(
+                    "segment is cold pid=%s base=%d next=%d bytes=%d key=%s",
+                    pid, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
+                )  # fmt: skip
         return written
 
 

@@ -44,11 +44,9 @@ def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
             append(log, 50, 1)
         old, new = rig.broker("old"), rig.broker("new")
         manifest = await old.take_over(1)
-        for _ in range(3):
-            written = await old.uploader.upload_next(first, manifest, 1, first.end_offset)
-            assert written is not None
-            manifest = written
-        cold_end = manifest.cold_end_offset
+        written = await old.uploader.upload_next(first, manifest, 1, first.closed_segments()[2].next_offset)
+        assert written is not None and len(written.nodes) == 3
+        cold_end = written.cold_end_offset
         second.epochs.assign(2, second.end_offset)
         append(second, 50, 2)
         second.roll()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Rig, batch
+from tiered.cold import uploader
 from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import FOOTER_BYTES_MAX, parse_footer
 from tiered.errors import Corrupt, Fenced, Unavailable
@@ -187,6 +188,46 @@ def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: Kind) -
         await rig.clock.sleep(60)
         await broker.collector.sweep(PID, TOPIC, 1)
         assert await rig.keys(".seg") == [written.entries[0].key]
+
+    rig.run(story)
+
+
+def test_what_is_closed_by_then_is_named_by_one_change_of_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest is a request too: segments that close faster than they go up share one, up to a number of bytes."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        for number in range(5):
+            rig.log.fill(50 * number, 5)
+        manifest = await broker.take_over(1)
+        changes = broker.store.calls["put"]
+        monkeypatch.setattr(uploader, "TOGETHER_BYTES", 2 * rig.log.segments[0].log.length + 1)
+        ends = []
+        while (written := await broker.uploader.upload_next(rig.log, manifest, 1, 1000)) is not None:
+            manifest = written
+            ends.append(manifest.cold_end_offset)
+        assert ends == [100, 200, 250]
+        assert broker.store.calls["put"] - changes == 3
+        assert await broker.read_all() == rig.log.all_bytes
+
+    rig.run(story)
+
+
+def test_what_went_up_before_a_failure_is_named_and_the_failure_is_told_next() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        rig.log.fill(50, 5)
+        manifest = await broker.take_over(1)
+        broker.fail(Fault(Kind.ERROR, ("upload",), skip=1))
+        written = await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert written is not None and written.cold_end_offset == 50
+        with pytest.raises(Unavailable):
+            await broker.uploader.upload_next(rig.log, written, 1, 1000)
+        assert broker.uploader.busy(PID) == frozenset()
 
     rig.run(story)
 
