@@ -48,6 +48,8 @@ class Standing:
     placed: dict[At, tuple[int, ...]]
     racks: dict[int, str]
     leaderless: tuple[At, ...]
+    cordoned: tuple[int, ...] = ()
+    """Live brokers that take no new ones."""
 
 
 def target(text: str) -> tuple[At, tuple[int, ...]]:
@@ -104,6 +106,9 @@ def rebalance(args: Namespace) -> int:
 async def _rebalance(args: Namespace) -> Exit:
     async with cluster(args) as client:
         standing = await stand(client)
+        if standing.cordoned and args.format == "text":
+            named = ", ".join(map(str, standing.cordoned))
+            say([f"cordoned.log.dirs keeps new replicas from broker {named}"])
         return await _carry_out(client, args, standing, balanced(standing.placed, standing.racks), args.execute)
 
 
@@ -156,10 +161,24 @@ async def _carry_out(client: Client, args: Namespace, standing: Standing, moves:
 
 async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
     """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
-    outcomes: dict[At, str] = {}
     held = {at: (standing.placed[at], to) for at, to in wanted.items() if to is not None and at in standing.placed}
-    if args.throttle is not None and held:
+    if args.throttle is None or not held:
+        return await _ask(client, args, standing, wanted)
+    try:
         await throttle(client, held, args.throttle)
+        done = await _ask(client, args, standing, wanted)
+        while held.keys() & (await moving(client)).keys():
+            await asyncio.sleep(LOOK_SECONDS)
+    except asyncio.CancelledError:
+        why = "partitions go on moving at that rate; `tiered cluster unthrottle` takes it away"
+        print(f"tiered: {why}", file=sys.stderr)
+        raise
+    await unthrottle(client, held)
+    return done
+
+
+async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
+    outcomes: dict[At, str] = {}
     listed = sorted(wanted.items())
     for start in range(0, len(listed), AT_ONCE):
         outcomes.update(await alter(client, dict(listed[start : start + AT_ONCE])))
@@ -168,20 +187,7 @@ async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wante
         for at, to in listed
     ]
     print_rows(rows, args.format)
-    if args.throttle is not None and held:
-        await _until_arrived(client, held)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
-
-
-async def _until_arrived(client: Client, held: Mapping[At, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-    try:
-        while held.keys() & (await moving(client)).keys():
-            await asyncio.sleep(LOOK_SECONDS)
-    except asyncio.CancelledError:
-        why = "partitions go on moving at that rate; `tiered cluster unthrottle` takes it away"
-        print(f"tiered: {why}", file=sys.stderr)
-        raise
-    await unthrottle(client, held)
 
 
 def _planned(at: At, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
@@ -216,7 +222,7 @@ async def stand(client: Client, seen: View | None = None) -> Standing:
     live = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
     full = await cordoned(client, list(live))
     racks = {node: rack for node, rack in live.items() if node not in full}
-    return Standing(placed, racks, tuple(leaderless))
+    return Standing(placed, racks, tuple(leaderless), tuple(sorted(full)))
 
 
 async def moving(client: Client) -> dict[At, OngoingPartitionReassignment]:

@@ -1,0 +1,109 @@
+"""`tiered cluster reassign|rebalance|decommission|unthrottle` against three real brokers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.serving import COMMAND, SECONDS, Served, tiered
+
+pytestmark = pytest.mark.slow
+confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
+
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+NOTHING = " 0 replicas would be copied\n"
+COUNT, SIZE = 120, 50_000
+RATE = COUNT * SIZE // 3
+"""One partition is copied in three seconds."""
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The option that names one of three brokers; topic `t` has two partitions, each on two of them."""
+    with ExitStack() as stack:
+        store = f"file://{tmp_path / 'bucket'}"
+        served = [
+            stack.enter_context(Served(tmp_path / f"b{node}", "--store", store, "--node-id", str(node)))
+            for node in (1, 2, 3)
+        ]
+        option = ("--brokers", served[0].kafka)
+        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "-c", "remote.storage.enable=false", *option)
+        assert made.returncode == 0, made.stderr
+        producer = confluent_kafka.Producer({"bootstrap.servers": option[1], "acks": "all"})
+        for number in range(COUNT):
+            producer.produce("t", bytes(SIZE), partition=number % 2)
+        assert producer.flush(SECONDS) == 0
+        yield option
+
+
+def until(holds: Any) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Seen:
+    """The cluster through a client of its own: a process for every look costs more."""
+
+    def __init__(self, address: str) -> None:
+        self._admin = admin.AdminClient({"bootstrap.servers": address})
+
+    def placed(self, topic: str = "t") -> dict[int, list[int]]:
+        found = self._admin.list_topics(topic, timeout=SECONDS).topics[topic]
+        return {number: list(each.replicas) for number, each in found.partitions.items()}
+
+    def rates(self) -> set[str]:
+        """What the brokers hold copies to."""
+        named = [admin.ConfigResource(admin.ConfigResource.Type.BROKER, node) for node in ("1", "2", "3")]
+        told = [each.result(SECONDS) for one in named for each in self._admin.describe_configs([one]).values()]
+        return {each[name].value for each in told for name in RATES}
+
+
+def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[str, str]) -> None:
+    seen = Seen(at[1])
+    unlimited = seen.rates()
+    began, before = time.monotonic(), seen.placed()
+    (other,) = {1, 2, 3} - {*before[0]}
+    to = [before[0][0], other]
+    asked = ("t/0=" + ",".join(map(str, to)), "--throttle", str(RATE), "--format", "json")
+    done = tiered("cluster", "reassign", *asked, *at)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"partition": "t/0", "replicas": before[0], "to": to, "status": "OK"}
+    assert time.monotonic() - began > COUNT * SIZE / 2 / RATE
+    assert seen.placed()[0] == to and seen.rates() == unlimited
+
+    (other,) = {1, 2, 3} - {*before[1]}
+    command = [*COMMAND, "cluster", "reassign", f"t/1={before[1][0]},{other}", "--throttle", "1000", *at]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as moving:
+        until(lambda: len(seen.placed()[1]) == 3)
+        moving.send_signal(signal.SIGINT)
+        _, said = moving.communicate(timeout=SECONDS)
+        assert moving.returncode == 130 and "`tiered cluster unthrottle` takes it away" in said
+    assert "1000" in seen.rates()
+    assert tiered("cluster", "reassign", "--cancel", "t/1", *at).returncode == 0
+    until(lambda: seen.placed()[1] == before[1])
+    assert tiered("cluster", "unthrottle", *at).returncode == 0
+    assert seen.rates() == unlimited
+
+    done = tiered("cluster", "decommission", "2", *at)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "broker 2 holds nothing any more, gets nothing new, and may be stopped"
+    assert tiered("topic", "create", "more", "-p", "6", *at).returncode == 0
+    assert not any(2 in each for each in (*seen.placed().values(), *seen.placed("more").values()))
+    said = tiered("cluster", "rebalance", *at).stdout
+    assert said.startswith("cordoned.log.dirs keeps new replicas from broker 2\n") and said.endswith(NOTHING)
+    refused = tiered("cluster", "decommission", "1", *at)
+    assert refused.returncode != 0 and "would have too few brokers" in refused.stderr
+    assert tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", "2", *at).returncode == 0
+    said = tiered("cluster", "rebalance", *at).stdout
+    assert "cordoned" not in said and not said.endswith(NOTHING), "nor is 1: it was refused"
