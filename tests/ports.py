@@ -13,12 +13,21 @@ _drawn = random.SystemRandom()
 
 def free_port() -> int:
     """One that nobody listens on now."""
+    with held_port() as held:
+        found: int = held.getsockname()[1]
+    return found
+
+
+def held_port() -> socket.socket:
+    """A socket on a port that nobody else draws while it is open. On Linux a server that reuses addresses may listen
+    there all the same."""
     for _ in range(TRIES):
-        port = _drawn.choice(BELOW_EPHEMERAL)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:  # taken: draw again
-                continue
-            return port
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", _drawn.choice(BELOW_EPHEMERAL)))
+        except OSError:  # taken: draw again
+            held.close()
+            continue
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return held
     raise OSError(f"none of {TRIES} ports drawn from {BELOW_EPHEMERAL} is free")

@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.chaos.wires import BUCKET, CLIENT, Wires, wires
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
-from tests.ports import free_port
+from tests.ports import held_port
 from tiered.errors import Refused, Unavailable
 from tiered.world import SocketNet, SystemClock
 from tiered_api.kafka.client import Address, Client
@@ -58,11 +58,11 @@ class Broker:
         self.node = node
         self.directory = directory / f"broker-{node}"
         self.log = directory / f"broker-{node}.log"
-        self.port, self.own_port = free_port(), free_port()
-        """For clients, and for brokers."""
+        self._held = [held_port() for _ in range(3)]
+        self.port, self.own_port, self._http = (each.getsockname()[1] for each in self._held)
+        """For clients, for brokers, and for HTTP."""
         self._options = options
         self._env = {**os.environ, **env}
-        self._http = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.frozen = False
 
@@ -99,6 +99,11 @@ class Broker:
             process.kill()
             process.wait()
             raise AssertionError(f"broker {self.node} did not stop: {self.said()}") from None
+
+    def close(self) -> None:
+        """Others may have its ports."""
+        for held in self._held:
+            held.close()
 
     def wipe(self) -> None:
         """A disk that was replaced by an empty one."""
@@ -296,3 +301,5 @@ def trio(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[T
             yield three
         finally:
             three.kill(*three.pids())
+            for broker in three.brokers.values():
+                broker.close()

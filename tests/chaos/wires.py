@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from tests.ports import free_port
+from tests.ports import held_port
 
 CLIENT = 0
 """The origin of who is no broker."""
@@ -41,11 +41,9 @@ class Wires:
         connects; None: brokers, and they say which. A connection of which it cannot be told is reset: it must not go
         round a link that is cut.
         """
-        door = socket.socket()
+        door = held_port()  # drawn by its number: Linux takes a port that it chose back when the socket is shut
         door.setblocking(False)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still be open
-        found = free_port()
-        door.bind(("127.0.0.1", found))  # by its number: Linux takes a port that it chose back when the socket is shut
+        found: int = door.getsockname()[1]
         self._doors.setdefault(node, []).append(door)
 
         async def begin() -> None:
