@@ -3,13 +3,17 @@ story. (`make sim-plants` searches for all.)"""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.sim.__main__ import outcome
 from tests.sim.cluster.plants import PLANTS, REPLAYED
 from tests.sim.cluster.run import run
 from tests.sim.cluster.stories import STORIES
+from tests.sim.cluster.world import EVENTS
 
+EVENT = re.compile(r" *\d+\.\d{3} ")
 TRIES = 30
 """A change of the code moves every story a little: one of these shows the bug."""
 
@@ -20,7 +24,12 @@ TRIES = 30
 def test_a_planted_bug_is_found(name: str) -> None:
     first = REPLAYED[name]
     for seed in range(first, first + TRIES):
-        if outcome(seed, "cluster", name)[1]:
+        story = outcome(seed, "cluster", name)[1]
+        if story:
+            told = [line for line in story.splitlines() if EVENT.match(line)]
+            assert 0 < len(told) <= EVENTS, "the last events"
+            assert f"\n  seed={seed}\n" in story, "the options"
+            assert f"again with: make sim OF=cluster SEED={seed}" in story
             run(seed, PLANTS[name].of)
             return
     raise AssertionError(f"{name} is not found from seed {first} on")

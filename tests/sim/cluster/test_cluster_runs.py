@@ -49,7 +49,7 @@ def trace_elsewhere(seed: int, hash_seed: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", [1, 6])
+@pytest.mark.parametrize("seed", [6, 26])
 def test_a_seed_is_one_story(seed: int) -> None:
     """The same seed takes the same steps in the same order, in whatever process."""
     first, second = run(seed), run(seed)
