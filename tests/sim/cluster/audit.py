@@ -1,10 +1,10 @@
 """The end of a run: everything is read, every predicate is asked, and in some runs the bucket alone must suffice.
 
-Who holds which predicate of reliability.md 3.2: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11 to
-I13, I17, I18 and their part of I6); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16, I22, rules
-R1 to R5); over the bucket, at every write, `bucket_rules` and `truth` (I16 of manifests, I20, I21, I23 to I25). Here are
-I22 of log starts, I23 of what nobody names, I30, I31, and the true ends of epochs (I4). `run` holds I19: its deadlines.
-Producer epochs (the rest of I16), I14 and I15 come with transactions.
+Who holds which predicate of reliability.md 3.2: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11
+to I13, I17, I18 and their part of I6); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16,
+I22, rules R1 to R5); over the bucket, at every write, `bucket_rules` and `truth` (I16 of manifests, I20, I21, I23 to
+I25). Here are I22 of log starts, I23 of what nobody names, I30, I31, and the true ends of epochs (I4). `run` holds
+I19: its deadlines. Producer epochs (the rest of I16), I14 and I15 come with transactions.
 """
 
 from __future__ import annotations
