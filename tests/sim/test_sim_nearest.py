@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
+
+import pytest
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
 from tests.sim.test_controllers import Broker, Three, told
 from tests.sim.test_reassignments import AT, leads, now, write
-from tiered.errors import Code
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicId
 from tiered.kafka_names import LEADERS_ONLY
 from tiered.metadata.requests import AlterTopicConfigs, CreateTopic
+from tiered.records.batch import records
+from tiered.records.native import walk
 from tiered.replication.replica import ALL
 from tiered_api.kafka.link import Link, open_link
 from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -22,9 +29,10 @@ LARGE = b"x" * 3_000
 class Reader:
     """A consumer without a mind: it asks the broker that it is told to ask."""
 
-    def __init__(self, three: Three, rack: str) -> None:
+    def __init__(self, three: Three, rack: str, topic_id: TopicId | None = None) -> None:
         self.three = three
         self.rack = rack
+        self._topic_id = topic_id
         self._links: dict[int, Link] = {}
 
     async def ask(
@@ -32,9 +40,9 @@ class Reader:
     ) -> PartitionData:
         if node not in self._links:
             self._links[node] = await open_link(self.three.network.host("far"), f"b{node}", 9092, "far", 5)
-        topic = self.three.controller.node.image.topics["t"]
+        topic_id = self._topic_id or self.three.controller.node.image.topics["t"].topic_id
         where = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
-        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic.topic_id, [where])])
+        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic_id, [where])])
         if version >= 11:
             request.rack_id = self.rack
         answer = await self._links[node].ask(request, FetchResponse, 5 + wait_ms / 1000, version)
@@ -148,6 +156,106 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         assert (part.error_code, part.records) == (0, b"")
 
     told(story)
+
+
+def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> None:
+    """It is gone when the one that lacks it leads."""
+
+    async def story(three: Three) -> None:
+        leader = await begin(three, 1, 2, 3)
+        reader = Reader(three, "", three.controller.node.image.topics["t"].topic_id)
+        copy = three.brokers[2].node.partitions.copied(AT)
+        assert copy is not None
+        three.network.cut("b1", "b3")
+        leader.node.replica("t", 0).append_now(batch([b"lost"]), 1)
+        await three.until(lambda: copy.log.end_offset == 1, 5)
+        assert found(await reader.ask(2, 0)) == []
+        for node in (1, 2):
+            await three.brokers[node].kill()
+        three.network.heal()
+        await three.until(lambda: leads(three.brokers[3]), 30)
+        for node in (1, 2):
+            await three.brokers[node].start()
+        await three.until(lambda: len(three.controllers()) == 1 and set(now(three).isr) == {1, 2, 3}, 60)
+        (kept,) = await write(three, 1)
+        await asyncio.sleep(1)
+        for node in (1, 2, 3):
+            assert found(await Reader(three, "").ask(node, 0)) == [(0, kept)]
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None:
+    """Brokers are killed, frozen and cut off meanwhile."""
+
+    async def story(three: Three) -> None:
+        chance = random.Random(seed)
+        await three.controller.node.submit(
+            CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
+        )
+        topic_id = three.controller.node.image.topics["t"].topic_id
+        seen: dict[int, bytes] = {}
+        served: Counter[int] = Counter()
+        acked: list[bytes] = []
+        writing = asyncio.create_task(write(three, 60))
+
+        async def reads(node: int) -> None:
+            reader = Reader(three, "", topic_id)
+            while not writing.done():
+                offset = chance.randrange(max(seen, default=0) + 2)
+                try:
+                    part = await reader.ask(node, offset, wait_ms=50)
+                except (Refused, Unavailable):
+                    reader = Reader(three, "", topic_id)
+                    await asyncio.sleep(0.1)
+                    continue
+                if part.error_code:
+                    await asyncio.sleep(0.02)
+                for at, value in found(part):
+                    assert seen.setdefault(at, value) == value, at
+                    served[node] += 1
+
+        reading = [asyncio.create_task(reads(node)) for node in (1, 2, 3)]
+        while not writing.done():
+            await asyncio.sleep(chance.uniform(0.2, 1.5))
+            hit = chance.choice(list(three.brokers.values()))
+            if chance.random() < 0.5:
+                await hit.kill()
+                await asyncio.sleep(chance.uniform(0, 1))
+                await hit.start()
+            else:
+                other = chance.choice([each for each in three.brokers.values() if each is not hit])
+                three.network.cut(hit.name, other.name)
+                await asyncio.sleep(chance.uniform(0, 3))
+                three.network.heal()
+        acked += await writing
+        await asyncio.gather(*reading)
+        await three.until(lambda: bool(three.controllers()) and len(now(three).isr) == 3, 60)
+        (leader,) = (each for each in three.brokers.values() if leads(each))
+        log = leader.node.replica("t", 0)
+        last = dict(enumerate(await every(three, leader.node_id, topic_id)))
+        assert len(last) == log.high_watermark >= len(acked)
+        assert {at: last[at] for at in seen} == seen and set(acked) <= set(last.values())
+        assert len(served) == 3 and min(served.values()) > 20, served
+
+    told(story, seed)
+
+
+def found(part: PartitionData) -> list[tuple[int, bytes]]:
+    """Offsets and values of an answer."""
+    data = part.records or b""
+    walked = walk(data)
+    assert walked.why == "", walked
+    return [(each.offset, each.value or b"") for one in walked.batches for each in records(data, one.at)]
+
+
+async def every(three: Three, node: int, topic_id: TopicId) -> list[bytes]:
+    """All values, from the leader."""
+    reader, values = Reader(three, "", topic_id), list[bytes]()
+    while some := [value for at, value in found(await reader.ask(node, len(values))) if at >= len(values)]:
+        values += some
+    return values
 
 
 def test_a_cluster_of_leaders_only_prefers_nobody() -> None:
