@@ -150,7 +150,8 @@ class ReplicaPoll:
                 and replica.follower_again(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
             ):
                 self._founds[place] = None
-                self._note_news(replica)
+                if replica.read_elsewhere:
+                    self._note_news(replica)
                 return
             room = min(self._ask.most[place], self._left)
             if not self._total:
@@ -171,7 +172,8 @@ class ReplicaPoll:
         elif at_end:
             self._told[replica] = Told(asked, None, 0.0)
             self._founds[place] = None
-            self._note_news(replica)
+            if replica.read_elsewhere:
+                self._note_news(replica)
             return
         elif held_ns:
             self._held_ns = max(self._held_ns, held_ns)
@@ -188,7 +190,7 @@ class ReplicaPoll:
 
     def _note_news(self, replica: Replica) -> None:
         told = self._told.get(replica)
-        if replica.read_elsewhere and (told is None or told.ends is None or told.ends[0] != replica.high_watermark):
+        if told is None or told.ends is None or told.ends[0] != replica.high_watermark:
             self._news = True
 
     # -- waiting ------------------------------------------------------------------------------------------------------
