@@ -14,7 +14,8 @@ from tiered.data_directory import Found
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
-from tiered.metadata.image import BrokerImage, Image
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
 from tiered.metadata.settings import topic_config
 from tiered.partitions import held
@@ -110,10 +111,10 @@ class Joining:
         )  # fmt: skip
         count = sum(1 for _ in held(node.image, settings.node_id))
         before_ms = node.world.clock.wall_ms()
-        await node.submit(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
+        await node.insist(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
         self._compare_clocks(before_ms)
-        # Where others lead, the registration said all that there was to say: the log follows theirs.
-        node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at))
+        # Where others lead, or are to, the registration said all that there was to say: the log follows theirs.
+        node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at) or self._is_alone(at))
         try:
             await self.report_losses()
         except Unavailable as error:
@@ -133,10 +134,36 @@ class Joining:
                     ahead_ms // 1000, node.image.controller,
                 )  # fmt: skip
 
-    def _leads(self, at: TopicPartition) -> bool:
+    def _now(self, at: TopicPartition) -> PartitionImage | None:
         topic = self._node.image.topics.get(at.topic)
         known = topic.partitions if topic is not None else ()
-        return at.partition < len(known) and known[at.partition].leader == self._node.settings.node_id
+        return known[at.partition] if at.partition < len(known) else None
+
+    def _leads(self, at: TopicPartition) -> bool:
+        known = self._now(at)
+        return known is not None and known.leader == self._node.settings.node_id
+
+    def _is_alone(self, at: TopicPartition) -> bool:
+        known = self._now(at)
+        return known is not None and len(known.replicas) == 1
+
+    def _loss(self, replica: Replica) -> requests.ReportLoss:
+        """Under the epoch in force, or nobody listens: this broker may have been missed since, and lead again."""
+        known, epoch = self._now(replica.at), replica.leader_epoch
+        if known is not None and self._leads(replica.at):
+            epoch = max(epoch, known.leader_epoch)
+        return requests.ReportLoss(replica.topic_id, replica.partition, epoch, replica.epoch_start)
+
+    def _is_unheard(self, replica: Replica) -> bool:
+        """Whether the cluster still has to be told: it was not, and nobody else leads, who has what is lost here."""
+        topic, known = self._node.image.topics.get(replica.topic), self._now(replica.at)
+        if topic is None or topic.topic_id != replica.topic_id or known is None:
+            return False
+        told = known.loss
+        is_told = told is not None and (
+            told.leader_epoch >= replica.leader_epoch and told.from_offset <= replica.epoch_start
+        )
+        return not is_told and known.leader in (self._node.settings.node_id, NO_LEADER)
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
@@ -148,16 +175,16 @@ class Joining:
         lost, partitions.unreported = partitions.unreported, []
         _say(lost)
         try:
-            reports = (
-                requests.ReportLoss(each.topic_id, each.partition, each.leader_epoch, each.epoch_start) for each in lost
-            )
+            # The lowest offset last: it is the one that stays.
+            reports = map(self._loss, sorted(lost, key=lambda each: each.epoch_start, reverse=True))
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(node.submit, some))
         except Refused:
             partitions.unreported += lost
             raise
-        partitions.doubtful -= {replica.at for replica in lost}
-        if self.trustworthy and not partitions.doubtful and not self.trusted:
+        partitions.unreported += [replica for replica in lost if self._is_unheard(replica)]
+        partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
+        if self.trustworthy and not partitions.doubtful and not partitions.unreported and not self.trusted:
             # Not earlier: after a death before this, the next start must doubt the same logs again.
             if not self._known and self._found is not None:
                 directory = self._found.directory_id

@@ -151,3 +151,26 @@ def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another
         assert three.bucket.memory.requests - before < 10
 
     told(story)
+
+
+@pytest.mark.parametrize("ends", ["killed", "frozen"])
+def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends: str) -> None:
+    async def story(three: Three) -> None:
+        old = three.controller
+        starting, heir = three.others()
+        await starting.kill()
+        await three.until(lambda: not old.node.image.brokers[starting.node_id].live, 2 * SESSION)
+        old.machine.faults.outage = True
+        started = asyncio.create_task(starting.start())
+        await asyncio.sleep(0.5)
+        assert not started.done(), "the registration cannot be written"
+        if ends == "killed":
+            await old.kill()
+        else:
+            three.loop.freeze(old.process)
+        await asyncio.wait_for(started, 3 * SESSION)
+        await three.until(lambda: heir.node.image.brokers[starting.node_id].live, SESSION)
+        if ends == "frozen":
+            three.loop.resume(old.process)
+
+    told(story)
