@@ -5,7 +5,9 @@ The names are those that Kafka's kafka-reassign-partitions.sh sets, so either to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 
 from tiered.errors import Code, Refused
 from tiered.metadata.balance import At
@@ -57,28 +59,35 @@ async def unthrottle_all(client: Client) -> tuple[int, int]:
 
 
 async def cordon(client: Client, node: int, *, lift: bool = False) -> None:
-    """New replicas are not placed on a broker any more, or are again. Kafka's brokers before 4.3 cannot: `Refused`."""
+    """New replicas are not placed on a broker any more, or are again. Of one that is away only our brokers can be told;
+    it gets nothing new as long as it is."""
     row = AlterableConfig(CORDONED, DELETE if lift else SET, None if lift else "*")
-    await _alter(client, [AlterConfigsResource(BROKER, str(node), [row])])
+    resources = [AlterConfigsResource(BROKER, str(node), [row])]
+    await client.metadata([])
+    if node in client.brokers:
+        await _alter(client, resources, node)
+    else:
+        with contextlib.suppress(Refused):
+            await _alter(client, resources)
 
 
-async def cordoned(client: Client, nodes: Sequence[int]) -> set[int]:
-    """Brokers that get nothing new. Where brokers do not know of it there are none."""
-    asked = [DescribeConfigsResource(BROKER, str(node), [CORDONED]) for node in nodes]
-    if not asked:
-        return set()
+async def cordoned(client: Client, nodes: Iterable[int]) -> set[int]:
+    """Which of these live brokers get nothing new; none where brokers do not know of it."""
+    found = await asyncio.gather(*(_is_cordoned(client, node) for node in nodes))
+    return {node for node in found if node is not None}
+
+
+async def _is_cordoned(client: Client, node: int) -> int | None:
+    """Kafka's brokers tell the settings of one broker by that broker only."""
+    asked = DescribeConfigsRequest(resources=[DescribeConfigsResource(BROKER, str(node), [CORDONED])])
     try:
-        got = await client.ask_controller(DescribeConfigsRequest(resources=asked), DescribeConfigsResponse)
+        got = await client.ask(asked, DescribeConfigsResponse, node=node if node in client.brokers else None)
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
-            return set()
+            return None
         raise
-    return {
-        int(each.resource_name)
-        for each in got.results
-        if each.resource_name.isdecimal()
-        if any(row.name == CORDONED and row.value for row in each.configs)
-    }
+    there = any(row.name == CORDONED and row.value for each in got.results for row in each.configs)
+    return node if there else None
 
 
 def _words(moves: Moves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
