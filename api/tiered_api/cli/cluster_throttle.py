@@ -50,7 +50,7 @@ async def unthrottle(client: Client, moves: Moves) -> None:
 async def unthrottle_all(client: Client) -> tuple[int, int]:
     """Takes away every rate and every list; of how many brokers and topics."""
     got = await client.metadata(None)
-    topics = sorted(each.name for each in got.topics if each.name and not each.is_internal)
+    topics = sorted(each.name for each in got.topics if each.name)
     brokers = sorted(each.node_id for each in got.brokers)
     await _alter_brokers(client, brokers, [AlterableConfig(name, DELETE, None) for name in RATES])
     rows = [AlterableConfig(name, DELETE, None) for name in LISTS]
