@@ -17,7 +17,7 @@ from tests.chaos.audit import Findings, Place, judge, read
 from tests.chaos.copies import cold, compare, compare_cold, copies, senders
 from tests.chaos.faults import Fault, Scene
 from tests.chaos.trio import NODES, Trio, View, trio
-from tests.chaos.writers import Confluent, Verifiable, Writer
+from tests.chaos.writers import RATE, Confluent, Verifiable, Writer
 
 TOPIC, PARTITIONS = "chaos", 6
 JAVA_TOPIC, JAVA_PARTITIONS = "java", 3
@@ -79,8 +79,9 @@ class Report:
 class Run:
     """The parts of a run that is under way."""
 
-    def __init__(self, three: Trio, writers: list[Writer], say: Callable[[str], None]) -> None:
+    def __init__(self, three: Trio, writers: list[Writer], patience: float, say: Callable[[str], None]) -> None:
         self.trio = three
+        self.patience = patience
         self.writers = writers
         self.say = say
         self.rows: list[Row] = []
@@ -124,14 +125,18 @@ class Run:
         fault.begin(scene)
         sent = self.sent()  # from now on: what was under way may still be acknowledged
         if fault.goes_on:
-            self.trio.until(lambda: self.acked_since(sent), fault.acks_within, lambda: (fault.name, self.behind(sent)))
+            self.trio.until(
+                lambda: self.acked_since(sent),
+                fault.acks_within * self.patience,
+                lambda: (fault.name, self.behind(sent)),
+            )
         self.pause(max(0.0, began + fault.lasts - time.monotonic()))
         mended = time.monotonic()
         fault.mend(scene)
         sent = self.sent()
         self.trio.until(
             lambda: self.acked_since(sent) and self.trio.whole(),
-            fault.deadline,
+            fault.deadline * self.patience,
             lambda: (fault.name, self.behind(sent), self.trio.view()),
         )
         ended = time.monotonic()
@@ -178,21 +183,26 @@ def run(
     settings: Mapping[str, str],
     *,
     has_java: bool,
+    rate: float = RATE,
+    patience: float = 1.0,
     say: Callable[[str], None] = print,
 ) -> Report:
-    """Faults one after the other while clients write; then everything is stopped and judged."""
+    """Faults one after the other while clients write, `rate` records a second and partition; then everything is stopped
+    and judged. Deadlines of faults are `patience` times as long."""
     began = time.monotonic()
     report = Report(store)
     with ExitStack() as stack:
         three = stack.enter_context(trio(directory, store, settings))
         three.create(TOPIC, PARTITIONS)
         three.create(JAVA_TOPIC, JAVA_PARTITIONS)
-        writers: list[Writer] = [Confluent(name, three.address, TOPIC, PARTITIONS, directory) for name in ("a", "b")]
+        writers: list[Writer] = [
+            Confluent(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
+        ]
         if has_java:
             verifiable = Verifiable(7, three.address, JAVA_TOPIC, directory)
             stack.callback(verifiable.kill)
             writers.append(verifiable)
-        under_way = Run(three, writers, say)
+        under_way = Run(three, writers, patience, say)
         report.rows = under_way.rows
         three.until(lambda: all(each.acked for each in writers), 60, lambda: "a first ack")
         for fault in faults:

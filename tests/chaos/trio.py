@@ -34,7 +34,7 @@ FOURTH = 4
 STOP_SECONDS = 60.0
 MOVE_SECONDS = 120.0
 LOOK_SECONDS = 2.0
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.05
 TOPIC = {
     "min.insync.replicas": "2",
     "segment.bytes": "262144",

@@ -50,7 +50,9 @@ class Writer(Protocol):
 class Confluent:
     """An idempotent producer of confluent-kafka (librdkafka). A record is `name.partition.number`."""
 
-    def __init__(self, name: str, address: str, topic: str, partitions: int, directory: Path) -> None:
+    def __init__(
+        self, name: str, address: str, topic: str, partitions: int, directory: Path, *, rate: float = RATE
+    ) -> None:
         self.name = name
         self.topic = topic
         self.log = ClientLog(directory / f"client-{name}.log")
@@ -58,6 +60,7 @@ class Confluent:
         self.times: dict[Place, list[float]] = defaultdict(list)
         self.troubles: list[str] = []
         self._next = [0] * partitions
+        self._rate = rate
         self._producer = Producer(
             {
                 "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
@@ -72,7 +75,7 @@ class Confluent:
     def _write(self) -> None:
         began, count = time.monotonic(), 0
         while not self._ending.is_set():
-            due = (time.monotonic() - began) * RATE * len(self._next)
+            due = (time.monotonic() - began) * self._rate * len(self._next)
             if len(self._producer) >= IN_FLIGHT:
                 began, count = time.monotonic(), 0
             elif count < due:
