@@ -6,7 +6,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, Trio, View
+from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, Trio
+from tests.chaos.views import View
 from tests.chaos.wires import BUCKET, CLIENT, Link
 from tests.fakes3 import HttpFault
 from tiered.cold.faulty import Kind
@@ -120,16 +121,16 @@ def _rolled(scene: Scene) -> None:
         code = trio.brokers[node].end(signal.SIGTERM)
         assert code == 0, f"broker {node} ended with {code}: {trio.brokers[node].said()}"
         trio.start(node)
-        trio.until(trio.whole, WHOLE_SECONDS, lambda: trio.view())
+        trio.until(trio.whole, WHOLE_SECONDS, trio.views)
 
 
 def _fourth_comes(scene: Scene) -> None:
     """A broker joins and is given its share of what is there."""
     trio = scene.trio
     trio.join()
-    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.view)
+    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.views)
     trio.command("cluster", "rebalance", "--execute")
-    trio.until(lambda: trio.settled(*NODES, FOURTH), MOVE_SECONDS, trio.view)
+    trio.until(lambda: trio.settled(*NODES, FOURTH), MOVE_SECONDS, trio.views)
 
 
 def _fourth_goes(scene: Scene) -> None:
@@ -145,17 +146,17 @@ def _replaced_by_fourth(scene: Scene) -> None:
     scene.hit = leader(scene)
     trio, [hit] = scene.trio, scene.hit
     trio.join()
-    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.view)
+    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.views)
     trio.command("cluster", "decommission", str(hit))
     trio.part(hit)
-    trio.until(lambda: trio.settled(*sorted({*NODES, FOURTH} - {hit})), MOVE_SECONDS, trio.view)
+    trio.until(lambda: trio.settled(*sorted({*NODES, FOURTH} - {hit})), MOVE_SECONDS, trio.views)
 
 
 def _back_for_fourth(scene: Scene) -> None:
     """It comes back with an empty disk, and the other one leaves."""
     trio, [hit] = scene.trio, scene.hit
     trio.start(hit)
-    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.view)
+    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.views)
     trio.uncordon(hit)
     _fourth_goes(scene)
 

@@ -16,7 +16,8 @@ from unittest.mock import patch
 from tests.chaos.audit import Findings, Place, judge, read
 from tests.chaos.copies import cold, compare, compare_cold, copies, senders
 from tests.chaos.faults import Fault, Scene
-from tests.chaos.trio import NODES, Trio, View, trio
+from tests.chaos.trio import NODES, Trio, trio
+from tests.chaos.views import View
 from tests.chaos.writers import RATE, Confluent, Verifiable, Writer
 
 TOPIC, PARTITIONS = "chaos", 6
@@ -103,14 +104,14 @@ class Run:
         """Waits until all is live; who leads what then."""
         if balanced:
             self.trio.balance()
-        self.trio.until(self.trio.whole, FINISH_SECONDS, self.trio.view)
+        self.trio.until(self.trio.whole, FINISH_SECONDS, self.trio.views)
         found: list[View | None] = []
 
         def seen() -> bool:
             found.append(self.trio.view())
             return found[-1] is not None
 
-        self.trio.until(seen, FINISH_SECONDS, self.trio.view)
+        self.trio.until(seen, FINISH_SECONDS, self.trio.views)
         assert found[-1] is not None
         return found[-1]
 
@@ -137,7 +138,7 @@ class Run:
         self.trio.until(
             lambda: self.acked_since(sent) and self.trio.whole(),
             fault.deadline * self.patience,
-            lambda: (fault.name, self.behind(sent), self.trio.view()),
+            lambda: (fault.name, self.behind(sent), self.trio.views()),
         )
         ended = time.monotonic()
         led = {place for node in scene.hit for place in scene.view.led_by(node)}
@@ -226,7 +227,7 @@ def _audit(three: Trio, writers: list[Writer], report: Report, has_java: bool) -
     report.troubles += [trouble for each in writers for trouble in each.troubles if trouble not in report.troubles]
     report.acked = {each.name: sum(map(len, each.acked.values())) for each in writers}
     try:
-        three.until(three.whole, FINISH_SECONDS, three.view)
+        three.until(three.whole, FINISH_SECONDS, three.views)
     except AssertionError as error:
         report.troubles.append(str(error))
     places = [(TOPIC, number) for number in range(PARTITIONS)]

@@ -10,15 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.chaos.views import View, views
 from tests.chaos.wires import BUCKET, CLIENT, Wires, wires
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
@@ -33,7 +32,6 @@ FOURTH = 4
 """Who comes and goes."""
 STOP_SECONDS = 60.0
 MOVE_SECONDS = 120.0
-LOOK_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 TOPIC = {
     "min.insync.replicas": "2",
@@ -114,35 +112,6 @@ class Broker:
         return self.log.read_text(errors="replace")[-3000:]
 
 
-@dataclass(frozen=True)
-class View:
-    """The cluster as a client sees it: who is there, and of each partition its leader (-1: none), in-sync set
-    and replicas."""
-
-    controller: int
-    brokers: tuple[int, ...]
-    leaders: dict[tuple[str, int], int]
-    in_sync: dict[tuple[str, int], tuple[int, ...]]
-    replicas: dict[tuple[str, int], tuple[int, ...]]
-
-    @property
-    def whole(self) -> bool:
-        """Everybody is there, everything is led and in sync."""
-        everybody = self.brokers == NODES and self.controller in NODES
-        led = all(leader in NODES for leader in self.leaders.values())
-        return everybody and led and all(members == NODES for members in self.in_sync.values())
-
-    def settled(self, nodes: tuple[int, ...]) -> bool:
-        """These are there and hold everything, each of them something; it is led, and in sync, and nothing moves."""
-        led = all(leader in nodes for leader in self.leaders.values())
-        still = all(len(held) == 3 and held == self.in_sync[place] for place, held in self.replicas.items())
-        held = {node for nodes in self.replicas.values() for node in nodes}
-        return self.brokers == nodes and led and still and held == set(nodes)
-
-    def led_by(self, node: int) -> list[tuple[str, int]]:
-        return [place for place, leader in self.leaders.items() if leader == node]
-
-
 class Trio:
     """The three, a fourth at times, their links, and their bucket when it is the one with faults. Made by `trio`."""
 
@@ -200,9 +169,10 @@ class Trio:
         self.command("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node))
 
     def settled(self, *nodes: int) -> bool:
-        """Whether these are there and hold everything, each of them something, and nothing moves."""
+        """Whether all agree that these are there and hold everything, each of them something, and nothing moves."""
         view = self.view()
-        return view is not None and view.settled(nodes)
+        holders = {node for held in view.replicas.values() for node in held} if view is not None else set()
+        return view is not None and view.settled(nodes) and holders == set(nodes)
 
     def pids(self) -> dict[int, int]:
         return {node: each.process.pid for node, each in self.brokers.items() if each.process is not None}
@@ -231,26 +201,19 @@ class Trio:
         with suppress(Unavailable, Refused):
             asyncio.run(_elect([Address("127.0.0.1", port) for port in self.ports.values()]))
 
+    def views(self) -> dict[int, View | None]:
+        """What each broker says that runs; None where it does not answer."""
+        return views({node: self.ports[node] for node in self.pids()})
+
     def view(self) -> View | None:
-        """What some broker says; None when none answers."""
-        try:
-            said: Any = self._admin.list_topics(timeout=LOOK_SECONDS)
-        except KafkaException:
-            return None
-        places = {
-            (name, number): part for name, topic in said.topics.items() for number, part in topic.partitions.items()
-        }
-        return View(
-            said.controller_id,
-            tuple(sorted(said.brokers)),
-            {place: part.leader for place, part in places.items()},
-            {place: tuple(sorted(part.isrs)) for place, part in places.items()},
-            {place: tuple(sorted(part.replicas)) for place, part in places.items()},
-        )
+        """What all say that run; None where they do not agree, or one does not answer."""
+        said = list(self.views().values())
+        return said[0] if said and all(each == said[0] for each in said) else None
 
     def whole(self) -> bool:
+        """Everybody is there and says so, everything is led and in sync."""
         view = self.view()
-        return view is not None and view.whole
+        return view is not None and view.settled(NODES)
 
     def until(self, true: Callable[[], bool], seconds: float, what: Callable[[], Any]) -> float:
         """Waits until it holds and gives the seconds it took. A broker that ends by itself is an error."""
