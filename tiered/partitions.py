@@ -302,7 +302,8 @@ class Partitions:
                 log.error("partition is not followed partition=%s why=%s", at, error)
                 self.uncopied[at] = (follow, str(error))
                 return
-        self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
+        if follow.leader != NO_LEADER:
+            self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
         copy = self._copies[at] = Copy(
             at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
             high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk,

@@ -1,0 +1,63 @@
+"""A broker without its disk leads again what it alone had: that records are gone is said, whatever comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.test_cut_off import cut_off
+from tiered.ids import TopicPartition
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import PartitionImage
+from tiered.metadata.requests import CreateTopic
+
+AT = TopicPartition("t", 0)
+Reached = Callable[[Broker, Broker], bool]
+
+
+def registered(broker: Broker, controller: Broker) -> bool:
+    """The controller knows its new life."""
+    known = controller.node.image.brokers[broker.node_id]
+    return known.live and known.incarnation == broker.node.incarnation
+
+
+def leading(broker: Broker, controller: Broker) -> bool:
+    """It leads, and is about to tell."""
+    return any(replica.at == AT for replica in broker.node.partitions.led())
+
+
+@pytest.mark.parametrize("reached", [registered, leading])
+def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> None:
+    async def story(three: Three) -> None:
+        controller, broker = three.controller, three.others()[0]
+
+        def now() -> PartitionImage:
+            return controller.node.image.topics["t"].partitions[0]
+
+        await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
+        await three.until(lambda: leading(broker, controller), 5)
+        await broker.node.replica("t", 0).append(batch([b"v"]))
+        broker.machine.lose_disk()
+        await broker.clear()
+        await three.until(lambda: now().leader == NO_LEADER, 10)
+        before = broker.node
+        starting = asyncio.create_task(broker.start())
+        while broker.node is before or not reached(broker, controller):
+            await asyncio.sleep(0.000_05)
+        assert now().loss is None
+        cut_off(three, broker)
+        if reached is leading:  # what it writes before it has told must not hide what went before
+            broker.node.replica("t", 0).append_now(batch([b"w"]), 1)
+        await three.until(lambda: now().leader == NO_LEADER, 60)
+        three.network.heal()
+        await three.until(lambda: now().leader == broker.node_id, 60)
+        await three.until(lambda: now().loss is not None, 600)
+        loss = now().loss
+        assert loss is not None and loss.from_offset == 0
+        await starting
+
+    told(story)
