@@ -19,6 +19,7 @@ from tiered_api.kafka.messages.alter_partition_reassignments import (
 )
 
 CANNOT = (Refused, Unavailable, Corrupt)
+PAUSE_SECONDS_MAX = 10.0
 Replicas = tuple[int, ...]
 
 
@@ -62,7 +63,7 @@ class Mover:
 
     async def work(self) -> None:
         while self.working:
-            await asyncio.sleep(self._draw.expovariate(0.3))
+            await asyncio.sleep(min(self._draw.expovariate(0.3), PAUSE_SECONDS_MAX))
             shape = self._draw.choice(self._options.topics)
             where = TopicPartition(shape.name, self._draw.randrange(shape.partitions))
             wanted = self._target(shape) if self._draw.random() < 0.85 else None
