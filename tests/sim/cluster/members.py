@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.sim.cluster.history import Commit, History, Owned
@@ -16,6 +16,7 @@ from tiered_api.kafka import membership
 from tiered_api.kafka.client import Client
 from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.membership import Member
+from tiered_api.kafka.messages.join_group import JoinGroupResponse
 from tiered_api.kafka.offsets import commit, committed
 
 GROUP = "group"
@@ -41,6 +42,20 @@ def short_sessions() -> Iterator[None]:
             setattr(membership, name, value)
 
 
+class Timed(Member):
+    """Notes when it asked for its assignment: the answer may be long on its way, and its session began before."""
+
+    asked_ns = 0
+
+    def __init__(self, client: Client, group: str, topics: Sequence[str], loop: SimLoop) -> None:
+        super().__init__(client, group, topics)
+        self._loop = loop
+
+    async def _sync(self, joined: JoinGroupResponse) -> tuple[Code, list[TopicPartition]]:
+        self.asked_ns = self._loop.now_ns
+        return await super()._sync(joined)
+
+
 class GroupMember:
     """One member, which joins, reads, commits, and joins again, until `working` is unset."""
 
@@ -58,7 +73,7 @@ class GroupMember:
         """Who it was in the generation before."""
 
     async def work(self) -> None:
-        member = Member(self._client, self._group, [self._topic])
+        member = Timed(self._client, self._group, [self._topic], self._loop)
         while self.working:
             try:
                 await self._take_part(member)
@@ -71,11 +86,11 @@ class GroupMember:
             await member._stop_heart()
         await self._client.close()
 
-    async def _take_part(self, member: Member) -> None:
+    async def _take_part(self, member: Timed) -> None:
         """One generation."""
         async with asyncio.timeout(20):
             mine = await member.join()
-        since_ns = self._heard_ns = self._loop.now_ns
+        since_ns, self._heard_ns = self._loop.now_ns, member.asked_ns
         name, generation = member._id, member._generation
         if self._before is not None and self._draw.random() < 0.5:
             await self._commit_late(*self._before, mine)
