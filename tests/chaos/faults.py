@@ -287,7 +287,7 @@ ON_S3 = (
 EVERY = (*ON_ANY_STORE, *ON_S3)
 SHORT = {
     "file": (
-        "kill -9 of a leader", "SIGSTOP of the controller", "kill -9 of all", "a leader cut from brokers and clients",
+        "SIGSTOP of the controller", "kill -9 of all", "the controller cut from brokers",
         "kill -9 of a leader, its disk wiped", "rolling restart",
     ),
     "s3": (

@@ -186,16 +186,19 @@ def run(
     has_java: bool,
     rate: float = RATE,
     patience: float = 1.0,
+    topic: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
 ) -> Report:
     """Faults one after the other while clients write, `rate` records a second and partition; then everything is stopped
-    and judged. Deadlines of faults are `patience` times as long."""
+    and judged. Deadlines of faults are `patience` times as long. `topic`: settings of
+    topics."""
     began = time.monotonic()
     report = Report(store)
     with ExitStack() as stack:
         three = stack.enter_context(trio(directory, store, settings))
-        three.create(TOPIC, PARTITIONS)
-        three.create(JAVA_TOPIC, JAVA_PARTITIONS)
+        three.create(TOPIC, PARTITIONS, topic or {})
+        if has_java:
+            three.create(JAVA_TOPIC, JAVA_PARTITIONS, topic or {})
         writers: list[Writer] = [
             Confluent(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
         ]

@@ -21,16 +21,17 @@ pytestmark = [
 ]
 RATE = 20.0
 """Records a second and partition: what is short leaves others the machine."""
+TOPIC = {"segment.bytes": "32768", "local.retention.bytes": "65536"}
 PATIENCE = 3.0
 """For machines that have much else to do."""
 
 
 @pytest.mark.parametrize("store", ["file", "s3"])
 def test_brokers_fail_and_nothing_is_lost(store: str, tmp_path: Path) -> None:
-    report = run(tmp_path, store, named(SHORT[store]), QUICK, has_java=False, rate=RATE, patience=PATIENCE)
+    report = run(tmp_path, store, named(SHORT[store]), QUICK, has_java=False, rate=RATE, patience=PATIENCE, topic=TOPIC)
     print(report)
     assert report.well, report
-    assert report.read >= sum(report.acked.values()) > 0 and report.batches > 0
+    assert report.read >= sum(report.acked.values()) > 0 and report.batches > 0 and report.cold > 0
 
 
 def test_faults_have_names_of_their_own() -> None:

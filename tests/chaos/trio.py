@@ -191,9 +191,9 @@ class Trio:
         for node in nodes:
             self.brokers[node].end(signal.SIGKILL)
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """A topic with three replicas, two of which must have what is acknowledged."""
-        [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=TOPIC)]).values()
+        [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=TOPIC | dict(config))]).values()
         made.result(30)
 
     def balance(self) -> None:
