@@ -300,6 +300,8 @@ class Partitions:
                 hot = await self._logs.begin(at, topic, fresh=follow.fresh)
             except (Unavailable, Corrupt, Refused) as error:
                 log.error("partition is not followed partition=%s why=%s", at, error)
+                if isinstance(error, Unavailable) and error.final:
+                    self._disk.died(str(error))
                 self.uncopied[at] = (follow, str(error))
                 return
         if follow.leader != NO_LEADER:
