@@ -275,6 +275,11 @@ class Copies:
             )
         if {*new.isr} & {*new.elr} or not {*members} <= {*new.replicas}:
             self._red("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
+        for node in new.elr:
+            copy = self.copy(node)
+            joined = old is not None and node not in old.isr and node not in old.elr
+            if joined and 0 <= copy.hurt < lives.get(node, 0) - 1:
+                copy.proved, copy.hurt, copy.unsure = True, -1, False  # within one slot it joined, and came back whole
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:

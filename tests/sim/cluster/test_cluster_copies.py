@@ -238,6 +238,15 @@ def test_i10_the_last_of_a_move_leaves_for_one_that_joins_with_all_that_is_commi
         assert told.red == ([] if upto == 20 else ["I10"])
 
 
+def test_r1_who_joins_and_comes_back_whole_within_one_slot_is_eligible() -> None:
+    for lives in (3, 2):
+        told = three_of(1)
+        told.settle(1, 0, (1, 2))
+        told.damage(3, batch(0))
+        told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: lives})
+        assert told.red == ([] if lives == 3 else ["R1"])
+
+
 def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
     told = three_of(1)
     told.damage(2, batch(0))
