@@ -190,6 +190,7 @@ class Trio:
         self.wires.shut(nodes)
         for node in nodes:
             self.brokers[node].end(signal.SIGKILL)
+        self.wires.shut(nodes)  # a link that found one of them not dead yet listens again
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """A topic with three replicas, two of which must have what is acknowledged."""
