@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +15,9 @@ PATHS = [str(ROOT), str(ROOT / "api"), str(ROOT / "spark")]
 for path in reversed(PATHS):
     if path not in sys.path:
         sys.path.insert(0, path)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts what runs in its background so, and whatever tests start and interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Processes that tests start (brokers, Spark's Python workers) see the same sources.
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
