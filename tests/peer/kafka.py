@@ -47,8 +47,6 @@ TOOLS = {
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
 BROKER = "kafka.Kafka"
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For a JVM that ends within a minute: the better compiler costs more than it saves. Never for one that is measured."""
 CLUSTER_ID = "dGllcmVkLXBlZXItMDAwMA"
 
 
@@ -71,15 +69,15 @@ def jars(pom: Path = HERE / "pom.xml") -> Path:
     return folder
 
 
-def java(main_class: str, arguments: Sequence[str], heap: str = "512m", flags: Sequence[str] = ()) -> list[str]:
+def java(main_class: str, arguments: Sequence[str], heap: str = "512m") -> list[str]:
     """The command line of one of Kafka's classes."""
     logging = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
-    return ["java", f"-Xmx{heap}", *flags, logging, "-cp", f"{jars()}/*", main_class, *arguments]
+    return ["java", f"-Xmx{heap}", logging, "-cp", f"{jars()}/*", main_class, *arguments]
 
 
 def tool(name: str, *arguments: str, stdin: str = "") -> str:
     """What one of Kafka's tools prints; RuntimeError with its output when it fails."""
-    command = java(TOOLS[name], arguments, flags=SHORT_LIVED)
+    command = java(TOOLS[name], arguments)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_SECONDS)
     if done.returncode != 0:
         raise RuntimeError(f"{name} {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -146,7 +144,7 @@ class Peer:
         file = formatted(self.directory, self.address, self._settings)
         output = (self.directory / "output").open("ab")
         with output:
-            command = java(BROKER, [str(file)], self._heap, SHORT_LIVED)
+            command = java(BROKER, [str(file)], self._heap)
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         # The tool waits for the broker by itself; it fails when none comes.
         try:
