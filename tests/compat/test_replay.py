@@ -15,7 +15,7 @@ COUNT = 3000
 T0 = int(time.time()) * 1000 - 3_600_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cold(broker: Broker, admin: Client, shared: Callable[[Kind], Client]) -> str:
     """A topic with 3,000 records, nearly all of them in the bucket only."""
     if broker.name != "ours":
