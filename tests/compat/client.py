@@ -70,6 +70,8 @@ class Client:
         self.rebalances = 0
         self.revoked = 0
         self.troubles: list[str] = []
+        self.created: Callable[[str, int], None] = lambda topic, partitions: None
+        """Called with every topic that was created, before the order is answered."""
         self._answers: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count(1)
         self._gone = False
@@ -113,7 +115,10 @@ class Client:
     def ask(self, do: str, **arguments: Any) -> Any:
         """An order and its answer; ClientError when the client raised."""
         number = self.begin(do, **arguments)
-        return self.finish(number)
+        value = self.finish(number)
+        if do == "create":
+            self.created(arguments["topic"], arguments.get("partitions", 1))
+        return value
 
     def begin(self, do: str, **arguments: Any) -> int:
         """An order whose answer is waited for later."""
