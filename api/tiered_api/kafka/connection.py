@@ -110,8 +110,8 @@ class Connection:
         """Since when a frame is not whole, -1 when there is none such."""
         self.taken_since = -1.0
         """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
-        self.produce_head = 0
         self.refused: RefusedSequences | None = None
+        self.produce_head = 0
         """Where the first records of the last produce request began."""
         self.fetch_head = 0
         """Where the partitions of the last fetch began."""
