@@ -2,7 +2,8 @@
 # the jars of Delta. A second run finds the stamps and starts at once.
 #
 #   make demo    the main job on real data: HTTP in, bucket, replay, Delta, SQL
-#   make test    all tests (those that need Java are skipped by name where there is none)
+#   make test    the tests (those that need Java are skipped by name where there is none)
+#   make test-all  those too that show the same once more, on the other kind of store or against Kafka
 #   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
@@ -23,7 +24,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test compat compat-ours compat-peer check sim sim-plants chaos bench bench-peer up clean
+.PHONY: demo test test-all compat compat-ours compat-peer check sim sim-plants chaos bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -31,6 +32,10 @@ demo: $(VENV)/.demo
 	$(BIN)/tiered demo
 
 test: $(VENV)/.dev
+	@$(JARS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not also"
+
+test-all: $(VENV)/.dev
 	@$(JARS)
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.serving import COMMAND, SECONDS, Served
 from tests.peer.kafka import Peer
 
-KINDS = ("ours", pytest.param("peer", marks=pytest.mark.java))
+KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]))
 """Parameters of a fixture: every assertion holds for both."""
 
 

@@ -46,6 +46,7 @@ def test_everything_holds_on_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.java
 @pytest.mark.slow
+@pytest.mark.also
 @pytest.mark.timeout(300)
 def test_everything_holds_on_s3(tmp_path: Path) -> None:
     with s3_moto() as server:

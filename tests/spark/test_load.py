@@ -55,7 +55,7 @@ def more(store: str, partition: int, first: int, count: int, name: str = "flight
     filling.upload(store, name, PartitionId(topic_id, partition), list(segments))
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also), "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
     """URLs of a fresh place, for store and warehouse."""
     root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"

@@ -38,7 +38,10 @@ def race_for_commits(spark: SparkSession, other: OtherDriver, log_store: str, fo
     return wrong
 
 
-@pytest.mark.parametrize(("log_store", "count"), [("delta's own on s3", 40), ("delta's own in a directory", 150)])
+@pytest.mark.parametrize(
+    ("log_store", "count"),
+    [("delta's own on s3", 40), pytest.param("delta's own in a directory", 150, marks=pytest.mark.also)],
+)
 def test_deltas_own_log_stores_lose_acknowledged_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
 ) -> None:
@@ -52,7 +55,7 @@ def test_our_log_stores_give_each_commit_to_exactly_one_driver(
     assert race_for_commits(spark, other, log_store, folder(log_store), count) == []
 
 
-@pytest.mark.parametrize("place", ["s3", "directory"])
+@pytest.mark.parametrize("place", ["s3", pytest.param("directory", marks=pytest.mark.also)])
 def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
@@ -64,7 +67,7 @@ def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
     assert table.loaded() == {0: 80}
 
 
-@pytest.mark.parametrize("place", ["s3", "directory"])
+@pytest.mark.parametrize("place", ["s3", pytest.param("directory", marks=pytest.mark.also)])
 def test_two_loaders_of_different_partitions_both_get_all_of_their_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
