@@ -7,27 +7,14 @@ from argparse import Namespace
 from typing import Any
 
 from tiered.errors import Code, Refused
+from tiered_api.cli.configs import ALL_BROKERS, BROKER, DELETE, SET, altered, config_rows, described
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster, pairs
-from tiered_api.cli.topic_describe import config_rows
 from tiered_api.cli.topics import status
 from tiered_api.kafka.client import Client, refused
-from tiered_api.kafka.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
-from tiered_api.kafka.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from tiered_api.kafka.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.messages.metadata import MetadataResponse
-
-BROKER_RESOURCE = 4
-SET, DELETE = 0, 1
 
 
 def info(args: Namespace) -> int:
@@ -120,11 +107,7 @@ async def _metadata(args: Namespace) -> MetadataResponse:
 async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
     async with cluster(args) as client:
         node = await _node(client, args)
-        resource = DescribeConfigsResource(
-            resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=keys
-        )
-        got = await client.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, node=node)
-    result = got.results[0]
+        (result,) = await described(client, BROKER, [str(node)], keys, node=node)
     if result.error_code:
         raise refused(result.error_code, f"settings of broker {node}", result.error_message)
     return config_rows(result.configs)
@@ -141,18 +124,9 @@ async def _node(client: Client, args: Namespace) -> int:
 
 
 async def _alter(args: Namespace, changes: list[tuple[str, str | None]]) -> list[Row]:
-    configs = [
-        AlterableConfig(name=name, config_operation=DELETE if value is None else SET, value=value)
-        for name, value in changes
-    ]
+    configs = [AlterableConfig(name, DELETE if value is None else SET, value) for name, value in changes]
     async with cluster(args) as client:
-        # The empty name stands for all brokers.
-        name = "" if args.node is None else str(await _node(client, args))
-        resource = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=name, configs=configs)
-        request = IncrementalAlterConfigsRequest(resources=[resource])
-        if args.node is None:
-            got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
-        else:
-            got = await client.ask(request, IncrementalAlterConfigsResponse, node=args.node)
-    words = status(got.responses[0].error_code, got.responses[0].error_message)
+        name = ALL_BROKERS if args.node is None else str(await _node(client, args))
+        (got,) = await altered(client, BROKER, {name: configs}, node=args.node)
+    words = status(got.error_code, got.error_message)
     return [{"setting": name, "value": value, "status": words} for name, value in changes]

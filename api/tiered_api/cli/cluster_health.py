@@ -9,17 +9,12 @@ from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered_api.cli.cluster_view import look
+from tiered_api.cli.configs import TOPIC, described
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.health_verdict import At, Eligible, judged, to_ask_about, unwell
 from tiered_api.cli.output import print_json, print_rows, say
 from tiered_api.cli.reach import cluster
-from tiered_api.cli.topics import TOPIC_RESOURCE
 from tiered_api.kafka.client import Client
-from tiered_api.kafka.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from tiered_api.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -83,12 +78,7 @@ async def least_in_sync(client: Client, names: list[str]) -> dict[str, int]:
     """`min.insync.replicas` of topics; one that is gone meanwhile is left out."""
     found: dict[str, int] = {}
     for some in _portions(names):
-        resources = [
-            DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=[MIN_ISR])
-            for name in some
-        ]
-        got = await client.ask(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse)
-        for result in got.results:
+        for result in await described(client, TOPIC, some, [MIN_ISR]):
             said = {each.name: each.value or "" for each in result.configs}.get(MIN_ISR, "")
             if said.isdecimal():
                 found[result.resource_name] = int(said)

@@ -12,21 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from tiered.errors import Code, Refused
 from tiered.metadata.balance import At
 from tiered.replication.throttle import words_of
+from tiered_api.cli.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, altered, described
 from tiered_api.kafka.client import Client, refused
-from tiered_api.kafka.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
-from tiered_api.kafka.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from tiered_api.kafka.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResourceResponse
 
-TOPIC, BROKER = 2, 4
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 CORDONED = "cordoned.log.dirs"
@@ -37,14 +26,14 @@ Moves = Mapping[At, tuple[tuple[int, ...], tuple[int, ...]]]
 
 async def throttle(client: Client, moves: Moves, rate: int) -> None:
     """What moves is copied at `rate` bytes per second at most, at each broker that gives and each that takes."""
-    await _alter(client, [_lists(name, words, APPEND) for name, words in _words(moves).items()])
+    await _alter_topics(client, {name: _lists(words, APPEND) for name, words in _words(moves).items()})
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, SET, str(rate)) for name in RATES])
 
 
 async def unthrottle(client: Client, moves: Moves) -> None:
     """Takes that away: the rates, and from the lists what moved."""
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
-    await _alter(client, [_lists(name, words, SUBTRACT) for name, words in _words(moves).items()])
+    await _alter_topics(client, {name: _lists(words, SUBTRACT) for name, words in _words(moves).items()})
 
 
 async def unthrottle_all(client: Client) -> tuple[int, int]:
@@ -54,7 +43,7 @@ async def unthrottle_all(client: Client) -> tuple[int, int]:
     brokers = sorted(each.node_id for each in got.brokers)
     await _alter_brokers(client, brokers, [AlterableConfig(name, DELETE, None) for name in RATES])
     rows = [AlterableConfig(name, DELETE, None) for name in LISTS]
-    await _alter(client, [AlterConfigsResource(TOPIC, name, rows) for name in topics])
+    await _alter_topics(client, dict.fromkeys(topics, rows))
     return len(brokers), len(topics)
 
 
@@ -62,13 +51,12 @@ async def cordon(client: Client, node: int, *, lift: bool = False) -> None:
     """New replicas are not placed on a broker any more, or are again. Of one that is away only our brokers can be told;
     it gets nothing new as long as it is."""
     row = AlterableConfig(CORDONED, DELETE if lift else SET, None if lift else "*")
-    resources = [AlterConfigsResource(BROKER, str(node), [row])]
     await client.metadata([])
     if node in client.brokers:
-        await _alter(client, resources, node)
+        _accepted(await altered(client, BROKER, {str(node): [row]}, node=node))
     else:
         with contextlib.suppress(Refused):
-            await _alter(client, resources)
+            _accepted(await altered(client, BROKER, {str(node): [row]}))
 
 
 async def cordoned(client: Client, nodes: Iterable[int]) -> set[int]:
@@ -79,14 +67,14 @@ async def cordoned(client: Client, nodes: Iterable[int]) -> set[int]:
 
 async def _is_cordoned(client: Client, node: int) -> int | None:
     """Kafka's brokers tell the settings of one broker by that broker only."""
-    asked = DescribeConfigsRequest(resources=[DescribeConfigsResource(BROKER, str(node), [CORDONED])])
+    by = node if node in client.brokers else None
     try:
-        got = await client.ask(asked, DescribeConfigsResponse, node=node if node in client.brokers else None)
+        got = await described(client, BROKER, [str(node)], [CORDONED], node=by)
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
         raise
-    there = any(row.name == CORDONED and row.value for each in got.results for row in each.configs)
+    there = any(row.name == CORDONED and row.value for each in got for row in each.configs)
     return node if there else None
 
 
@@ -98,9 +86,8 @@ def _words(moves: Moves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     return {name: words_of(rows) for name, rows in sorted(topics.items())}
 
 
-def _lists(topic: str, words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> AlterConfigsResource:
-    rows = [AlterableConfig(name, how, ",".join(each)) for name, each in zip(LISTS, words, strict=True) if each]
-    return AlterConfigsResource(TOPIC, topic, rows)
+def _lists(words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> list[AlterableConfig]:
+    return [AlterableConfig(name, how, ",".join(each)) for name, each in zip(LISTS, words, strict=True) if each]
 
 
 def _brokers(moves: Moves) -> list[int]:
@@ -112,17 +99,15 @@ async def _alter_brokers(client: Client, nodes: Sequence[int], rows: list[Altera
     await client.metadata([])
     for node in nodes:
         if node in client.brokers:
-            await _alter(client, [AlterConfigsResource(BROKER, str(node), rows)], node)
+            _accepted(await altered(client, BROKER, {str(node): rows}, node=node))
 
 
-async def _alter(client: Client, resources: list[AlterConfigsResource], node: int | None = None) -> None:
-    request = IncrementalAlterConfigsRequest(resources=[each for each in resources if each.configs])
-    if not request.resources:
-        return
-    if node is None:
-        got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
-    else:
-        got = await client.ask(request, IncrementalAlterConfigsResponse, node=node)
-    for each in got.responses:
+async def _alter_topics(client: Client, changes: Mapping[str, Sequence[AlterableConfig]]) -> None:
+    if some := {name: rows for name, rows in changes.items() if rows}:
+        _accepted(await altered(client, TOPIC, some))
+
+
+def _accepted(outcomes: Iterable[AlterConfigsResourceResponse]) -> None:
+    for each in outcomes:
         if each.error_code:
             raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)

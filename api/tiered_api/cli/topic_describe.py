@@ -12,23 +12,18 @@ from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered_api.cli.configs import TOPIC, config_rows, described
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.offset_range import At, parse, resolve
 from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster, numbers
-from tiered_api.cli.topics import TOPIC_RESOURCE, named
+from tiered_api.cli.topics import named
 from tiered_api.kafka.client import Client, refused
 from tiered_api.kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
-)
-from tiered_api.kafka.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
 )
 from tiered_api.kafka.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.messages.metadata import MetadataResponseTopic
@@ -43,14 +38,6 @@ from tiered_api.kafka.routing import (
 )
 from tiered_api.kafka.schema import Message
 
-SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
-}
 TO_HIGH_WATERMARK = -1
 """Offset of DeleteRecords that means: everything."""
 
@@ -141,23 +128,11 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
 
 async def topic_configs(client: Client, names: list[str]) -> dict[str, list[Row]]:
     """The settings of topics with where they come from."""
-    resources = [
-        DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
-        for name in names
-    ]
-    got = await client.ask(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse)
-    for each in got.results:
+    got = await described(client, TOPIC, names)
+    for each in got:
         if each.error_code:
             raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
-    return {each.resource_name: config_rows(each.configs) for each in got.results}
-
-
-def config_rows(configs: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
-    """Settings as rows, by name; what is secret has no value."""
-    return [
-        {"key": each.name, "value": each.value, "source": SOURCES.get(each.config_source, "UNKNOWN")}
-        for each in sorted(configs, key=lambda each: each.name)
-    ]
+    return {each.resource_name: config_rows(each.configs) for each in got}
 
 
 def _summary(topic: MetadataResponseTopic) -> Row:

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from tiered.errors import Code, Refused
+from tiered_api.cli.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, altered
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import cluster, pairs
@@ -25,17 +26,10 @@ from tiered_api.kafka.messages.create_topics import (
     CreateTopicsResponse,
 )
 from tiered_api.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from tiered_api.kafka.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from tiered_api.kafka.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.messages.metadata import MetadataResponseTopic
 
 OK = "OK"
-TOPIC_RESOURCE = 2
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 def create(args: Namespace) -> int:
@@ -151,15 +145,9 @@ async def _alter(args: Namespace) -> list[Row]:
     if not changes:
         raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
     async with cluster(args) as client:
-        resources = [
-            AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes)
-            for name in await named(client, args)
-        ]
-        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=args.dry_run)
-        got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
-    return [
-        {"topic": each.resource_name, "status": status(each.error_code, each.error_message)} for each in got.responses
-    ]
+        names = await named(client, args)
+        got = await altered(client, TOPIC, dict.fromkeys(names, changes), dry_run=args.dry_run)
+    return [{"topic": each.resource_name, "status": status(each.error_code, each.error_message)} for each in got]
 
 
 async def _add_partitions(args: Namespace) -> list[Row]:
