@@ -230,10 +230,13 @@ class _Draft:
         if change.leader_epoch < old.leader_epoch:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
         ends = tuple(End(*each) for each in change.ends)
-        partitions[change.partition] = PartitionImage(
+        partitions[change.partition] = new = PartitionImage(
             change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
             old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing,
         )  # fmt: skip
+        topic = self._topic(change.topic_id)
+        if topic.wanted and not old.moving and len(new.target) < len(old.target):
+            self._put(replace(topic, wanted=0))  # somebody wants fewer: that is the last word
 
     def _topic(self, topic_id: TopicId) -> TopicImage:
         topic = self.by_id.get(topic_id)

@@ -53,6 +53,20 @@ def test_what_somebody_said_stays_and_so_does_what_has_enough() -> None:
     assert gains(shard.image, SETTINGS) == ()
 
 
+def test_a_topic_that_somebody_made_smaller_is_let_be_and_one_that_was_only_called_off_is_not() -> None:
+    shard = controller(1, 2)
+    decide(shard, CreateTopic("t", 2))
+    topic = shard.image.topics["t"]
+    join(shard, 3)
+    found = gains(shard.image, SETTINGS)
+    assert len(found) == 2
+    decide(shard, Reassign(found))
+    decide(shard, Reassign(tuple(replace(each, replicas=None) for each in found)))
+    assert gains(shard.image, SETTINGS) == found
+    decide(shard, Reassign((Move(topic.topic_id, 1, topic.partitions[1].replicas[:1]),)))
+    assert gains(shard.image, SETTINGS) == ()
+
+
 def test_internal_topics_gain_up_to_their_own_number_on_brokers_that_live() -> None:
     shard = controller(1)
     decide(shard, CreateTopic(OFFSETS_TOPIC, 2, 1))
