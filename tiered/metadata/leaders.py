@@ -128,16 +128,14 @@ def unfence(image: Image, settings: Settings, request: requests.UnfenceBroker, n
 
 
 def hand_over(image: Image, settings: Settings, request: requests.HandOver, now_ms: int) -> Decision[int]:
-    """The broker stays in sync until it has stopped: what it acknowledges meanwhile, it has."""
+    """Partition by partition; the reply counts what it still leads."""
     incarnation(image, request.node_id, request.incarnation)
     node, stay = request.node_id, 0
 
     def step(_: TopicImage, __: int, old: PartitionImage, terms: Terms) -> PartitionImage:
         nonlocal stay
-        if old.leader != node:
-            return old
         new = in_sync.handed_over(old, node, terms)
-        stay += new is old
+        stay += new.leader == node
         return new
 
     made = tuple(swept(image.topics.values(), TermsOf(image, settings, live_ids(image), now_ms), step))
@@ -212,11 +210,17 @@ def misplaced(image: Image, passed_over: Collection[int]) -> tuple[tuple[TopicId
 
 
 def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
-    """Heard only of the leader that is in force."""
+    """Also of a leader that is in force no more: whoever followed it has no more than it had. Of several losses the
+    newest stays, and reaches as far back as any that is told of after it."""
     found = _partition(image, request.topic_id, request.partition)
-    if isinstance(found, Code) or found[1].leader_epoch != request.leader_epoch:
+    if isinstance(found, Code) or found[1].leader_epoch < request.leader_epoch:
         return Decision((), None)
-    lost = kinds.LossReported(request.topic_id, request.partition, request.leader_epoch, request.from_offset, now_ms)
+    epoch, offset, known = request.leader_epoch, request.from_offset, found[1].loss
+    if known is not None and known.leader_epoch >= epoch:
+        if known.from_offset <= offset:
+            return Decision((), None)
+        epoch = known.leader_epoch
+    lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms)
     return Decision((lost,), None)
 
 

@@ -15,6 +15,7 @@ from tiered.metadata.changes import (
     CLUSTER,
     NO_LEADER,
     BrokerConfigChanged,
+    Change,
     LossReported,
     PartitionChanged,
     TopicConfigChanged,
@@ -213,13 +214,24 @@ def test_a_partition_placed_on_brokers_that_are_away_has_no_leader() -> None:
     assert shard.image.topics["t"].partitions[0] == PartitionImage((2,), NO_LEADER, 0, partition_epoch=1)
 
 
-def test_a_loss_is_reported_only_under_the_epoch_that_found_it() -> None:
-    shard = controller(1)
-    decide(shard, requests.CreateTopic("t"))
+def test_a_loss_is_heard_of_also_when_another_leads_by_then_and_the_lowest_offset_stays() -> None:
+    """Whoever joined the leader that lost it has no more than that one had."""
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
     topic_id = shard.image.topics["t"].topic_id
-    found = shard.decide(requests.ReportLoss(topic_id, 0, 0, 7), 1000)
-    assert found.changes == (LossReported(topic_id, 0, 0, 7, 1000),)
-    assert shard.decide(requests.ReportLoss(topic_id, 0, 3, 7), 1000).changes == ()
+    decide(shard, requests.HandOver(1, "i1"))
+    assert shard.image.topics["t"].partitions[0].leader_epoch == 1
+
+    def told(epoch: int, offset: int) -> tuple[Change, ...]:
+        found = shard.decide(requests.ReportLoss(topic_id, 0, epoch, offset), 1000).changes
+        shard.apply(found, shard.image.slot + 1)
+        return tuple(found)
+
+    assert told(2, 7) == (), "nobody has led under that epoch yet"
+    assert told(0, 7) == (LossReported(topic_id, 0, 0, 7, 1000),)
+    assert told(0, 7) == told(0, 8) == ()
+    assert told(1, 9) == (LossReported(topic_id, 0, 1, 9, 1000),)
+    assert told(0, 5) == (LossReported(topic_id, 0, 1, 5, 1000),)
 
 
 def test_a_forgotten_topic_is_forgotten_once() -> None:
