@@ -224,7 +224,8 @@ class Copies:
 
     def watermark(self, node: int, epoch: int, high_watermark: int, in_sync: Collection[int], min_isr: int) -> None:
         """A leader's high watermark moved. I6: never back within an epoch, only while enough are in sync, and only over
-        what all of them have. I5: what is committed once stays what it is."""
+        what all of them have; whom the metadata log has taken out since, the leader may still count, but need not be
+        right about. I5: what is committed once stays what it is."""
         before = self._watermarks.get(epoch, 0)
         if high_watermark < before:
             self._red("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
@@ -244,7 +245,8 @@ class Copies:
                 "R3", f"{self.name}: high watermark moves to {high_watermark} with {sorted(in_sync)} in sync,"
                 f" min.insync.replicas is {min_isr}",
             )  # fmt: skip
-        for each in sorted(in_sync):
+        bound = {*in_sync} if self.state is None else {*in_sync} & {node, *self.state.isr}
+        for each in sorted(bound):
             other = self.copy(each)
             self._agree(other)
             if other.proved and other.agreed < high_watermark and self._lost_from is None:

@@ -112,6 +112,14 @@ def test_i6_a_high_watermark_covers_what_all_in_sync_have() -> None:
     assert told.red == ["I6"]
 
 
+def test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count() -> None:
+    told = Told()
+    told.settle(1, 0, (1, 2))
+    told.write(1, 2, base=0)
+    told.commit(10)
+    assert told.red == []
+
+
 def test_i6_a_high_watermark_never_goes_back() -> None:
     told = three_of(2)
     told.commit(10)
