@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiered.ids import TopicId, TopicPartition
+from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Start leading, under this epoch. `fresh`: the topic did not exist before, so no copy of it exists anywhere."""
+    """Start leading, under this epoch. `fresh`: the topic did not exist before, so no copy of it exists anywhere.
+    `heir`: in sync until now with another leader: all that one may have called committed is here."""
 
     at: TopicPartition
     topic_id: TopicId
     leader_epoch: int
     fresh: bool
+    heir: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ class _Draft:
         if led and not leads:
             self.resigned.append(at)
         if leads and not same:
-            self.led.append(Lead(at, topic_id, now.leader_epoch, fresh))
+            heir = before is not None and _inherits(before, now, node)
+            self.led.append(Lead(at, topic_id, now.leader_epoch, fresh, heir))
         elif leads and before is not None and before.partition_epoch != now.partition_epoch:
             self.in_sync.append((at, now))
         held = before is not None and node in before.replicas
@@ -114,6 +119,12 @@ def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
     )
 
 
+def _inherits(was: PartitionImage, now: PartitionImage, node_id: int) -> bool:
+    """One step may be looked at alone; of several at once, one may have put it out of sync before it was elected."""
+    led = was.leader not in (NO_LEADER, node_id)
+    return led and node_id in was.isr and now.partition_epoch == was.partition_epoch + 1
+
+
 def _has_place(image: Image, node_id: int, incarnation: str) -> bool:
     broker = image.brokers.get(node_id)
     return broker is not None and broker.alive and broker.incarnation == incarnation
@@ -122,3 +133,11 @@ def _has_place(image: Image, node_id: int, incarnation: str) -> bool:
 def _pairs(before: TopicImage | None, now: TopicImage) -> list[tuple[PartitionImage | None, PartitionImage]]:
     known = before.partitions if before else ()
     return [(known[p] if p < len(known) else None, each) for p, each in enumerate(now.partitions)]
+
+
+def held(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:
+    """The partitions that have a replica on a broker."""
+    for topic in image.topics.values():
+        for p, partition in enumerate(topic.partitions):
+            if node_id in partition.replicas:
+                yield TopicPartition(topic.name, p), topic

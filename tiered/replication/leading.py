@@ -28,6 +28,7 @@ class Past(Enum):
 
     NONE = "the topic was created just now: nothing of it can be cold"
     SETTLED = "the last leader stopped cleanly: no write of its is under way"
+    INHERITED = "this replica was in sync: what a write under way names is committed, so it is here with the same bytes"
     OPEN = "a write of an earlier leader may be under way to the manifest"
 
 
@@ -35,8 +36,9 @@ async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoc
     """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
     first batch. `Unavailable` when the bucket does not say; nothing is served then.
 
-    Reading the manifest is not enough while an earlier leader's change to it may still land: the cold end would move
-    over offsets that are acknowledged here by then. So it is taken over first, which fences that change."""
+    Reading the manifest is not enough while an earlier leader's change to it may still land, and name what is not here:
+    the cold end would move over other records, acknowledged here by then. Then it is taken over first, which fences
+    that change."""
     manifest = None
     if past is Past.OPEN and hot.config.remote_storage_enable:
         manifest = await cold.manifests.take_over(pid, topic, epoch)

@@ -67,7 +67,24 @@ def test_a_leadership_that_moves_is_resigned_here_and_taken_there() -> None:
     old = image()
     new = old.apply([led(0, 2, 1, 2)], 1)
     assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, 2, 1),))
-    assert between(old, new, 2, "i2") == Delta(led=(Lead(FIRST, T, 1, False),))
+    assert between(old, new, 2, "i2") == Delta(led=(Lead(FIRST, T, 1, False, heir=True),))
+
+
+def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
+    old = image()
+    elected = led(0, 2, 1, 2)
+    two_steps = old.apply([led(0, 1, 0, 1), elected], 1)  # out of sync, then elected all the same
+    no_leader = old.apply([led(0, NO_LEADER, 0)], 1)
+    later = Image().apply([*(broker(node) for node in (1, 2, 3))], 0)
+    assert between(old, old.apply([elected], 1), 2, "i2").led[0].heir
+    for before, after, why in (
+        (old, two_steps, "what lies between two images is not known"),
+        (old.apply([led(0, 1, 0, 1)], 1), two_steps, "it was not in sync"),
+        (no_leader, no_leader.apply([led(0, 2, 1, 2)], 2), "nobody led"),
+        (image(broker(2, "before")), old.apply([elected], 1), "another incarnation was in sync"),
+        (later, old.apply([elected], 1), "nothing is known of before"),
+    ):
+        assert [each.heir for each in between(before, after, 2, "i2").led if each.at == FIRST] == [False], why
 
 
 def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:

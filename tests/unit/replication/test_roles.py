@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import AT, whole
+from tests.unit.replication.rig import AT, content, whole
 from tests.unit.replication.town import CLUSTER, Town
 from tiered.data_directory import DataDirectory
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Fenced, Refused
 from tiered.ids import text_id
 from tiered.metadata import requests
 from tiered.replication.replica import ALL, Replica
@@ -117,6 +117,33 @@ def test_a_new_leader_knows_at_once_what_was_committed() -> None:
         await until(lambda: town.leader() is not None and town.partition.leader != old)
         leader = town.leader()
         assert leader is not None and leader.high_watermark == 10, heir
+
+    town.run(story)
+
+
+def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_leader_before_harms_nothing() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(segment_bytes="2000")
+        first = await led(town)
+        for number in range(40):
+            await first.append(batch(number), acks=ALL)
+        manifest = await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+        await town.fence(first.state.node_id)
+        await until(lambda: first.gone)
+        second = await led(town)
+        assert second.manifest == manifest, "read, and not taken over yet"
+        await second.append(batch(40), acks=ALL)
+        late = await first.cold.uploader.upload_next(first.log, manifest, first.leader_epoch, 40)
+        assert late is not None and 0 < late.cold_end_offset <= 40
+        taken = await second.cold.manifests.take_over(second.pid, second.topic, second.leader_epoch)
+        assert taken.cold_end_offset == late.cold_end_offset
+        cold = await second.cold.reader.read(second.pid, taken, 0, 1)
+        hot = second.log.read(0, 1, end_offset=41)
+        assert hot is not None and bytes(cold)[:61] == content(hot)[:61]
+        with pytest.raises(Fenced):
+            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
 
     town.run(story)
 

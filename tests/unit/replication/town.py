@@ -57,8 +57,8 @@ class Member:
         self.partitions = Partitions(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
             cold=broker.cold, images=GroupImages(broker.store, broker.clock, self.metrics), peers=town.peers,
-            begun=lambda replica: None, closed=lambda replica: None, forgotten=lambda replica: None,
-            joinable=lambda replica: self.sets.wake(replica), in_touch=lambda: True,
+            begun=lambda replica: None, closed=lambda replica: None, configured=lambda replica: None,
+            forgotten=lambda replica: None, joinable=lambda replica: self.sets.wake(replica), in_touch=lambda: True,
         )  # fmt: skip
         self.sets = InSyncSets(
             town.ask, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,
