@@ -276,7 +276,10 @@ class Settings:
     )
     remote_log_storage_system_enable: bool = setting(True, "Topics are tiered unless they say otherwise.")
     remote_log_manager_task_interval_ms: int = setting(
-        30_000, "How often a partition looks for segments to copy, beside being woken when one closes.", 1, LONG_MAX
+        30_000,
+        "How often closed segments are copied; those of a single replica, or of 512 MiB together, are at once.",
+        1,
+        LONG_MAX,
     )
     remote_log_manager_copier_thread_pool_size: int = setting(4, "Segments that are copied at the same time.", 1, 64)
     # What Kafka has no name for.

@@ -14,11 +14,10 @@ from tiered.data_directory import Found
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
-from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.delta import held
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
 from tiered.metadata.settings import topic_config
-from tiered.partitions import held
 from tiered.replication.leading import Past
 
 if TYPE_CHECKING:
@@ -148,22 +147,15 @@ class Joining:
         return known is not None and len(known.replicas) == 1
 
     def _loss(self, replica: Replica) -> requests.ReportLoss:
-        """Under the epoch in force, or nobody listens: this broker may have been missed since, and lead again."""
-        known, epoch = self._now(replica.at), replica.leader_epoch
-        if known is not None and self._leads(replica.at):
-            epoch = max(epoch, known.leader_epoch)
-        return requests.ReportLoss(replica.topic_id, replica.partition, epoch, replica.epoch_start)
+        return requests.ReportLoss(replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start)
 
     def _is_unheard(self, replica: Replica) -> bool:
-        """Whether the cluster still has to be told: it was not, and nobody else leads, who has what is lost here."""
+        """Whether the cluster still has to be told."""
         topic, known = self._node.image.topics.get(replica.topic), self._now(replica.at)
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
         told = known.loss
-        is_told = told is not None and (
-            told.leader_epoch >= replica.leader_epoch and told.from_offset <= replica.epoch_start
-        )
-        return not is_told and known.leader in (self._node.settings.node_id, NO_LEADER)
+        return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""

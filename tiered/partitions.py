@@ -17,7 +17,7 @@ from tiered.hot.left import Left
 from tiered.ids import TopicPartition, incarnation_number
 from tiered.logs import OPENING_AT_ONCE, Logs
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.delta import Follow, Lead, between
+from tiered.metadata.delta import Follow, Lead, between, held
 from tiered.metadata.group_images import GroupImages
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -35,8 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class Partitions:
-    """`begun` hears of each replica that is led, `closed` of each closed segment, `forgotten` of each replica that is
-    led no more, `joinable` of one with a follower that could be in sync. Without `peers` nothing is followed.
+    """`begun` hears of each replica that is led, `closed` of each closed segment, `configured` of each with other
+    settings, `forgotten` of each replica that is led no more, `joinable` of one with a follower that could be in sync.
+    Without `peers` nothing is followed.
 
     `unopened` names what should be led and cannot be, with the reason, `uncopied` what should be followed; `unreported`
     what is led from a log that may have lost records. `doubtful` are the partitions whose logs the start could not
@@ -57,6 +58,7 @@ class Partitions:
         peers: Peers | None,
         begun: Callable[[Replica], None],
         closed: Callable[[Replica], None],
+        configured: Callable[[Replica], None],
         forgotten: Callable[[Replica], None],
         joinable: Callable[[Replica], None],
         in_touch: Callable[[], bool],
@@ -74,6 +76,7 @@ class Partitions:
         self._images = images
         self._begun = begun
         self._closed = closed
+        self._configured = configured
         self._forgotten = forgotten
         self._joinable = joinable
         self._in_touch = in_touch
@@ -254,6 +257,8 @@ class Partitions:
         past = self.past if self._alone(known) else Past.OPEN
         if lead.fresh or lead.at in self._never_cold:
             past = Past.NONE
+        elif lead.heir:
+            past = Past.INHERITED
         self._never_cold.discard(lead.at)
         if topic.name == OFFSETS_TOPIC and not lead.fresh:
             begun = await self._images.begin(hot, pid)
@@ -336,7 +341,7 @@ class Partitions:
             self._logs.configure(at, config)
             if at in self._replicas:
                 self._replicas[at].configured()
-                self._closed(self._replicas[at])
+                self._configured(self._replicas[at])
 
     def resign(self, at: TopicPartition, why: Refused) -> None:
         """Not led here any more; who waits is answered with `why`."""
@@ -388,11 +393,3 @@ class Partitions:
         if replica is not None:
             return hot.left(replica.leader_epoch, replica.manifest is not None)
         return hot.left(copy.leader_epoch, True) if copy is not None else None
-
-
-def held(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:
-    """The partitions that have a replica on a broker."""
-    for topic in image.topics.values():
-        for p, partition in enumerate(topic.partitions):
-            if node_id in partition.replicas:
-                yield TopicPartition(topic.name, p), topic

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, NeedsOpen, SegmentEntry
 from tiered.cold.planner import expire, may_expire
+from tiered.cold.uploader import TOGETHER_BYTES
 from tiered.config import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot import retention
@@ -59,8 +60,15 @@ class Tiering:
         waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
         waiting.read(lambda: float(self.waiting_segments()))
 
+    def closed(self, replica: Replica) -> None:
+        """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
+        same change of the manifest can name, which saves one request for each."""
+        copied = replica.config.remote_storage_enable and len(replica.state.replicas) > 1
+        if not copied or replica.waiting_bytes >= TOGETHER_BYTES:
+            self.wake(replica)
+
     def wake(self, replica: Replica) -> None:
-        """A segment closed, a setting changed, or an interval is over. One that failed waits for its pause to end."""
+        """A setting changed, or an interval is over. One that failed waits for its pause to end."""
         if replica not in self._failures:
             self._enqueue(replica)
 
@@ -177,6 +185,7 @@ class Tiering:
         if manifest is None or manifest.leader_epoch != replica.leader_epoch:
             manifest = await replica.cold.manifests.take_over(replica.pid, replica.topic, replica.leader_epoch)
             replica.manifest = manifest
+            replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
         return manifest
 
     async def _expire(self, replica: Replica) -> None:

@@ -14,6 +14,7 @@ from tiered.cold.manifest import Manifest
 from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.segment_view import SegmentView
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.replication.explain import explain
 from tiered.replication.fetched import Fetched
@@ -133,9 +134,17 @@ class Readable:
     @property
     def waiting_segments(self) -> int:
         """Closed segments that are not cold, though they should be."""
+        return len(self._waiting())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What these are together."""
+        return sum(segment.size for segment in self._waiting())
+
+    def _waiting(self) -> list[SegmentView]:
         if not self.config.remote_storage_enable:
-            return 0
-        return sum(1 for segment in self.log.closed_segments() if segment.next_offset > self.cold_end_offset)
+            return []
+        return [segment for segment in self.log.closed_segments() if segment.next_offset > self.cold_end_offset]
 
     def explain(self) -> dict[str, Any]:
         """Where the records are, and what stands in the way of their going elsewhere."""
