@@ -106,7 +106,8 @@ class Node:
             disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images,
             peers=peers,
             begun=self.coordinators.lead,
-            closed=lambda replica: self.tiering.wake(replica),
+            closed=lambda replica: self.tiering.closed(replica),
+            configured=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
             joinable=lambda replica: self.in_sync_sets.wake(replica),
             in_touch=lambda: self.cluster.in_touch,
@@ -120,6 +121,7 @@ class Node:
         )  # fmt: skip
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
+        self._copying: asyncio.Task[None] | None = None
         self.joining = Joining(self)
         self.producer_ids = ProducerIds(self.submit, settings.node_id)
         self._failure = ""
@@ -267,11 +269,12 @@ class Node:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cluster.run(), name="cluster")
                 group.create_task(self.cluster.committed.carry_out(), name="carry-out")
+                self._copying = group.create_task(self.partitions.copy(), name="copying")
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
                     group.create_task(self.coordinators.run(), name="coordinators"),
-                    group.create_task(self.partitions.copy(), name="copying"),
+                    self._copying,
                     group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
                 ]
         except Exception as error:
@@ -316,9 +319,12 @@ class Node:
     # -- stop ---------------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Others lead what they can, while clients are still told so here. Once, before a clean stop."""
+        """Others lead what they can, while clients are still told so here. Once, before a clean stop: nothing is copied
+        from then on, or leaders would take this broker back into their in-sync sets."""
         if self._serving and not self._failure and not self._handed_over:
             self._handed_over = True
+            if self._copying is not None:
+                self._copying.cancel()
             await self._say(requests.HandOver(self.settings.node_id, self.incarnation))
 
     async def stop(self, *, clean: bool = True) -> None:

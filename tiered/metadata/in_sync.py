@@ -68,7 +68,10 @@ def resettled(old: PartitionImage, terms: Terms) -> PartitionImage:
 
 
 def handed_over(old: PartitionImage, node: int, terms: Terms) -> PartitionImage:
-    """`node` is about to stop: another one of the ISR leads, if there is one."""
+    """`node` is about to stop. Where enough others are in sync it is so no more: nobody waits for what it copies no
+    longer. Else it stays in sync until it has stopped, and another one leads, if there is one."""
+    if node in old.isr and len(old.isr) > max(1, min(terms.min_isr, len(old.replicas))):
+        return left(old, node, replace(terms, live=terms.live - {node}))
     heir = _first_of(_without(old.isr, node), old.replicas, terms)
     return old if old.leader != node or heir is None else _elected(old, heir, old.isr, old.elr, terms)
 

@@ -105,8 +105,16 @@ def test_leaderships_are_handed_over_before_a_stop() -> None:
     assert decide(shard, requests.HandOver(1, incarnation(1))) == 1
     assert [partition(shard, p).leader for p in range(4)] == [2] * 4
     assert [partition(shard, p).leader_epoch for p in range(4)] == [1, 0, 1, 0]
-    assert all(1 in partition(shard, p).isr for p in range(4))
+    assert all(partition(shard, p).isr == (2,) for p in range(4)), "nobody waits for who is about to stop"
     assert refusal(shard, requests.HandOver(1, "other")) is Code.STALE_BROKER_EPOCH
+
+
+def test_who_stops_stays_in_sync_until_then_where_too_few_others_are() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 2, 2, configs={"min.insync.replicas": "2"}))
+    assert decide(shard, requests.HandOver(1, incarnation(1))) == 0
+    assert [partition(shard, p).leader for p in range(2)] == [2, 2]
+    assert all(set(partition(shard, p).isr) == {1, 2} for p in range(2))
 
 
 def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
@@ -238,9 +246,11 @@ def test_a_topic_that_prefers_to_serve_is_led_by_whoever_lives(wide: bool) -> No
 
 def test_elections_as_an_operator_asks_for_them() -> None:
     shard = cluster(1, 2)
-    decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [1, 2]]))
+    two = {"min.insync.replicas": "2"}
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [1, 2]], configs=two))
     decide(shard, requests.CreateTopic("u", assignments=[[1]]))
     decide(shard, requests.HandOver(1, incarnation(1)))
+    decide(shard, requests.AlterTopicConfigs("t", dict.fromkeys(two)))
     t, u = topic_id(shard), shard.image.topics["u"].topic_id
     asked = requests.ElectLeaders(True, ((t, 0), (t, 0), (t, 1), (t, 9), (TopicId("no"), 0)))
     assert decide(shard, asked) == (
