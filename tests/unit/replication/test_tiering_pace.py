@@ -1,0 +1,52 @@
+"""When closed segments go to the bucket: at once where it is the only other copy, else several together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.replication.rig import Rig, produced
+from tiered import tiering
+from tiered.config import Settings
+from tiered.replication.replica import Replica
+from tiered.tiering import Tiering
+
+INTERVAL = 30.0
+
+
+async def cold_after(rig: Rig, replica: Replica) -> float:
+    """Fills three segments one second apart from each other; how long after the first something is cold."""
+    broker = rig.brokers[1]
+    settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
+    runs = Tiering(settings, lambda: [replica], lambda *_: None, broker.clock, broker.rng, broker.metrics)
+    task = asyncio.create_task(runs.run())
+    await asyncio.sleep(0.5)
+    began = broker.clock.mono_ns()
+    for number in range(3):
+        while replica.waiting_segments <= number and replica.cold_end_offset == 0:
+            replica.state.high_watermark = produced(replica, replica.log.end_offset)
+        runs.closed(replica)
+        await asyncio.sleep(1)
+    while replica.cold_end_offset == 0:
+        await asyncio.sleep(0.1)
+    task.cancel()
+    return (broker.clock.mono_ns() - began) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("replicas", "together", "soonest", "latest"),
+    [([1], 1 << 30, 0, 3.5), ([1, 2], 1 << 30, INTERVAL - 1, INTERVAL + 1), ([1, 2], 4000, 1, 3.5)],
+    ids=["one replica", "two replicas", "two replicas and enough to copy"],
+)
+def test_a_closed_segment_waits_for_others_where_other_brokers_have_it_too(
+    replicas: list[int], together: int, soonest: float, latest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiering, "TOGETHER_BYTES", together)
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1], replicas)
+        assert soonest <= await cold_after(rig, replica) <= latest
+
+    rig.run(story)
