@@ -82,7 +82,7 @@ def load(
             for line in process.stdout:
                 word, _, rest = line.partition(" ")
                 if word.strip() == "start":
-                    window = Window(brokers)
+                    window = Window(brokers, process.pid)
                 elif word == "end" and window is not None:
                     return Load(json.loads(rest), window.close())
         finally:

@@ -22,7 +22,7 @@ def crowd(leg: Leg) -> Figures:
         spent = None
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            window = Window(broker.pids)
+            window = Window(broker.pids, process.pid)
             try:
                 for line in process.stdout:
                     what, _, seconds = line.partition(" ")

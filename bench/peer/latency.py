@@ -6,7 +6,6 @@ from functools import partial
 
 from bench.peer.brokers import wait_taken
 from bench.peer.clients import create_topics
-from bench.peer.machine import awake
 from bench.peer.throughput import CONSUMER, PARTITIONS, run_load
 from bench.peer.wire import produce, produce_error_at
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Workload, cpu, rate
@@ -24,8 +23,7 @@ def open_loop(leg: Leg) -> Figures:
         scale = leg.scale
         options = ["-s", str(len(VALUE)), "-r", str(RECORDS_A_SECOND)]
         options += ["-w", str(scale.latency_warm_seconds), "-T", str(scale.latency_seconds)]
-        with awake():
-            done = run_load(broker, "latency", TOPIC, options, {**PROPERTIES, **CONSUMER})
+        done = run_load(broker, "latency", TOPIC, options, {**PROPERTIES, **CONSUMER})
         return {
             **{name: done.counted[name] for name in QUANTILES},
             "cpu": done.spent.broker_cpu / done.counted["records"] * 1e6,

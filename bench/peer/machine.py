@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,15 +33,17 @@ def memory_of(pid: int, field: str = "VmRSS") -> int:
 
 def kernel_seconds() -> float:
     """CPU seconds of the kernel's own threads: write-back of what brokers wrote is not foreign work."""
-    return sum(int(fields[11]) + int(fields[12]) for _, fields in _stats() if int(fields[1]) == KTHREADD) / TICKS
-
-
-def _stats() -> Iterator[tuple[int, list[str]]]:
-    """Of every process its id and what /proc says of it, from its state on: field 1 is its parent."""
+    total = 0
     for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                yield int(entry.name), Path(entry.path, "stat").read_text().rsplit(")", 1)[1].split()
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(fields[1]) == KTHREADD:
+            total += int(fields[11]) + int(fields[12])
+    return total / TICKS
 
 
 def busy_seconds(cores: Iterable[int]) -> float:
@@ -83,12 +82,11 @@ class Spent:
 
 
 class Window:
-    """From its making to `close`: CPU of all brokers (process ids), and of strangers on our cores: of all but brokers,
-    this process and those that it has started."""
+    """From its making to `close`: CPU of all brokers (process ids), and of strangers on our cores."""
 
-    def __init__(self, brokers: Iterable[int]) -> None:
+    def __init__(self, brokers: Iterable[int], client: int = 0) -> None:
         self._brokers = frozenset(brokers)
-        self._pids = self._brokers | {os.getpid()} | {pid for pid, fields in _stats() if int(fields[1]) == os.getpid()}
+        self._pids = self._brokers | {os.getpid()} | ({client} if client else set())
         self._cores = sorted(os.sched_getaffinity(0))
         self._kernel = kernel_seconds()
         self._busy = busy_seconds(self._cores)
@@ -119,24 +117,6 @@ def wait_quiet(limit_seconds: float) -> float:
         share = (busy_seconds(cores) - before) / ((time.perf_counter() - start) * len(cores))
         if share <= QUIET_SHARE or time.monotonic() > until:
             return share
-
-
-@contextlib.contextmanager
-def awake() -> Iterator[list[int]]:
-    """Keeps our cores from sleeping: on each spins a process that gives way to any other at once. The host takes up to
-    milliseconds to wake a virtual core, which hides what the brokers themselves add to a record's way."""
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for core in os.sched_getaffinity(0):
-            spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            processes.append(spinning)
-            os.sched_setscheduler(spinning.pid, os.SCHED_IDLE, os.sched_param(0))
-            os.sched_setaffinity(spinning.pid, [core])
-        yield [each.pid for each in processes]
-    finally:
-        for each in processes:
-            each.kill()
-            each.wait()
 
 
 def touch_memory(directory: Path) -> None:

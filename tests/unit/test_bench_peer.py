@@ -10,7 +10,7 @@ import pytest
 
 from bench.figures import paired
 from bench.peer.brokers import Tiered, environment
-from bench.peer.machine import Window, awake, cpu_of
+from bench.peer.machine import Window, cpu_of
 from bench.peer.report import Pair, interval, row, table
 from bench.peer.throughput import JSON_LINES, json_lines
 from bench.peer.wire import api_versions, produce, produce_error_at
@@ -122,13 +122,6 @@ def test_an_interval_without_strangers_has_no_negative_share() -> None:
     spent = window.close()
     assert spent.broker_cpu >= 0.05
     assert 0.0 <= spent.foreign <= 1.0
-
-
-def test_each_core_is_kept_awake_for_as_long_as_it_is_asked_for() -> None:
-    with awake() as spinning:
-        assert len(spinning) == len(os.sched_getaffinity(0))
-        assert all(os.sched_getscheduler(pid) == os.SCHED_IDLE for pid in spinning)
-    assert [cpu_of(pid) for pid in spinning] == [0.0] * len(spinning)
 
 
 def test_a_broker_of_a_leg_starts_from_compiled_modules_whatever_the_shell_says(
