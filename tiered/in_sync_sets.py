@@ -16,6 +16,7 @@ from tiered.config import Settings
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
 from tiered.metadata.image import Image
+from tiered.metadata.leaders import stopping
 from tiered.metadata.requests import AlterPartitions, InSync, IsrWish
 from tiered.metrics import Metrics
 from tiered.ports import Clock
@@ -92,12 +93,13 @@ class InSyncSets:
         found: dict[Replica, Wish] = {}
         now_ns = self._clock.mono_ns()
         lag_ns, live = self._settings().replica_lag_time_max_ms * 1_000_000, self._live_brokers()
+        stops = stopping(self._image())
         while self._due and len(found) < WISHES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
             if replica.gone or self._not_before.get(replica, now_ns) > now_ns:
                 continue
-            wish = replica.state.wish(now_ns, lag_ns, live)
+            wish = replica.state.wish(now_ns, lag_ns, live, stops)
             if wish is not None:
                 replica.state.propose(wish)
                 found[replica] = wish

@@ -121,7 +121,6 @@ class Node:
         )  # fmt: skip
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
-        self._copying: asyncio.Task[None] | None = None
         self.joining = Joining(self)
         self.producer_ids = ProducerIds(self.submit, settings.node_id)
         self._failure = ""
@@ -269,12 +268,11 @@ class Node:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cluster.run(), name="cluster")
                 group.create_task(self.cluster.committed.carry_out(), name="carry-out")
-                self._copying = group.create_task(self.partitions.copy(), name="copying")
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
                     group.create_task(self.coordinators.run(), name="coordinators"),
-                    self._copying,
+                    group.create_task(self.partitions.copy(), name="copying"),
                     group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
                 ]
         except Exception as error:
@@ -319,12 +317,10 @@ class Node:
     # -- stop ---------------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Others lead what they can, while clients are still told so here. Once, before a clean stop: nothing is copied
-        from then on, or leaders would take this broker back into their in-sync sets."""
+        """Others lead what they can, and count on this broker no more where enough others are in sync, while clients
+        are still told so here. Once, before a clean stop."""
         if self._serving and not self._failure and not self._handed_over:
             self._handed_over = True
-            if self._copying is not None:
-                self._copying.cancel()
             await self._say(requests.HandOver(self.settings.node_id, self.incarnation))
 
     async def stop(self, *, clean: bool = True) -> None:

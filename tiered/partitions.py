@@ -391,5 +391,5 @@ class Partitions:
         """What the next start need not read anew."""
         replica, copy = self._replicas.get(at), self._copies.get(at)
         if replica is not None:
-            return hot.left(replica.leader_epoch, replica.manifest is not None)
+            return hot.left(replica.leader_epoch, replica.manifest is not None or replica.owes)
         return hot.left(copy.leader_epoch, True) if copy is not None else None

@@ -44,15 +44,10 @@ class Preferring:
         self._settings = settings
         self._clock = clock
         self._wake = asyncio.Event()
-        self._leaving: dict[int, str] = {}
 
     def grown(self) -> None:
         """The image has."""
         self._wake.set()
-
-    def leaves(self, node_id: int, incarnation: str) -> None:
-        """This incarnation is about to stop: what it hands over it does not get back."""
-        self._leaving[node_id] = incarnation
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -74,12 +69,7 @@ class Preferring:
     def _found(self) -> tuple[At, ...]:
         if not self._settings().auto_leader_rebalance_enable:
             return ()
-        image = self._image()
-        known = image.brokers
-        self._leaving = {
-            node: each for node, each in self._leaving.items() if node in known and known[node].incarnation == each
-        }
-        return misplaced(image, self._leaving)
+        return misplaced(self._image())
 
     async def _give_back(self, due: tuple[At, ...]) -> None:
         try:

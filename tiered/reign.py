@@ -14,7 +14,7 @@ from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.metadata_log import MetadataLog
-from tiered.metadata.requests import ElectLeaders, FenceBroker, HandOver, Reassign, Request, UnfenceBroker
+from tiered.metadata.requests import ElectLeaders, FenceBroker, Reassign, Request, UnfenceBroker
 from tiered.metadata.runtime import Runtime
 from tiered.metadata.sessions import Missing, Sessions
 from tiered.peers import FollowAsk
@@ -118,8 +118,6 @@ class Reign:
 
     async def decide(self, request: Request, timeout: float) -> Any:
         """The controller's reply, once it is committed; `Refused` as `Runtime.submit` has it."""
-        if isinstance(request, HandOver):
-            self._preferring.leaves(request.node_id, request.incarnation)
         return await self.runtime.submit(request, timeout)
 
     async def spread(self, slot: int) -> None:

@@ -63,7 +63,7 @@ class Tiering:
     def closed(self, replica: Replica) -> None:
         """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
         same change of the manifest can name, which saves one request for each."""
-        copied = replica.config.remote_storage_enable and len(replica.state.replicas) > 1
+        copied = replica.config.remote_storage_enable and len(replica.state.isr) > 1
         if not copied or replica.waiting_bytes >= TOGETHER_BYTES:
             self.wake(replica)
 
@@ -149,7 +149,7 @@ class Tiering:
         the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
         for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
         failure: Unavailable | Corrupt | Refused | None = None
-        for step in (self._copy, self._expire, self._retain):
+        for step in (self._settle, self._copy, self._expire, self._retain):
             if replica.gone:
                 return
             try:
@@ -160,6 +160,11 @@ class Tiering:
             raise failure
         if not replica.gone:
             await self._sweep(replica)
+
+    async def _settle(self, replica: Replica) -> None:
+        """Who inherited a partition served before the manifest was its own (`leading.begin`)."""
+        if replica.owes:
+            await self._taken_over(replica)
 
     async def _copy(self, replica: Replica) -> None:
         """Every closed segment below the last stable offset, oldest first; local room is made after each."""
@@ -207,6 +212,7 @@ class Tiering:
             if plan is None:
                 return
         manifest = await self._taken_over(replica)
+        above = replica.bytes_above_cold  # an earlier leader may have made more of it cold until then
         written = await replica.cold.collector.expire(
             manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
         )
@@ -237,10 +243,10 @@ class Tiering:
             log_start=replica.log_start_offset,
             deletable_below=replica.last_stable_offset,
             cold_end=replica.cold_end_offset if tiered else None,
-            cold_bytes_known=replica.manifest is not None,
+            cold_bytes_known=replica.manifest is not None and not replica.owes,
         )
         if plan.log_start > replica.log_start_offset:
-            if replica.manifest is not None:
+            if replica.manifest is not None or replica.owes:
                 manifest = await self._taken_over(replica)
                 replica.manifest = await replica.cold.collector.advance_start(
                     manifest, replica.leader_epoch, plan.log_start

@@ -11,7 +11,7 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 KTHREADD = 2
 QUIET_SECONDS = 3.0
-QUIET_SHARE = 0.04
+QUIET_SHARE, QUIET_IO_SHARE = 0.04, 0.01
 TOUCH_BYTES = 16 << 30
 TOUCH_FILE = 1 << 30
 
@@ -107,15 +107,25 @@ class Window:
         return sum(cpu_of(pid) for pid in pids)
 
 
+def io_share() -> float:
+    """The share of the last ten seconds in which somebody waited for the disk; 0 where the kernel does not tell."""
+    try:
+        said = Path("/proc/pressure/io").read_text()
+    except OSError:
+        return 0.0
+    return float(said.split("avg10=")[1].split()[0]) / 100
+
+
 def wait_quiet(limit_seconds: float) -> float:
-    """Waits until our cores were idle for a moment, at most so long; gives the last busy share seen."""
+    """Waits until our cores were idle for a moment and the disk has done what the last leg left to it, at most so long;
+    gives the last busy share seen."""
     cores = sorted(os.sched_getaffinity(0))
     until = time.monotonic() + limit_seconds
     while True:
         before, start = busy_seconds(cores), time.perf_counter()
         time.sleep(QUIET_SECONDS)
         share = (busy_seconds(cores) - before) / ((time.perf_counter() - start) * len(cores))
-        if share <= QUIET_SHARE or time.monotonic() > until:
+        if (share <= QUIET_SHARE and io_share() <= QUIET_IO_SHARE) or time.monotonic() > until:
             return share
 
 

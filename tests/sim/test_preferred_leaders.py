@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from tests.sim.test_controllers import Three, told
+from tests.unit.hot.fixtures import batch
 from tiered.metadata.image import PartitionImage
 from tiered.metadata.requests import CreateTopic
 from tiered.preferring import CALM_SECONDS
+from tiered.replication.replica import ALL
 
 
 def partitions(three: Three) -> tuple[PartitionImage, ...]:
@@ -73,5 +75,38 @@ def test_an_operator_may_forbid_it() -> None:
         await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
         await asyncio.sleep(5 * CALM_SECONDS)
         assert first.node_id not in leaders(three)
+
+    told(story)
+
+
+def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync() -> None:
+    async def story(three: Three) -> None:
+        first, leader = three.others()
+        await made(three, leader.node_id)
+        await first.node.hand_over()
+        await asyncio.sleep(5)  # it goes on copying, and has all that there is
+        assert all(first.node_id not in each.isr for each in partitions(three))
+        first.machine.kill()
+        async with asyncio.timeout(0.2):
+            await leader.node.replica("t", 0).append(batch(0), acks=ALL)
+        await first.clear()
+        await first.start()
+        await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
+
+    told(story)
+
+
+def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> None:
+    async def story(three: Three) -> None:
+        first, leader = three.others()
+        both, two = [leader.node_id, first.node_id], {"min.insync.replicas": "2"}
+        await three.controller.node.submit(CreateTopic("t", assignments=[both, both[::-1]], configs=two))
+        await first.node.hand_over()
+        assert leaders(three) == [leader.node_id] * 2
+        for p in range(2):
+            await three.until(lambda p=p: not leader.node.partitions.troubles(), 2)
+            async with asyncio.timeout(1):
+                await leader.node.replica("t", p).append(batch(0), acks=ALL)
+        assert all(set(each.isr) == {*both} for each in partitions(three))
 
     told(story)

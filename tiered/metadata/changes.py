@@ -66,6 +66,14 @@ class BrokerUnfenced:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerStopping:
+    """That incarnation is about to stop: it joins no in-sync set, and is given no leadership because it has a claim."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicCreated:
     """`assignments[p]` are the replicas of partition p, the preferred leader first. `wanted`: so many were to be
     made by default, and there were fewer brokers; 0 otherwise. They become more as brokers join."""
@@ -163,6 +171,7 @@ Change = (
     | BrokerStopped
     | BrokerFenced
     | BrokerUnfenced
+    | BrokerStopping
     | TopicCreated
     | TopicDeleted
     | TopicForgotten
@@ -180,6 +189,7 @@ KINDS: dict[str, type[Change]] = {
     "broker_stopped": BrokerStopped,
     "broker_fenced": BrokerFenced,
     "broker_unfenced": BrokerUnfenced,
+    "broker_stopping": BrokerStopping,
     "topic_created": TopicCreated,
     "topic_deleted": TopicDeleted,
     "topic_forgotten": TopicForgotten,

@@ -90,6 +90,8 @@ class BrokerImage:
     listeners: Mapping[str, str] = field(default_factory=dict)
     """What clients are told: HOST:PORT by the listener's name."""
     fenced: bool = False
+    stopping: bool = False
+    """It has said so, and still serves."""
 
     @property
     def live(self) -> bool:
@@ -165,7 +167,13 @@ class _Draft:
                     raise Corrupt(f"controller epoch {change.epoch} follows {self.epoch}")
                 self.epoch, self.controller = change.epoch, change.node_id
                 self.controller_incarnation = change.incarnation
-            case kinds.BrokerRegistered() | kinds.BrokerStopped() | kinds.BrokerFenced() | kinds.BrokerUnfenced():
+            case (
+                kinds.BrokerRegistered()
+                | kinds.BrokerStopped()
+                | kinds.BrokerFenced()
+                | kinds.BrokerUnfenced()
+                | kinds.BrokerStopping()
+            ):
                 self._broker(change)
             case kinds.TopicCreated():
                 self._create(change)
@@ -189,19 +197,27 @@ class _Draft:
                 self.next_producer_id = change.first + change.count
 
     def _broker(
-        self, change: kinds.BrokerRegistered | kinds.BrokerStopped | kinds.BrokerFenced | kinds.BrokerUnfenced
+        self,
+        change: kinds.BrokerRegistered
+        | kinds.BrokerStopped
+        | kinds.BrokerFenced
+        | kinds.BrokerUnfenced
+        | kinds.BrokerStopping,
     ) -> None:
         known = self.brokers.get(change.node_id)
         same = known is not None and known.incarnation == change.incarnation
         if isinstance(change, kinds.BrokerRegistered):
-            fenced = known is not None and same and known.fenced  # the same one with something else to say of itself
+            # It may be the same one, with something else to say of itself.
+            fenced, stopping = (known.fenced, known.stopping) if known is not None and same else (False, False)
             self.brokers[change.node_id] = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
-                change.listeners, fenced,
+                change.listeners, fenced, stopping,
             )  # fmt: skip
         elif known is not None and same:
             if isinstance(change, kinds.BrokerStopped):
                 self.brokers[change.node_id] = replace(known, alive=False)
+            elif isinstance(change, kinds.BrokerStopping):
+                self.brokers[change.node_id] = replace(known, stopping=True)
             else:
                 self.brokers[change.node_id] = replace(known, fenced=isinstance(change, kinds.BrokerFenced))
 

@@ -23,13 +23,14 @@ UNKNOWN_OFFSET = 0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a change goes by: who may lead, the topic's settings, and the time. Where there are fewer replicas than
-    `min_isr`, all of them are asked for, which leaves nobody else to be eligible."""
+    """What a change goes by: who may lead, who of them is about to stop, the topic's settings, and the time. Where
+    there are fewer replicas than `min_isr`, all of them are asked for, which leaves nobody else to be eligible."""
 
     live: frozenset[int]
     min_isr: int = 1
     unclean: bool = False
     now_ms: int = 0
+    stopping: frozenset[int] = frozenset()
 
 
 def first(replicas: tuple[int, ...], terms: Terms) -> PartitionImage:
@@ -111,6 +112,8 @@ def wished(
     for each in wish.isr:
         if each.node_id not in old.replicas or incarnations.get(each.node_id) != each.incarnation:
             return Code.INELIGIBLE_REPLICA
+        if each.node_id in terms.stopping and each.node_id not in old.isr:
+            return Code.INELIGIBLE_REPLICA  # or everybody would wait for it once more
     isr = tuple(each for each in old.replicas if each in wanted)
     if set(isr) == set(old.isr):
         return replace(old)  # a change all the same: with it the leader knows that no earlier wish is granted any more

@@ -5,7 +5,7 @@ Each partition goes by `in_sync`; here stand who is live, what each topic asks f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from tiered.config import Settings, TopicConfig
@@ -36,7 +36,8 @@ class TermsOf:
         said = image.broker_configs.get(CLUSTER, {})
         unclean = said.get(UNCLEAN)
         anybody = settings.unclean_leader_election_enable if unclean is None else _true(unclean)
-        self._terms = Terms(live, int(said.get(MIN_ISR, TopicConfig().min_insync_replicas)), anybody, now_ms)
+        min_isr = int(said.get(MIN_ISR, TopicConfig().min_insync_replicas))
+        self._terms = Terms(live, min_isr, anybody, now_ms, stopping(image))
 
     def __call__(self, topic: TopicImage) -> Terms:
         """The terms of one topic."""
@@ -50,6 +51,11 @@ class TermsOf:
 def live(image: Image) -> list[BrokerImage]:
     """The brokers that may lead and be in sync, by age."""
     return [broker for broker in image.brokers.values() if broker.live]
+
+
+def stopping(image: Image) -> frozenset[int]:
+    """Those that have said so."""
+    return frozenset(broker.node_id for broker in image.brokers.values() if broker.stopping)
 
 
 def racks(image: Image) -> dict[int, str]:
@@ -139,7 +145,9 @@ def hand_over(image: Image, settings: Settings, request: requests.HandOver, now_
         return new
 
     made = tuple(swept(image.topics.values(), TermsOf(image, settings, live_ids(image), now_ms), step))
-    return Decision(made, stay)
+    others = live_ids(image) - stopping(image) - {node}
+    said = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
+    return Decision((*said, *made), stay)
 
 
 def alter(
@@ -197,10 +205,9 @@ def elect(
     return Decision(tuple(made), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
 
 
-def misplaced(image: Image, passed_over: Collection[int]) -> tuple[tuple[TopicId, int], ...]:
-    """Partitions that their first replica does not lead although it is in sync; not those whose first is in
-    `passed_over`, about to stop."""
-    wanted = live_ids(image).difference(passed_over)
+def misplaced(image: Image) -> tuple[tuple[TopicId, int], ...]:
+    """Partitions that their first replica does not lead although it is in sync, and is not about to stop."""
+    wanted = live_ids(image) - stopping(image)
     return tuple(
         (topic.topic_id, p)
         for topic in image.topics.values()

@@ -21,6 +21,8 @@ class Begun(NamedTuple):
 
     manifest: Manifest | None
     restart: Restart | None
+    owes: bool = False
+    """The manifest is to be taken over soon: an earlier leader may still change it."""
 
 
 class Past(Enum):
@@ -39,32 +41,38 @@ async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoc
     Reading the manifest is not enough while an earlier leader's change to it may still land, and name what is not here:
     the cold end would move over other records, acknowledged here by then. Then it is taken over first, which fences
     that change."""
-    manifest = None
-    if past is Past.OPEN and hot.config.remote_storage_enable:
-        manifest = await cold.manifests.take_over(pid, topic, epoch)
-    elif past is not Past.NONE:
+    manifest, tiered = None, hot.config.remote_storage_enable
+    if past is not Past.NONE and not (past is Past.OPEN and tiered):
         manifest = await cold.manifests.load(pid)
+        if past is Past.INHERITED and manifest is not None and isinstance(_compared(hot, manifest), Restart):
+            past = Past.OPEN  # it does not have what was committed after all
+    if past is Past.OPEN and tiered:
+        manifest = await cold.manifests.take_over(pid, topic, epoch)
     restart = await _agree(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
     if restart is not None or hot.config.flush == "ack":
         await hot.flush()  # what was acknowledged is committed again at once: it is below what counts as fsynced
-    return Begun(manifest, restart)
+    return Begun(manifest, restart, owes=past is Past.INHERITED and tiered)
 
 
 async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | None:
-    known = Cold(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
-    found = reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
-    if isinstance(found, Restart) and hot.end_offset >= known.end and hot.prove_epochs():
+    found = _compared(hot, manifest)
+    if isinstance(found, Restart) and hot.end_offset >= manifest.cold_end_offset and hot.prove_epochs():
         # The file of epochs had rotted, not the log: records that are only here must not go for it.
         log.warning("leader epochs were not those of the batches pid=%s lineage=%s", manifest.pid, hot.epochs.lineage)
-        found = reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
+        found = _compared(hot, manifest)
     if not isinstance(found, Restart):
         return None
     log.warning("the bucket wins over the local log pid=%s offset=%d why=%s", manifest.pid, found.offset, found.why)
     begin_behind(hot, await read_history(cold, manifest))
     await hot.flush()
     return found
+
+
+def _compared(hot: DiskLog, manifest: Manifest) -> object:
+    known = Cold(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
+    return reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
 
 
 def cold_lineage(entries: tuple[SegmentEntry, ...]) -> Lineage:

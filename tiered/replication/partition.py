@@ -145,13 +145,15 @@ class Partition:
             return now_ns - self._began_ns > lag_ns
         return follower.lags(self.end, now_ns, lag_ns)
 
-    def wish(self, now_ns: int, lag_ns: int, live: Mapping[int, int]) -> Wish | None:
-        """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers; None when it is so,
-        or while an answer is awaited. After one that was never answered it is said even where nothing changes: only a
-        newer partition epoch tells that the other one is not granted any more."""
+    def wish(self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()) -> Wish | None:
+        """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers, and those who are
+        about to stop and join none; None when it is so, or while an answer is awaited. After one that was never
+        answered it is said even where nothing changes: only a newer partition epoch tells that the other one is not
+        granted any more."""
         if self._asking or self.node_id not in live:
             return None
-        members = [(broker, live[broker]) for broker in self.replicas if broker in live]
+        may_join = live.keys() - {*stopping} | self._isr
+        members = [(broker, live[broker]) for broker in self.replicas if broker in live and broker in may_join]
         wanted = [member for member in members if self._fits(*member, now_ns, lag_ns)]
         found = Wish(self.partition_epoch, tuple(sorted(wanted)))
         return found if self._unsure or found.isr != self._isr else None

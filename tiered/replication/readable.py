@@ -57,7 +57,7 @@ class Readable:
 
     @property
     def manifest(self) -> Manifest | None:
-        """What is cold, as of the newest change; None when nothing ever was."""
+        """What is cold, as far as is known; None when nothing is known to be."""
         return self._manifest
 
     @manifest.setter

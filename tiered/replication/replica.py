@@ -27,9 +27,9 @@ ALL = -1
 
 
 class Replica(Readable):
-    """A partition that this broker leads. Only this leader changes its manifest. `segment_closed` hears of each that
-    may go up, `joinable` of a follower that has enough to be in sync and is not. `in_touch` says whether the controller
-    is heard (rule R6)."""
+    """A partition that this broker leads. Nobody else changes its manifest, once it is taken over (`owes`).
+    `segment_closed` hears of each that may go up, `joinable` of a follower that has enough to be in sync and is not.
+    `in_touch` says whether the controller is heard (rule R6)."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Replica(Readable):
     ) -> None:
         super().__init__(at, topic_id, log, partition, cold, begun.manifest)
         self.restarted = begun.restart is not None
+        self._owes = begun.owes
         self._clock = clock
         self._disk = disk
         self._segment_closed = segment_closed
@@ -285,8 +286,15 @@ class Replica(Readable):
             if self.config.remote_storage_enable or self.manifest is not None:
                 manifest = self.manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
                 self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+            if self._gone is not None:
+                raise self._gone  # who leads by now may have read the manifest before
             self.log.advance_start(before)
         return self.log_start_offset
+
+    @property
+    def owes(self) -> bool:
+        """Whether an earlier leader may still change the manifest."""
+        return self._owes and (self.manifest is None or self.manifest.leader_epoch != self.leader_epoch)
 
     def roll(self) -> None:
         """Closes the active segment, so that it can go up."""

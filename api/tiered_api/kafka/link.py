@@ -15,6 +15,7 @@ import tiered
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import Net, Stream
 from tiered_api.kafka.codec import Malformed, decode, encode
+from tiered_api.kafka.frame_memory import FrameMemory
 from tiered_api.kafka.headers import request_bytes, response_position
 from tiered_api.kafka.keys import ALL, API_VERSIONS
 from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -41,9 +42,10 @@ class _Awaited(NamedTuple):
 
 
 class Link:
-    """An open connection. `closed` says why it is of no use any more; None while it is."""
+    """An open connection. `closed` says why it is of no use any more; None while it is. Large answers are received in
+    `memory`."""
 
-    def __init__(self, stream: Stream, address: str, client_id: str) -> None:
+    def __init__(self, stream: Stream, address: str, client_id: str, memory: FrameMemory | None = None) -> None:
         self.address = address
         self.closed: Unavailable | None = None
         self.versions: dict[int, Versions] = {}
@@ -54,7 +56,8 @@ class Link:
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._out: list[memoryview] = []
         self._written = asyncio.Event()
-        self._into = bytearray(4)
+        self._memory = memory or FrameMemory(0)
+        self._into = memoryview(bytearray(4))
         self._filled = 0
         self._size = 0
         stream.on_readable(self._readable)
@@ -160,7 +163,7 @@ class Link:
     def _readable(self) -> None:
         try:
             while not self.closed:
-                got = self._stream.recv_into(memoryview(self._into)[self._filled :])
+                got = self._stream.recv_into(self._into[self._filled :])
                 if got is None:
                     return
                 if got == 0:
@@ -186,12 +189,15 @@ class Link:
                 # "HTTP" read as a length is 1.2 GB.
                 self._lose(Unavailable(f"{self.address} does not speak the Kafka protocol", final=True))
                 return
-            self._into, self._filled = bytearray(min(self._size, SCRATCH)), 0
+            begun = self._memory.ready(self._size)
+            self._into, self._filled = begun or memoryview(bytearray(min(self._size, SCRATCH))), 0
         elif self._filled < self._size:
-            self._into = self._into + bytearray(min(self._size, 2 * self._filled) - self._filled)
+            larger = self._memory.take(min(self._size, 2 * self._filled))
+            larger[: self._filled] = self._into
+            self._into = larger
         else:
-            frame = memoryview(self._into)
-            self._into, self._filled, self._size = bytearray(4), 0, 0
+            frame = self._into
+            self._into, self._filled, self._size = memoryview(bytearray(4)), 0, 0
             self._arrived(frame)
 
     def _arrived(self, frame: memoryview) -> None:

@@ -25,6 +25,7 @@ from tiered.peers import (
 )
 from tiered.ports import Net
 from tiered_api.kafka.client import code_of
+from tiered_api.kafka.frame_memory import FrameMemory
 from tiered_api.kafka.link import Link
 from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tiered_api.kafka.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
@@ -37,6 +38,8 @@ AT_ONCE = 64
 IDLE_MAX = 4
 """Connections to one broker that lie ready."""
 FETCH_VERSION = 17
+REST_SECONDS = 10.0
+"""Memory for copied records is let go when none came for so long."""
 ANSWERS_FIRST = 0.9
 """Part of a caller's time that the other side is told of, so that its answer comes before the end."""
 
@@ -63,6 +66,8 @@ class KafkaPeers:
         self._client_id = client_id
         self._brokers: dict[str, _Broker] = {}
         self._links: dict[Link, None] = {}
+        self._memory = FrameMemory()
+        self._copied_at = 0.0
 
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
         """See `Peers.follow`."""
@@ -95,7 +100,13 @@ class KafkaPeers:
         """See `Peers.fetch`. Records are views of the answer's frame."""
         answer = await self.ask(address, fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
         _check(answer.error_code, None)
-        return list(_fetched(answer))
+        parts = list(_fetched(answer))
+        now = asyncio.get_running_loop().time()
+        if any(part.records for part in parts):
+            self._copied_at = now
+        elif now - self._copied_at > REST_SECONDS:
+            self._memory.rest()
+        return parts
 
     async def is_gone(self, address: str, timeout: float) -> bool:
         """See `Peers.is_gone`."""
@@ -164,7 +175,7 @@ class KafkaPeers:
 
     async def _open(self, address: str, timeout: float) -> Link:
         stream = await self._net.connect(*_place(address), timeout)
-        link = Link(stream, address, self._client_id)
+        link = Link(stream, address, self._client_id, self._memory)
         self._links[link] = None
         return link
 

@@ -245,8 +245,7 @@ class Copies:
                 "R3", f"{self.name}: high watermark moves to {high_watermark} with {sorted(in_sync)} in sync,"
                 f" min.insync.replicas is {min_isr}",
             )  # fmt: skip
-        bound = {*in_sync} if self.state is None else {*in_sync} & {node, *self.state.isr}
-        for each in sorted(bound):
+        for each in sorted(self._bound(node, epoch, in_sync)):
             other = self.copy(each)
             self._agree(other)
             if other.proved and other.agreed < high_watermark and self._lost_from is None:
@@ -254,6 +253,13 @@ class Copies:
                     "I6", f"{self.name}: high watermark {high_watermark} of b{node}, but b{each} of the in-sync"
                     f" {sorted(in_sync)} has only up to {other.agreed}",
                 )  # fmt: skip
+
+    def _bound(self, node: int, epoch: int, in_sync: Collection[int]) -> set[int]:
+        """Whom a high watermark has to wait for: a leader in force for all that the metadata log says (R3)."""
+        if self.state is None:
+            return {*in_sync}
+        said = {node, *self.state.isr}
+        return said if self.state.leader_epoch == epoch else said & {*in_sync}
 
     def _commit(self, copy: Copy, upto: int) -> None:
         if self.committed_end < copy.start:

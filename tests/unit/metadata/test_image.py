@@ -29,6 +29,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.ProducerIdsAllocated(7, 0, 1000),
     kinds.BrokerFenced(7, "i1"),
     kinds.BrokerUnfenced(7, "other"),
+    kinds.BrokerStopping(7, "other"),
     kinds.BrokerStopped(7, "i1"),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,20 @@ def test_who_stops_stays_in_sync_until_then_where_too_few_others_are() -> None:
     assert decide(shard, requests.HandOver(1, incarnation(1))) == 0
     assert [partition(shard, p).leader for p in range(2)] == [2, 2]
     assert all(set(partition(shard, p).isr) == {1, 2} for p in range(2))
+
+
+def test_who_is_about_to_stop_joins_no_in_sync_set_and_its_next_life_may() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    decide(shard, requests.HandOver(1, incarnation(1)))
+    decide(shard, requests.AnnounceBroker(1, incarnation(1), "", {}))
+    back = wish(shard, 2, 1)
+    assert decide(shard, requests.AlterPartitions(2, incarnation(2), (back,))) == (Code.INELIGIBLE_REPLICA,)
+    assert partition(shard).isr == (2,)
+    decide(shard, requests.RegisterBroker(1, "1" * 22, "d", "", whole=True))
+    assert not shard.image.brokers[1].stopping
+    later = replace(back, isr=(back.isr[0], replace(back.isr[1], incarnation=incarnation_number("1" * 22))))
+    assert decide(shard, requests.AlterPartitions(2, incarnation(2), (later,))) == (Code.NONE,)
 
 
 def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
@@ -293,17 +308,18 @@ def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [3, 1], [1, 3]]))
     at = topic_id(shard)
-    assert leaders.misplaced(shard.image, ()) == ()
+    assert leaders.misplaced(shard.image) == ()
     fence(shard, 1)
-    assert leaders.misplaced(shard.image, ()) == (), "who is away cannot lead"
+    assert leaders.misplaced(shard.image) == (), "who is away cannot lead"
     unfence(shard, 1)
-    assert leaders.misplaced(shard.image, ()) == (), "nor who is not in sync"
+    assert leaders.misplaced(shard.image) == (), "nor who is not in sync"
     for p, leader in ((0, 2), (3, 3)):
         old = partition(shard, p)
         isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
         wish = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
         assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wish,))) == (Code.NONE,)
-    assert leaders.misplaced(shard.image, ()) == ((at, 0), (at, 3))
-    assert leaders.misplaced(shard.image, {1: ""}) == (), "it is about to stop"
+    assert leaders.misplaced(shard.image) == ((at, 0), (at, 3))
+    about_to_stop = shard.image.apply([kinds.BrokerStopping(1, incarnation(1))], shard.image.slot + 1)
+    assert leaders.misplaced(about_to_stop) == ()
     decide(shard, requests.ElectLeaders(preferred=True, partitions=((at, 3),)))
-    assert leaders.misplaced(shard.image, ()) == ((at, 0),)
+    assert leaders.misplaced(shard.image) == ((at, 0),)

@@ -13,11 +13,13 @@ import pytest
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import AT, content, whole
 from tests.unit.replication.town import CLUSTER, Town
+from tiered.config import Settings
 from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Fenced, Refused
 from tiered.ids import text_id
 from tiered.metadata import requests
 from tiered.replication.replica import ALL, Replica
+from tiered.tiering import Tiering
 
 
 async def until(done: Callable[[], object], seconds: float = 30) -> None:
@@ -148,6 +150,35 @@ def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_
     town.run(story)
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
+def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_its_first_pass(known: bool) -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(segment_bytes="2000")
+        first = await led(town)
+        for number in range(40):
+            await first.append(batch(number), acks=ALL)
+        cold, pid, epoch = first.cold, first.pid, first.leader_epoch
+        if known:
+            await cold.manifests.take_over(pid, first.topic, epoch)
+        await town.fence(first.state.node_id)
+        second = await led(town)
+        assert (second.manifest is not None) == known
+        await until(lambda: first.gone)
+        with pytest.raises(Refused):
+            await first.delete_records(30)  # it is done all the same, and nobody may rely on that
+        broker = town.members[second.state.node_id].broker
+        tiering = Tiering(Settings(), lambda: [second], lambda *_: None, broker.clock, broker.rng, broker.metrics)
+        await tiering.tier(second)
+        assert second.log_start_offset == 30 and second.manifest is not None
+        assert second.manifest.leader_epoch == second.leader_epoch
+        with pytest.raises(Fenced):
+            await cold.manifests.take_over(pid, first.topic, epoch)
+
+    town.run(story)
+
+
 def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
     town = Town()
 
@@ -158,12 +189,14 @@ def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
         node = town.partition.leader
         town.hears_seconds = 0.0
         await town.members[node].partitions.settled()
-        await town.ask(requests.HandOver(node, town.members[node].incarnation))
+        await town.fence(node)
         second = await led(town)
         await until(lambda: first.gone)
+        await town.ask(requests.UnfenceBroker(node, town.members[node].incarnation))
         with pytest.raises(Refused):
             first.append_now(batch(1), 1)
         await second.append(batch(1), acks=ALL)
+        await until(lambda: node in town.partition.isr)
         await town.ask(requests.ElectLeaders(True))
         third = await led(town)
         assert third.state.node_id == node and third is not first

@@ -35,18 +35,18 @@ async def cold_after(rig: Rig, replica: Replica) -> float:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "together", "soonest", "latest"),
+    ("in_sync", "together", "soonest", "latest"),
     [([1], 1 << 30, 0, 3.5), ([1, 2], 1 << 30, INTERVAL - 1, INTERVAL + 1), ([1, 2], 4000, 1, 3.5)],
-    ids=["one replica", "two replicas", "two replicas and enough to copy"],
+    ids=["one in sync", "two in sync", "two in sync and enough to copy"],
 )
 def test_a_closed_segment_waits_for_others_where_other_brokers_have_it_too(
-    replicas: list[int], together: int, soonest: float, latest: float, monkeypatch: pytest.MonkeyPatch
+    in_sync: list[int], together: int, soonest: float, latest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiering, "TOGETHER_BYTES", together)
     rig = Rig()
 
     async def story() -> None:
-        replica = await rig.brokers[1].lead(0, [1], replicas)
+        replica = await rig.brokers[1].lead(0, in_sync, [1, 2])
         assert soonest <= await cold_after(rig, replica) <= latest
 
     rig.run(story)
