@@ -104,7 +104,6 @@ def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> N
         await first.node.hand_over()
         assert leaders(three) == [leader.node_id] * 2
         for p in range(2):
-            await three.until(lambda p=p: not leader.node.partitions.troubles(), 2)
             async with asyncio.timeout(1):
                 await leader.node.replica("t", p).append(batch(0), acks=ALL)
         assert all(set(each.isr) == {*both} for each in partitions(three))

@@ -52,6 +52,7 @@ class Fed:
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
         self._read: Callable[[], None] = lambda: None
+        self._rest = memoryview(b"")
 
     def on_readable(self, call: Callable[[], None]) -> None:
         self._read = call
