@@ -129,6 +129,11 @@ class Cluster:
         reply = await self._decide(decode_request(request), timeout)
         return SubmitAnswer(encode_reply(reply), self.image.slot)
 
+    def suspect(self, node_id: int) -> None:
+        """A broker answers this one no more; a controller looks whether it is gone."""
+        if self.reign is not None:
+            self.reign.probe(node_id)
+
     def heard(self) -> HeardAnswer:
         """What this broker knows of the controller."""
         found = self.following.what_is_heard()

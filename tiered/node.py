@@ -27,6 +27,7 @@ from tiered.cold.uploader import Uploader
 from tiered.config import Settings
 from tiered.coordinators import Coordinators
 from tiered.data_directory import DataDirectory
+from tiered.doubts import Doubts
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
@@ -99,6 +100,7 @@ class Node:
         self.figures = ClusterMetrics(
             metrics, settings.node_id, lambda: self.image, lambda: self.cluster.reign is not None
         )  # fmt: skip
+        self.doubts = Doubts(world.clock, lambda: self.image, self.cluster.suspect)
         self.cold = self._cold_tier(manifest_fan)
         self.coordinators = Coordinators(self)
         self.partitions = Partitions(
@@ -110,7 +112,7 @@ class Node:
             configured=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
             joinable=lambda replica: self.in_sync_sets.wake(replica),
-            in_touch=lambda: self.cluster.in_touch,
+            in_touch=lambda: self.cluster.in_touch, doubts=self.doubts,
         )  # fmt: skip
         self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
         self._registered = False
@@ -309,6 +311,7 @@ class Node:
         self.settings = broker_settings(new, self.started_with, self.settings.node_id)
         await self.partitions.follow(old, new, self.settings)
         self.coordinators.follow(old, new)
+        self.doubts.grown()
 
     def _forgotten(self, replica: Replica) -> None:
         self.tiering.forget(replica)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tiered.config import Settings
 from tiered.data_directory import DataDirectory, Found
+from tiered.doubts import Doubts
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
@@ -62,6 +63,7 @@ class Partitions:
         forgotten: Callable[[Replica], None],
         joinable: Callable[[Replica], None],
         in_touch: Callable[[], bool],
+        doubts: Doubts,
     ) -> None:
         self.settings = settings
         self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
@@ -91,7 +93,7 @@ class Partitions:
         self._moving = asyncio.Lock()
         self._fetchers: Fetchers | None = None
         if peers is not None:
-            ports = Ports(peers, self._address_of, cold, world.clock, self._broken)
+            ports = Ports(peers, self._address_of, cold, world.clock, self._broken, doubts.lost, doubts.heard)
             self._fetchers = Fetchers(self._asking, ports, world.rng, metrics)
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
         gauge.read(lambda: float(len(self._replicas)))

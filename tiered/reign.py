@@ -114,7 +114,7 @@ class Reign:
         finally:
             self.sessions.answered(ask.node_id, ask.incarnation, self._clock.mono_ns(), broken=broken)
             if broken:
-                self._probe(ask.node_id)
+                self.probe(ask.node_id)
 
     async def decide(self, request: Request, timeout: float) -> Any:
         """The controller's reply, once it is committed; `Refused` as `Runtime.submit` has it."""
@@ -152,7 +152,7 @@ class Reign:
                 for node_id in [*missed, *(node_id for node_id, _ in expired)]:
                     self._ask_missed(node_id)
             for node_id in self.sessions.suspects(now_ns):
-                self._probe(node_id)
+                self.probe(node_id)
             if self._missing.look_is_due([*missed, *self.sessions.silent(now_ns)], now_ns):
                 self._spawn("look", own, self._look_for_another())
             for node_id, incarnation in expired:
@@ -171,7 +171,8 @@ class Reign:
         if own is not None and own.fenced and own.alive and own.incarnation == self._cluster.incarnation:
             self._decide("unfence", own.node_id, UnfenceBroker(own.node_id, own.incarnation))
 
-    def _probe(self, node_id: int) -> None:
+    def probe(self, node_id: int) -> None:
+        """Looks whether its process is gone."""
         incarnation = self.sessions.incarnation(node_id)
         address = self._cluster.address_of(node_id)
         if incarnation is not None and address:

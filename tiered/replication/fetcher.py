@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 ROUNDS_MAX = 4
 """Questions to one leader that are under way."""
+LAST_WAIT_MS = 50
+"""How long the last of them may wait at the leader: whoever comes due meanwhile can only ask after it."""
 RESTORES_MAX = 4
 """Logs that begin anew from the bucket at the same time."""
 PAUSE_SECONDS = (0.05, 2.0)
@@ -51,13 +53,16 @@ class Asking:
 
 class Ports(NamedTuple):
     """What the fetchers of one broker share. `address_of` is where a broker answers others now, "" when nobody knows;
-    `broken` hears of a log that can only be judged by opening it anew, and whether the disk is done for."""
+    `broken` hears of a log that can only be judged by opening it anew, and whether the disk is done for; `lost` of a
+    broker that answered and does no more, `heard` when it does again."""
 
     peers: Peers
     address_of: Callable[[int], str]
     cold: ColdTier
     clock: Clock
     broken: Callable[[Copy, bool], None]
+    lost: Callable[[int], None]
+    heard: Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -165,6 +170,8 @@ class Fetcher:
         self._ports = all_of_them.ports
         self._places: dict[TopicPartition, _Place] = {}
         self._rounds = 0
+        self._answers = False
+        self._drawn = 0.0
         self._wake = asyncio.Event()
         self._quiet = Quiet(self._ports.clock)
 
@@ -187,7 +194,7 @@ class Fetcher:
                     return
                 for due in self._due():
                     self._rounds += 1
-                    group.create_task(self._round(due, group), name=f"fetch-{self.leader}")
+                    group.create_task(self._round(due, self._rounds == ROUNDS_MAX, group), name=f"fetch-{self.leader}")
                 try:
                     async with asyncio.timeout(self._until_next()):
                         await self._wake.wait()
@@ -222,12 +229,15 @@ class Fetcher:
 
     # -- one question -------------------------------------------------------------------------------------------------
 
-    async def _round(self, places: Sequence[_Place], group: asyncio.TaskGroup) -> None:
+    async def _round(self, places: Sequence[_Place], last: bool, group: asyncio.TaskGroup) -> None:
+        """Those that fail pause for the same time, to ask together again: each question that waits for only one of
+        them would keep another from being asked."""
         restoring: list[_Place] = []
+        self._drawn = self._all.chance.random()
         try:
             asked = {(each.copy.topic_id, each.copy.at.partition): each for each in await self._durable(places)}
             if asked:
-                restoring = await self._ask(asked)
+                restoring = await self._ask(asked, last=last)
         except (Unavailable, Refused, Corrupt) as error:
             for place in places:
                 self._failure(place, str(error))
@@ -251,7 +261,7 @@ class Fetcher:
         now_ns = self._ports.clock.mono_ns()
         return [each for each in places if not each.copy.gone and each.not_before_ns <= now_ns]
 
-    async def _ask(self, places: dict[tuple[TopicId, int], _Place]) -> list[_Place]:
+    async def _ask(self, places: dict[tuple[TopicId, int], _Place], *, last: bool) -> list[_Place]:
         """Asks, does what follows, and returns those that have to begin anew from the bucket."""
         asking, restoring = self._all.asking, []
         address = self._ports.address_of(self.leader)
@@ -261,12 +271,17 @@ class Fetcher:
         ask = ReplicaFetch(
             asking.node_id,
             asking.incarnation,
-            asking.max_wait_ms,
+            min(asking.max_wait_ms, LAST_WAIT_MS) if last else asking.max_wait_ms,
             asking.max_bytes,
             asking.partition_max_bytes,
             tuple(asks.values()),
         )
-        parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+        try:
+            parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+        except Unavailable:
+            self._told(answers=False)
+            raise
+        self._told(answers=True)
         answered = {(part.topic_id, part.partition) for part in parts}
         for key, place in places.items():
             if key not in answered:  # there is nothing new
@@ -279,6 +294,11 @@ class Fetcher:
                 if part.records:
                     await self._ports.clock.sleep(0)  # others have their turn between two large ones
         return restoring
+
+    def _told(self, *, answers: bool) -> None:
+        if answers != self._answers:
+            self._answers = answers
+            (self._ports.heard if answers else self._ports.lost)(self.leader)
 
     def _take(self, place: _Place, asked: FetchFrom, part: FetchedPart) -> bool:
         """Whether it has to begin anew from the bucket."""
@@ -318,7 +338,7 @@ class Fetcher:
         """It asks again after a pause."""
         shortest, longest = PAUSE_SECONDS
         place.failures = min(place.failures + 1, 16)
-        pause = min(longest, shortest * 2 ** (place.failures - 1)) * (0.5 + self._all.chance.random() / 2)
+        pause = min(longest, shortest * 2 ** (place.failures - 1)) * (0.5 + self._drawn / 2)
         place.not_before_ns = self._ports.clock.mono_ns() + int(pause * 1e9)
         place.quiet, place.copy.trouble = False, why
         self._all.failed(1)

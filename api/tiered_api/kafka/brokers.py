@@ -3,17 +3,17 @@ that stopped, or that the controller does not hear, leads nothing: whoever asked
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from tiered.listeners import host_and_port
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import BrokerImage, Image
 
 
-def serving(image: Image, listener: str, *, fenced: bool = False) -> Iterator[tuple[BrokerImage, str, int]]:
-    """(broker, host, port), in the order of their numbers; with `fenced` also those that are away."""
+def serving(image: Image, listener: str, also: Container[int] = ()) -> Iterator[tuple[BrokerImage, str, int]]:
+    """(broker, host, port), in the order of their numbers; of those that are away, the ones in `also`."""
     for _, broker in sorted(image.brokers.items()):
-        place = host_and_port(broker.listeners.get(listener, "")) if broker.live or fenced else None
+        place = host_and_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in also else None
         if place is not None:
             yield broker, *place
 

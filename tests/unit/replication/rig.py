@@ -238,9 +238,11 @@ class Following:
     def __init__(self, rig: Rig, broker: Broker, peers: DirectPeers, **asking: int) -> None:
         self._broker = broker
         self.broken: list[tuple[Copy, bool]] = []
+        self.told: list[tuple[str, int]] = []
         ports = Ports(
-            peers, lambda node: f"{node}:0", broker.cold, rig.clock, lambda *broken: self.broken.append(broken)
-        )
+            peers, lambda node: f"{node}:0", broker.cold, rig.clock, lambda *broken: self.broken.append(broken),
+            lambda node: self.told.append(("lost", node)), lambda node: self.told.append(("heard", node)),
+        )  # fmt: skip
         made = Asking(broker.node_id, INCARNATIONS[broker.node_id], **asking)
         self._fetchers = Fetchers(lambda: made, ports, broker.rng, broker.metrics)
         self._task = rig.loop.create_task(self._fetchers.run(), name=f"fetchers-of-{broker.node_id}")

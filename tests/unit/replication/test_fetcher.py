@@ -14,6 +14,7 @@ from tiered.config import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
 from tiered.replication.copy import Copy
+from tiered.replication.fetcher import LAST_WAIT_MS
 from tiered.replication.leading import Past
 from tiered.replication.replica import ALL, Replica
 
@@ -305,20 +306,53 @@ def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
     rig.run(story)
 
 
+def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_for_the_questions_of_others() -> None:
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(8)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        first = await rig.brokers[1].lead(0, [1, 2], at=places[0])
+        peers.serve(first)
+        two = Following(rig, rig.brokers[2], peers)
+        copies = [await two.follow(1, 0, at) for at in places]  # the other seven it does not lead yet
+        await asyncio.sleep(0.02)
+        led = [first, *[await rig.brokers[1].lead(0, [1, 2], at=at) for at in places[1:]]]
+        for each in led:
+            peers.serve(each)
+            produced(each, 0)
+        started = rig.clock.mono_ns()
+        await until(lambda: all(same(copy, each) for copy, each in zip(copies, led, strict=True)))
+        assert rig.clock.mono_ns() - started < 100_000_000
+        for turn in range(20):  # each alone, one after the other
+            each = led[turn % 8]
+            started = rig.clock.mono_ns()
+            await each.append(batch(turn), acks=ALL)
+            assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000, turn
+
+    rig.run(story)
+
+
 def test_a_leader_that_does_not_answer_is_asked_again_after_pauses() -> None:
     rig = Rig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)  # it does not lead yet
+        two = Following(rig, rig.brokers[2], peers)
+        copy = await two.follow(1, 0)  # it does not lead yet
         await asyncio.sleep(20)
         assert 5 < len(peers.asked) < 30
-        assert copy.trouble
+        assert copy.trouble and two.told == [("heard", 1)]
         peers.serve(replica)
         await fill(replica, 3)
         await until(lambda: same(copy, replica))
         assert not copy.trouble
+        peers.cut.add("1:0")
+        await asyncio.sleep(20)
+        peers.cut.clear()
+        await asyncio.sleep(5)
+        assert two.told == [("heard", 1), ("lost", 1), ("heard", 1)], "once each"
 
     rig.run(story)
 

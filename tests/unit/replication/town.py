@@ -15,6 +15,7 @@ from typing import Any
 from tests.unit.replication.rig import AT, Broker, DirectPeers, Rig
 from tiered.config import Settings, TopicConfig
 from tiered.data_directory import DataDirectory
+from tiered.doubts import Doubts
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number, text_id
 from tiered.in_sync_sets import InSyncSets
@@ -59,6 +60,7 @@ class Member:
             cold=broker.cold, images=GroupImages(broker.store, broker.clock, self.metrics), peers=town.peers,
             begun=lambda replica: None, closed=lambda replica: None, configured=lambda replica: None,
             forgotten=lambda replica: None, joinable=lambda replica: self.sets.wake(replica), in_touch=lambda: True,
+            doubts=Doubts(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
         self.sets = InSyncSets(
             town.ask, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,

@@ -28,12 +28,13 @@ async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClus
         return _refused(Code.MISMATCHED_ENDPOINT_TYPE, why)
     if request.endpoint_type != BROKERS:
         return _refused(Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown")
+    away = image.brokers if request.include_fenced_brokers else ()
     response = DescribeClusterResponse(
         cluster_id=site.node.cluster_id,
         controller_id=controller(image),
         brokers=[
             DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive)
-            for broker, host, port in serving(image, call.listener, fenced=request.include_fenced_brokers)
+            for broker, host, port in serving(image, call.listener, away)
         ],
     )
     if request.include_cluster_authorized_operations:

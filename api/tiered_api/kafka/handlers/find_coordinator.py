@@ -32,6 +32,7 @@ async def handle(site: Site, call: Call[FindCoordinatorRequest]) -> FindCoordina
     keys = (request.coordinator_keys if call.version >= MANY else [request.key])[:KEYS_MAX]
     failed = await _not_served(site, request.key_type)
     if failed is None:
+        await site.node.doubts.settled()
         places = _places(site.node.image, call.listener)
         found = [_find(key, places) for key in keys]
     else:

@@ -43,11 +43,12 @@ async def handle(site: Site, call: Call[MetadataRequest]) -> bytes:
     request, version = call.request, call.version
     if request.allow_auto_topic_creation and site.node.settings.auto_create_topics_enable:
         await _create(site, request)
+    await site.node.doubts.settled()
     image = site.node.image
     head = MetadataResponse(
         brokers=[
             MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
-            for broker, host, port in serving(image, call.listener)
+            for broker, host, port in serving(image, call.listener, site.node.doubts.lately())
         ],
         cluster_id=site.node.cluster_id,
         controller_id=controller(image),
