@@ -46,13 +46,14 @@ class View:
 
 
 async def look(client: Client) -> View:
-    """Asks for all of it. Metadata has the last word on who is there: it was asked last."""
-    registered = await _registered(client)
-    return view(registered, await client.metadata(None))
+    """Asks for all of it."""
+    got = await client.metadata(None)
+    return view(await _registered(client), got)
 
 
 def view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> View:
-    """Both answers as one; None where brokers do not know DescribeCluster."""
+    """Both answers as one; None where brokers do not know DescribeCluster, which has the last word on who is away: our
+    brokers name one that has just gone in Metadata for a moment still."""
     known: dict[int, Known] = {}
     for topic in got.topics:
         for each in topic.partitions:
@@ -61,8 +62,10 @@ def view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> V
         state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
         where = str(Address(broker.host, broker.port))
         known[broker.broker_id] = Known(broker.broker_id, state, where, broker.rack)
+    gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
     for here in got.brokers:
-        known[here.node_id] = Known(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
+        if here.node_id not in gone:
+            known[here.node_id] = Known(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
     return View(got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or ""))
 
 

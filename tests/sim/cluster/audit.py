@@ -234,8 +234,10 @@ async def _read_between(
     for where, start in (await offsets_at(client, list(starts), EARLIEST)).items():
         # Retention went on meanwhile: what it took in the middle of the reading is no hole.
         dump = dumps[where]
-        if start > dump.start and dump.start not in dump.values:
-            dump.start = min([offset for offset in dump.values if offset >= dump.start], default=start)
+        if start > dump.start:
+            dump.start = start
+            dump.values = {offset: value for offset, value in dump.values.items() if offset >= start}
+            dump.batches = [each for each in dump.batches if each[0] + each[3] > start]
     return dumps
 
 

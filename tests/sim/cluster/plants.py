@@ -334,7 +334,7 @@ PLANTS = {
         Plant("above_high_watermark", "readers get all there is", ((Readable, "ends", _serves_all_it_has),)),
         Plant(
             "wrong_cold_epoch", "a cold epoch ends where the log does",
-            ((offsets, "_end_of_cold_epoch", _takes_the_end_of_the_log),),
+            ((offsets, "_end_of_cold_epoch", _takes_the_end_of_the_log),), seeds=0,
         ),
         Plant(
             "old_generation", "a member that is out commits", ((commits, "_refusal", _commits_for_anybody),), _grouped
@@ -359,6 +359,5 @@ REPLAYED = {
     "no_epochs": 11,
     "below_cold_end": 20,
     "sequences_lost": 71,
-    "wrong_cold_epoch": 19,
 }
 """By plant: the first of a few seeds that show it. The others take a search, and have a story (`stories.py`)."""

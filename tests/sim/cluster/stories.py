@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.sim.test_controllers import Three, told
 from tests.unit.cold import test_uploader
 from tests.unit.metadata import test_in_sync
-from tests.unit.replication import test_partition
+from tests.unit.replication import test_ends_of_epochs, test_partition
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.metadata.requests import CreateTopic
@@ -41,6 +41,7 @@ STORIES: dict[str, Callable[[], None]] = {
     "unclean_election": test_in_sync.test_who_leaves_when_too_few_are_left_stays_eligible,
     "r2_joins_behind": test_partition.test_a_follower_joins_only_from_the_start_of_the_leaders_epoch,
     "sweep_too_early": test_uploader.test_an_undecided_manifest_change_keeps_its_object_from_the_sweep,
+    "wrong_cold_epoch": test_ends_of_epochs.test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments,
     "fenced_upload": test_uploader.test_a_fenced_leader_uploads_in_vain,
 }
 """By plant."""

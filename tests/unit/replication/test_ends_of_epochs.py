@@ -1,0 +1,29 @@
+"""Where an epoch ends that the local log knows nothing of any more (OffsetForLeaderEpoch, KIP-320)."""
+
+from __future__ import annotations
+
+from tests.unit.replication.rig import Rig
+from tests.unit.replication.test_fetcher import fill, upload
+from tiered.replication.leading import Past
+from tiered.replication.offsets import end_of_epoch
+
+
+def test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker, ends = rig.brokers[1], [0]
+        for epoch in (0, 2, 3):
+            replica = await broker.lead(epoch, [1], past=Past.SETTLED)
+            await fill(replica, 40)
+            ends.append(replica.log.end_offset)
+            replica.roll()
+            await upload(replica)
+        later = await broker.lead(4, [1], past=Past.SETTLED)
+        later.log.restart_at(later.cold_end_offset, [(3, ends[2])], None)
+        assert later.cold_end_offset == ends[3]
+        assert [await end_of_epoch(later, epoch) for epoch in range(6)] == [
+            (0, ends[1]), (0, ends[1]), (2, ends[2]), (3, ends[3]), (4, ends[3]), (-1, -1),
+        ]  # fmt: skip
+
+    rig.run(story)
