@@ -31,9 +31,8 @@ class Doubts:
         self._about: dict[int, tuple[str, int]] = {}
         """The incarnation, and since when."""
         self._fewer = asyncio.Event()
-        self._live: frozenset[int] = frozenset()
         self._gone: dict[int, int] = {}
-        """Since when those are gone that were live."""
+        """Since when."""
 
     def lost(self, node_id: int) -> None:
         """A connection to a broker that answered before has ended."""
@@ -50,38 +49,40 @@ class Doubts:
     def grown(self) -> None:
         """This broker has acted on another image."""
         if self._about:
+            self._judge()
             self._fewer.set()
-        live = frozenset(broker.node_id for broker in self._image().brokers.values() if broker.live)
-        if live != self._live:
-            now_ns = self._clock.mono_ns()
-            self._gone |= dict.fromkeys(self._live - live, now_ns)
-            self._live = live
-
-    def lately(self) -> frozenset[int]:
-        """Who has just gone."""
-        since_ns = self._clock.mono_ns() - LATELY_SECONDS * 1e9
-        self._gone = {node_id: at_ns for node_id, at_ns in self._gone.items() if at_ns > since_ns}
-        return frozenset(self._gone.keys() - self._live)
 
     async def settled(self) -> None:
         """Returns once nobody is in doubt; at once, as a rule."""
-        while self._in_doubt():
+        self._judge()
+        while self._about:
             self._fewer.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(DOUBT_SECONDS):
                     await self._fewer.wait()
+            self._judge()
 
-    def _in_doubt(self) -> bool:
-        """Whether anybody is still; forgets those that are not."""
-        if not self._about:
-            return False
-        now_ns, brokers = self._clock.mono_ns(), self._image().brokers
-        self._about = {
-            node_id: (incarnation, since_ns)
-            for node_id, (incarnation, since_ns) in self._about.items()
-            if (known := brokers.get(node_id)) is not None
-            and known.live
-            and known.incarnation == incarnation
-            and now_ns - since_ns < DOUBT_SECONDS * 1e9
+    def lately(self) -> frozenset[int]:
+        """Who has just gone, and its connections with it. Not who is only not heard: clients are better rid of one
+        that answers nothing."""
+        self._judge()
+        since_ns, brokers = self._clock.mono_ns() - LATELY_SECONDS * 1e9, self._image().brokers
+        self._gone = {
+            node_id: at_ns
+            for node_id, at_ns in self._gone.items()
+            if at_ns > since_ns and node_id in brokers and not brokers[node_id].live
         }
-        return bool(self._about)
+        return frozenset(self._gone)
+
+    def _judge(self) -> None:
+        """Whom the cluster knows to be gone is in doubt no more, nor who has been for too long."""
+        if not self._about:
+            return
+        now_ns, brokers = self._clock.mono_ns(), self._image().brokers
+        for node_id, (incarnation, since_ns) in list(self._about.items()):
+            known = brokers.get(node_id)
+            if known is None or not known.live or known.incarnation != incarnation:
+                self._gone[node_id] = now_ns
+                del self._about[node_id]
+            elif now_ns - since_ns >= DOUBT_SECONDS * 1e9:
+                del self._about[node_id]

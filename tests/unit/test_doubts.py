@@ -65,7 +65,7 @@ def test_a_question_waits_until_the_cluster_knows_of_the_end(end: Change) -> Non
     world.loop.run(story())
 
 
-def test_who_has_just_gone_is_still_named_for_a_while_and_is_not_when_it_is_back() -> None:
+def test_whose_connections_ended_with_it_is_still_named_for_a_while_and_is_not_when_it_is_back() -> None:
     world = World()
 
     def becomes(*changes: Change) -> frozenset[int]:
@@ -74,11 +74,14 @@ def test_who_has_just_gone_is_still_named_for_a_while_and_is_not_when_it_is_back
         return world.doubts.lately()
 
     async def story() -> None:
-        assert becomes() == frozenset()
+        world.doubts.lost(2)
+        assert world.doubts.lately() == frozenset()
         assert becomes(BrokerFenced(2, "b")) == {2}
         await asyncio.sleep(LATELY_SECONDS / 2)
+        world.doubts.lost(1)
         assert becomes(BrokerStopped(1, "a")) == {1, 2}
         assert becomes(registered(1, "again")) == {2}
+        assert becomes(BrokerFenced(1, "again")) == {2}, "it is not heard, and may be frozen"
         await asyncio.sleep(LATELY_SECONDS / 2)
         assert world.doubts.lately() == frozenset()
 

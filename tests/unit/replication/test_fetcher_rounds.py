@@ -1,0 +1,39 @@
+"""Several partitions and one leader: who asks together, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.hot.fixtures import batch
+from tests.unit.replication.rig import DirectPeers, Following, Rig, produced
+from tests.unit.replication.test_fetcher import same, until
+from tiered.ids import TopicPartition
+from tiered.replication.fetcher import LAST_WAIT_MS
+from tiered.replication.replica import ALL
+
+
+def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_for_the_questions_of_others() -> None:
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(8)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        first = await rig.brokers[1].lead(0, [1, 2], at=places[0])
+        peers.serve(first)
+        two = Following(rig, rig.brokers[2], peers)
+        copies = [await two.follow(1, 0, at) for at in places]  # the other seven it does not lead yet
+        await asyncio.sleep(0.02)
+        led = [first, *[await rig.brokers[1].lead(0, [1, 2], at=at) for at in places[1:]]]
+        for each in led:
+            peers.serve(each)
+            produced(each, 0)
+        started = rig.clock.mono_ns()
+        await until(lambda: all(same(copy, each) for copy, each in zip(copies, led, strict=True)))
+        assert rig.clock.mono_ns() - started < 100_000_000
+        for turn in range(20):  # each alone, one after the other
+            each = led[turn % 8]
+            started = rig.clock.mono_ns()
+            await each.append(batch(turn), acks=ALL)
+            assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000, turn
+
+    rig.run(story)
