@@ -311,20 +311,14 @@ def test_a_leader_that_does_not_answer_is_asked_again_after_pauses() -> None:
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        two = Following(rig, rig.brokers[2], peers)
-        copy = await two.follow(1, 0)  # it does not lead yet
+        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)  # it does not lead yet
         await asyncio.sleep(20)
         assert 5 < len(peers.asked) < 30
-        assert copy.trouble and two.told == [("heard", 1)]
+        assert copy.trouble
         peers.serve(replica)
         await fill(replica, 3)
         await until(lambda: same(copy, replica))
         assert not copy.trouble
-        peers.cut.add("1:0")
-        await asyncio.sleep(20)
-        peers.cut.clear()
-        await asyncio.sleep(5)
-        assert two.told == [("heard", 1), ("lost", 1), ("heard", 1)], "once each"
 
     rig.run(story)
 

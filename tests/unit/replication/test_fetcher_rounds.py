@@ -37,3 +37,21 @@ def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_
             assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000, turn
 
     rig.run(story)
+
+
+def test_that_a_leader_answers_no_more_is_told_once() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        peers.serve(await rig.brokers[1].lead(0, [1], [1, 2]))
+        two = Following(rig, rig.brokers[2], peers)
+        await two.follow(1, 0)
+        await asyncio.sleep(5)
+        peers.cut.add("1:0")
+        await asyncio.sleep(60)
+        peers.cut.clear()
+        await asyncio.sleep(5)
+        assert two.told == [("heard", 1), ("lost", 1), ("heard", 1)]
+
+    rig.run(story)
