@@ -260,6 +260,8 @@ def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: Cold) ->
     if local_end < cold.end:
         return Restart(cold.end, f"the local log ends at {local_end}, below the cold end {cold.end}")
     low = max(local_start, cold.start, *(each[0][1] for each in (lineage, cold.lineage) if each))
+    if local_start == local_end == cold.end:
+        low = cold.start  # it holds nothing: a start over that broke off may have left the epochs of before
     if low < cold.end:
         ours, theirs = _between(lineage, low, cold.end), _between(cold.lineage, low, cold.end)
         if ours != theirs:

@@ -38,6 +38,8 @@ AT_ONCE = 64
 IDLE_MAX = 4
 """Connections to one broker that lie ready."""
 FETCH_VERSION = 17
+CONNECT_SECONDS = 3.0
+"""A way that was cut and is mended is taken again soon."""
 REST_SECONDS = 10.0
 """Memory for copied records is let go when none came for so long."""
 ANSWERS_FIRST = 0.9
@@ -127,8 +129,8 @@ class KafkaPeers:
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def ask(self, address: str, request: Message, answer: type[A], timeout: float, version: int = 0) -> A:
-        """The answer of the broker at `address`. `Unavailable`: it cannot be reached (`refused`: nobody listens there,
-        so that nothing was asked), or was asked and did not answer in time."""
+        """The answer of the broker at `address`. `Unavailable`: it cannot be reached (`refused`, nothing was asked), or
+        was asked and did not answer in time."""
         broker = self._brokers.setdefault(address, _Broker(self._at_once))
         broker.asking += 1
         end = asyncio.get_running_loop().time() + timeout
@@ -174,7 +176,10 @@ class KafkaPeers:
         return None
 
     async def _open(self, address: str, timeout: float) -> Link:
-        stream = await self._net.connect(*_place(address), timeout)
+        try:
+            stream = await self._net.connect(*_place(address), min(timeout, CONNECT_SECONDS))
+        except Unavailable as error:
+            raise Unavailable(str(error), refused=True) from None
         link = Link(stream, address, self._client_id, self._memory)
         self._links[link] = None
         return link

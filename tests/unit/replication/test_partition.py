@@ -295,6 +295,16 @@ def test_a_log_that_begins_at_the_cold_end_has_nothing_to_disagree_about() -> No
     assert reconcile(300, 400, [(9, 300)], Cold(0, 300, LINEAGE)) == Keep()
 
 
+def test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts() -> None:
+    """A disk that was full in the middle of a start over left the epochs of what was there before: nobody who had those
+    of the bucket could follow."""
+    assert reconcile(300, 300, LINEAGE, Cold(0, 300, LINEAGE)) == Keep()
+    assert reconcile(0, 0, [], Cold(0, 0, [])) == Keep()
+    for lineage in ([(0, 0)], [(0, 0), (2, 100)]):
+        found = reconcile(300, 300, lineage, Cold(0, 300, LINEAGE))
+        assert isinstance(found, Restart) and found.offset == 300, lineage
+
+
 def test_a_log_that_ends_below_the_cold_end_restarts_there() -> None:
     found = reconcile(0, 0, [], Cold(0, 300, LINEAGE))
     assert isinstance(found, Restart)
