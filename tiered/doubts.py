@@ -58,7 +58,7 @@ class Doubts:
         while self._about:
             self._fewer.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(DOUBT_SECONDS):
+                async with asyncio.timeout(self._seconds_left()):
                     await self._fewer.wait()
             self._judge()
 
@@ -73,6 +73,11 @@ class Doubts:
             if at_ns > since_ns and node_id in brokers and not brokers[node_id].live
         }
         return frozenset(self._gone)
+
+    def _seconds_left(self) -> float:
+        """Until the first of them is in doubt no more."""
+        since_ns = min(since_ns for _, since_ns in self._about.values())
+        return DOUBT_SECONDS - (self._clock.mono_ns() - since_ns) / 1e9
 
     def _judge(self) -> None:
         """Whom the cluster knows to be gone is in doubt no more, nor who has been for too long."""
