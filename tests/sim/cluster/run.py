@@ -109,8 +109,12 @@ class Run:
         await self.nemesis.end()
         await self.until(self._is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
         await self._end_clients()
+        await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
         await self._writable()
         await audit.end_of_run(self)
+
+    def _has_moved(self) -> bool:
+        return not any(each.moving for topic in self.truth.image.topics.values() for each in topic.partitions)
 
     async def _make(self, name: str) -> None:
         shape = next(each for each in self.options.topics if each.name == name)
