@@ -43,6 +43,7 @@ def run(directory: Path, story: Callable[[str, Callable[[str, int], int]], None]
     asyncio.run(whole())
 
 
+@pytest.mark.also
 @pytest.mark.java
 def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
     def story(address: str, fill: Callable[[str, int], int]) -> None:
@@ -79,6 +80,7 @@ def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> Non
     run(tmp_path, story)
 
 
+@pytest.mark.also
 @pytest.mark.java
 def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> None:
     def story(address: str, fill: Callable[[str, int], int]) -> None:

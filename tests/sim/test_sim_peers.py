@@ -209,7 +209,7 @@ def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
         assert not await talk.peers.is_gone(THERE, 1)
         with pytest.raises(Unavailable) as caught:
             await talk.peers.heard(THERE, 1)
-        assert not caught.value.refused
+        assert caught.value.refused, "it could not even be asked"
         talk.site.network.heal()
         assert await talk.peers.is_gone("one:9", 1)
         with pytest.raises(Unavailable) as caught:
