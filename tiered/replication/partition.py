@@ -231,7 +231,8 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """What the manifest and the newest cold segment say: offsets [start, end), and who wrote the last of them."""
+    """What the manifest says: offsets [start, end), and who wrote the last of them; of what only sub-manifests name the
+    lineage says nothing."""
 
     start: int
     end: int
@@ -245,10 +246,12 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The cold lineage wins: drop the local log, go on at `offset`, the cold end (rule R5)."""
+    """The cold lineage wins: drop the local log, go on at `offset`, the cold end (rule R5). `empty` when it ends there
+    and holds nothing, so that no record is dropped."""
 
     offset: int
     why: str
+    empty: bool = False
 
 
 def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: Cold) -> Keep | Restart:
@@ -260,12 +263,13 @@ def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: Cold) ->
     if local_end < cold.end:
         return Restart(cold.end, f"the local log ends at {local_end}, below the cold end {cold.end}")
     low = max(local_start, cold.start, *(each[0][1] for each in (lineage, cold.lineage) if each))
-    if local_start == local_end == cold.end:
-        low = cold.start  # it holds nothing: a start over that broke off may have left the epochs of before
+    empty = local_start == local_end == cold.end
+    if empty:  # a start over that broke off may have left the epochs of before
+        low = max(cold.start, cold.lineage[0][1]) if cold.lineage else cold.start
     if low < cold.end:
         ours, theirs = _between(lineage, low, cold.end), _between(cold.lineage, low, cold.end)
         if ours != theirs:
-            return Restart(cold.end, f"the local log was written under {ours}, what is cold under {theirs}")
+            return Restart(cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty)
     return Keep()
 
 

@@ -303,12 +303,19 @@ def test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts() -> No
     for lineage in ([(0, 0)], [(0, 0), (2, 100)]):
         found = reconcile(300, 300, lineage, Cold(0, 300, LINEAGE))
         assert isinstance(found, Restart) and found.offset == 300, lineage
+        assert found.empty, "no record goes by it"
+
+
+def test_an_empty_log_is_not_asked_for_epochs_that_only_sub_manifests_know() -> None:
+    newest = [(2, 180), (5, 250)]
+    assert reconcile(300, 300, LINEAGE, Cold(0, 300, newest)) == Keep()
+    assert isinstance(reconcile(300, 300, [(0, 0), (4, 200)], Cold(0, 300, newest)), Restart)
 
 
 def test_a_log_that_ends_below_the_cold_end_restarts_there() -> None:
     found = reconcile(0, 0, [], Cold(0, 300, LINEAGE))
     assert isinstance(found, Restart)
-    assert found.offset == 300
+    assert found.offset == 300 and not found.empty
 
 
 @pytest.mark.parametrize("lineage", [[(0, 0), (2, 100), (4, 250)], [(0, 0), (2, 90), (5, 250)], [(0, 0), (2, 100)]])
