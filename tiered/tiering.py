@@ -2,7 +2,7 @@
 
 A pass over a partition asks the plans in their order (object before manifest, manifest before local delete, manifest
 before object delete) and performs what they say. A partition whose pass fails is tried again after a growing pause;
-the others go on. A partition with nothing to do costs no request.
+the others go on. A partition with nothing to do costs no request; taking an inherited manifest over waits for all else.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Tiering:
         self._clock = clock
         self._chance = rng.stream("tiering")
         self._due: dict[Replica, None] = {}
+        self._later: dict[Replica, None] = {}
+        """Due as well, once nothing else is: those with nothing to do but to take over an inherited manifest."""
         self._busy: set[Replica] = set()
         self._failures: dict[Replica, int] = {}
         self._sweep_at: dict[Replica, int] = {}
@@ -73,8 +75,16 @@ class Tiering:
             self._enqueue(replica)
 
     def _enqueue(self, replica: Replica) -> None:
-        self._due[replica] = None
+        if replica.owes and not replica.waiting_segments:
+            self._later[replica] = None
+        else:
+            self._later.pop(replica, None)
+            self._due[replica] = None
         self._wake.set()
+
+    def _next(self) -> Replica | None:
+        """The one that has waited longest and is not under way."""
+        return next((each for queue in (self._due, self._later) for each in queue if each not in self._busy), None)
 
     def waiting_segments(self) -> int:
         """Closed segments of all partitions that are not in the bucket yet."""
@@ -87,12 +97,14 @@ class Tiering:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                for replica in [each for each in self._due if each not in self._busy]:
+                while self._next() is not None:
                     await self._places.acquire()
-                    if replica not in self._due:  # forgotten while it waited for a place
+                    replica = self._next()
+                    if replica is None:  # forgotten while it waited for a place
                         self._places.release()
-                        continue
-                    del self._due[replica]
+                        break
+                    self._due.pop(replica, None)
+                    self._later.pop(replica, None)
                     self._busy.add(replica)
                     group.create_task(self._run_pass(replica, group))
 
@@ -123,7 +135,7 @@ class Tiering:
             self._places.release()
             if replica.gone:
                 self.forget(replica)
-            if replica in self._due:
+            if self._due or self._later:
                 self._wake.set()
 
     def _pause(self, replica: Replica) -> float:
@@ -140,6 +152,7 @@ class Tiering:
     def forget(self, replica: Replica) -> None:
         """It is led here no more."""
         self._due.pop(replica, None)
+        self._later.pop(replica, None)
         self._failures.pop(replica, None)
         self._sweep_at.pop(replica, None)
         self._oldest.pop(replica, None)
@@ -261,7 +274,9 @@ class Tiering:
         upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
         nothing to sweep."""
         now_ms = self._clock.wall_ms()
-        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
+        if replica.manifest is None or not (replica.manifest.nodes or replica in self._sweep_at):
+            return
+        if now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
             return
         await self._taken_over(replica)
         await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)

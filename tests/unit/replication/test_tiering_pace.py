@@ -9,6 +9,8 @@ import pytest
 from tests.unit.replication.rig import Rig, produced
 from tiered import tiering
 from tiered.config import Settings
+from tiered.ids import TopicPartition
+from tiered.replication.leading import Past
 from tiered.replication.replica import Replica
 from tiered.tiering import Tiering
 
@@ -32,6 +34,32 @@ async def cold_after(rig: Rig, replica: Replica) -> float:
         await asyncio.sleep(0.1)
     task.cancel()
     return (broker.clock.mono_ns() - began) / 1e9
+
+
+def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due() -> None:
+    """A broker that died led ten thousand partitions: what is to be uploaded does not wait for their manifests."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        heirs = []
+        for number in range(6):
+            heirs.append(await broker.lead(1, [1, 2], at=TopicPartition("idle", number), past=Past.INHERITED))
+        busy = await broker.lead(1, [1], at=TopicPartition("busy", 6))
+        while busy.waiting_segments < 2:
+            busy.state.high_watermark = produced(busy, busy.log.end_offset)
+        settings = Settings(remote_log_manager_copier_thread_pool_size=1)
+        runs = Tiering(settings, lambda: [*heirs, busy], lambda *_: None, broker.clock, broker.rng, broker.metrics)
+        assert all(each.owes for each in heirs)
+        task = asyncio.create_task(runs.run())
+        while busy.cold_end_offset == 0:
+            await asyncio.sleep(0)
+        assert sum(each.owes for each in heirs) >= 5
+        while any(each.owes for each in heirs):
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    rig.run(story)
 
 
 @pytest.mark.parametrize(
