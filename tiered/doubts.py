@@ -39,7 +39,8 @@ class Doubts:
         known = self._image().brokers.get(node_id)
         if known is not None and known.live:
             self._about.setdefault(node_id, (known.incarnation, self._clock.mono_ns()))
-            self._suspect(node_id)
+            if not known.stopping:  # it has closed its doors, and says itself when it has stopped
+                self._suspect(node_id)
 
     def heard(self, node_id: int) -> None:
         """It answers again."""

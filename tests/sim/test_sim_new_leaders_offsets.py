@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, batch, run
 from tiered.errors import Code
 from tiered.listeners import Endpoint
-from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, ElectLeaders, HandOver, RegisterBroker
+from tiered.metadata.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered_api.kafka.link import open_link
 from tiered_api.kafka.messages.list_offsets import (
     ListOffsetsPartition,
@@ -33,12 +33,12 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
     async def story(site: Site) -> None:
         await site.start(QUICK)
         await site.node.submit(OTHER)
-        both = {"min.insync.replicas": "2"}  # or who hands over leaves the in-sync set
-        await site.node.submit(CreateTopic("t", assignments=[[1, 2]], configs=both))
+        await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         site.node.replica("t", 0).append_now(batch([b"v"]), 1)
-        await site.node.submit(HandOver(1, site.node.incarnation))
-        await site.node.submit(AlterTopicConfigs("t", dict.fromkeys(both)))
-        await site.node.submit(ElectLeaders(preferred=True))
+        topic_id = site.node.image.topics["t"].topic_id
+        for order in ((2, 1), (1, 2)):
+            await site.node.submit(Reassign((Move(topic_id, 0, order),)))
+            await site.node.submit(ElectLeaders(preferred=True))
         await site.until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
         replica = site.node.replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start, sorted(replica.state.isr)) == (0, 1, [1, 2])

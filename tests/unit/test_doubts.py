@@ -9,7 +9,7 @@ import pytest
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop
 from tiered.doubts import DOUBT_SECONDS, LATELY_SECONDS, Doubts
-from tiered.metadata.changes import BrokerFenced, BrokerRegistered, BrokerStopped, Change
+from tiered.metadata.changes import BrokerFenced, BrokerRegistered, BrokerStopped, BrokerStopping, Change
 from tiered.metadata.image import Image
 
 
@@ -45,6 +45,20 @@ def test_nobody_waits_as_a_rule_nor_for_who_is_known_to_be_gone() -> None:
         world.doubts.lost(2)
         world.doubts.lost(3)
         assert await world.waited(0) == 0 and world.suspected == []
+
+    world.loop.run(story())
+
+
+def test_who_said_that_it_stops_is_waited_for_but_not_suspected() -> None:
+    """It says itself when it has stopped; to fence it would begin what it leads anew in the middle of that."""
+    world = World()
+
+    async def story() -> None:
+        world.image = world.image.apply([BrokerStopping(2, "b")], 1)
+        world.doubts.lost(2)
+        assert world.suspected == []
+        assert 0.25 <= await world.waited(0.25, BrokerStopped(2, "b")) < 0.3
+        assert world.doubts.lately() == {2}
 
     world.loop.run(story())
 

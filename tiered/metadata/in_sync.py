@@ -36,7 +36,8 @@ class Terms:
 def first(replicas: tuple[int, ...], terms: Terms) -> PartitionImage:
     """A new partition: nothing is stored, so everybody who lives is in sync."""
     isr = tuple(node for node in replicas if node in terms.live)
-    return PartitionImage(replicas, isr[0] if isr else NO_LEADER, 0, isr)
+    leader = _first_of(isr, replicas, terms)
+    return PartitionImage(replicas, NO_LEADER if leader is None else leader, 0, isr)
 
 
 def left(old: PartitionImage, node: int, terms: Terms) -> PartitionImage:
@@ -78,11 +79,11 @@ def handed_over(old: PartitionImage, node: int, terms: Terms) -> PartitionImage:
 
 
 def preferred(old: PartitionImage, terms: Terms) -> PartitionImage | Code:
-    """The first replica leads, where it is in sync."""
+    """The first replica leads, where it is in sync and is not about to stop."""
     wanted = old.replicas[0]
     if old.leader == wanted:
         return Code.ELECTION_NOT_NEEDED
-    if wanted not in old.isr or wanted not in terms.live:
+    if wanted not in old.isr or wanted not in terms.live or wanted in terms.stopping:
         return Code.PREFERRED_LEADER_NOT_AVAILABLE
     return _elected(old, wanted, old.isr, old.elr, terms)
 
@@ -279,10 +280,11 @@ def _last_resort(
 
 
 def _first_of(nodes: tuple[int, ...], replicas: tuple[int, ...], terms: Terms) -> int | None:
-    for node in replicas:
-        if node in nodes and node in terms.live:
-            return node
-    return None
+    """Who lives, in the order of replicas. Who is about to stop serves nobody: only where there is no other."""
+    living = [node for node in replicas if node in nodes and node in terms.live]
+    if not living:
+        return None
+    return next((node for node in living if node not in terms.stopping), living[0]) if terms.stopping else living[0]
 
 
 def _without(nodes: tuple[int, ...], node: int) -> tuple[int, ...]:

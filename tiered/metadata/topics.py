@@ -99,7 +99,7 @@ class Topics:
     def _first_leaders(
         self, topic_id: TopicId, first: int, assignments: Sequence[tuple[int, ...]]
     ) -> Iterator[kinds.PartitionChanged]:
-        terms = Terms(leaders.live_ids(self.image))
+        terms = Terms(leaders.live_ids(self.image), stopping=leaders.stopping(self.image))
         for p, replicas in enumerate(assignments, first):
             yield leaders.first(topic_id, p, replicas, terms)
 

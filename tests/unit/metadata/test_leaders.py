@@ -132,6 +132,20 @@ def test_who_is_about_to_stop_joins_no_in_sync_set_and_its_next_life_may() -> No
     assert decide(shard, requests.AlterPartitions(2, incarnation(2), (later,))) == (Code.NONE,)
 
 
+def test_who_is_about_to_stop_is_given_nothing_to_lead_that_another_could() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
+    decide(shard, requests.HandOver(1, incarnation(1)))
+    decide(shard, requests.CreateTopic("u", assignments=[[1, 2]]))
+    decide(shard, requests.CreateTopic("v", assignments=[[1]]))
+    assert [shard.image.topics[name].partitions[0].leader for name in "uv"] == [2, 1]
+    t = topic_id(shard)
+    told = decide(shard, requests.ElectLeaders(True, ((t, 0),)))
+    assert told == ((t, 0, Code.PREFERRED_LEADER_NOT_AVAILABLE),)
+    decide(shard, requests.HandOver(2, incarnation(2)))
+    assert partition(shard).leader == 3 and set(partition(shard).isr) == {1, 2, 3}
+
+
 def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
     now = partition(shard, p)
     isr = tuple(InSync(node, incarnation_number(shard.image.brokers[node].incarnation)) for node in nodes)
@@ -261,12 +275,10 @@ def test_a_topic_that_prefers_to_serve_is_led_by_whoever_lives(wide: bool) -> No
 
 def test_elections_as_an_operator_asks_for_them() -> None:
     shard = cluster(1, 2)
-    two = {"min.insync.replicas": "2"}
-    decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [1, 2]], configs=two))
+    decide(shard, requests.CreateTopic("t", assignments=[[2, 1], [2, 1], [2, 1]]))
     decide(shard, requests.CreateTopic("u", assignments=[[1]]))
-    decide(shard, requests.HandOver(1, incarnation(1)))
-    decide(shard, requests.AlterTopicConfigs("t", dict.fromkeys(two)))
     t, u = topic_id(shard), shard.image.topics["u"].topic_id
+    decide(shard, requests.Reassign(tuple(requests.Move(t, p, (1, 2)) for p in (0, 2))))
     asked = requests.ElectLeaders(True, ((t, 0), (t, 0), (t, 1), (t, 9), (TopicId("no"), 0)))
     assert decide(shard, asked) == (
         (t, 0, Code.NONE),
