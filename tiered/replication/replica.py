@@ -47,7 +47,7 @@ class Replica(Readable):
         in_touch: Callable[[], bool],
     ) -> None:
         super().__init__(at, topic_id, log, partition, cold, begun.manifest)
-        self.restarted = begun.restart is not None
+        self.restarted = begun.restart is not None and not begun.restart.empty
         self._owes = begun.owes
         self._clock = clock
         self._disk = disk
@@ -92,9 +92,7 @@ class Replica(Readable):
             raise self._gone
         config = self.log.config
         if acks == ALL:
-            if len(self.state.replicas) > 1 and not self._in_touch():
-                why = f"no controller is heard: another broker may lead {self.at} by now"
-                raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
+            self._doubt_nothing()
             if not self.state.may_ack(config.min_insync_replicas):
                 raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.at} are in sync")
         elif acks not in (0, 1):
@@ -105,6 +103,12 @@ class Replica(Readable):
         if self._end_watchers:
             self._wake_end()
         return appended
+
+    def _doubt_nothing(self) -> None:
+        """`Refused` where another broker may lead by now (rule R6)."""
+        if len(self.state.replicas) > 1 and not self._in_touch():
+            why = f"no controller is heard: another broker may lead {self.at} by now"
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
 
     def committed(self, end: int) -> bool:
         """Whether everything below `end` is."""
@@ -283,11 +287,13 @@ class Replica(Readable):
         if not 0 <= before <= self.high_watermark:
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.at} is beyond the high watermark")
         if before > self.log_start_offset:
+            self._doubt_nothing()
             if self.config.remote_storage_enable or self.manifest is not None:
                 manifest = self.manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
                 self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
             if self._gone is not None:
                 raise self._gone  # who leads by now may have read the manifest before
+            self._doubt_nothing()
             self.log.advance_start(before)
         return self.log_start_offset
 

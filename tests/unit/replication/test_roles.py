@@ -179,6 +179,25 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
     town.run(story)
 
 
+def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may lead by then, which has read the manifest before, and would serve what is said to be gone."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(segment_bytes="2000")
+        first = await led(town)
+        for number in range(40):
+            await first.append(batch(number), acks=ALL)
+        monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
+        monkeypatch.setattr(first, "_in_touch", lambda: False)
+        await town.fence(first.state.node_id)
+        with pytest.raises(Refused, match="no controller is heard"):
+            await first.delete_records(30)
+        assert (await led(town)).log_start_offset == 0
+
+    town.run(story)
+
+
 def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
     town = Town()
 
