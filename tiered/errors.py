@@ -170,8 +170,8 @@ class Refused(Exception):
 
 class Unavailable(Exception):
     """A port could not do it now: the store, the disk or a peer. The same call may be made again unless `final`.
-    `refused`: the other side answered, and said no (credentials, permissions, a bucket that is not there, a port on
-    which nobody listens)."""
+    `refused`: nothing was asked or done (credentials, permissions, a bucket that is not there, nobody who takes a
+    connection)."""
 
     def __init__(self, why: str, *, final: bool = False, refused: bool = False) -> None:
         super().__init__(why)

@@ -61,8 +61,8 @@ class Elsewhere:
     def __init__(self, node: Node) -> None:
         self._node = node
         net = node.world.net
-        self._quick = KafkaPeers(net, client_id="http")
-        self._patient = KafkaPeers(net, client_id="http", at_once=WAITS_MAX)
+        self._quick = KafkaPeers(net, client_id="http", kept_bytes=0)
+        self._patient = KafkaPeers(net, client_id="http", at_once=WAITS_MAX, kept_bytes=0)
 
     async def close(self) -> None:
         """Ends all connections."""

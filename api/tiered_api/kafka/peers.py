@@ -25,7 +25,7 @@ from tiered.peers import (
 )
 from tiered.ports import Net
 from tiered_api.kafka.client import code_of
-from tiered_api.kafka.frame_memory import FrameMemory
+from tiered_api.kafka.frame_memory import KEPT_BYTES, FrameMemory
 from tiered_api.kafka.link import Link
 from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tiered_api.kafka.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
@@ -59,16 +59,24 @@ class _Broker:
 
 class KafkaPeers:
     """Implements `Peers`. `cluster_id` is said with every request once it is known; `at_once` requests to one broker
-    may be under way."""
+    may be under way. `kept_bytes` of memory are kept for large answers."""
 
-    def __init__(self, net: Net, *, client_id: str = "broker", cluster_id: str = "", at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self,
+        net: Net,
+        *,
+        client_id: str = "broker",
+        cluster_id: str = "",
+        at_once: int = AT_ONCE,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         self.cluster_id = cluster_id
         self._at_once = at_once
         self._net = net
         self._client_id = client_id
         self._brokers: dict[str, _Broker] = {}
         self._links: dict[Link, None] = {}
-        self._memory = FrameMemory()
+        self._memory = FrameMemory(kept_bytes)
         self._copied_at = 0.0
 
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
