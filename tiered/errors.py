@@ -1,7 +1,8 @@
 """Every error there is: four families, and the one table of codes that peers may see.
 
 `Refused` says no to a caller, in words that a caller may read. `Unavailable`, `Corrupt` and `Fenced` come from
-below and say what to do next: try again, repair, or step down. Anything else is a bug and stops the broker.
+below and say what to do next: try again, repair, or step down. Anything else is a bug; `Broken` is one that was looked
+for, and ends the broker wherever it is raised.
 """
 
 from __future__ import annotations
@@ -193,3 +194,14 @@ class Corrupt(Exception):
 
 class Fenced(Exception):
     """A newer epoch or incarnation owns this: whoever gets it steps down and does not try again."""
+
+
+class Broken(AssertionError):
+    """Something that always holds does not: what this process believes can be trusted no more, and nobody may be
+    answered from it. Raised in every mode of Python, as an `assert` is not."""
+
+
+def always(holds: object, *about: object) -> None:
+    """`Broken` when it does not."""
+    if not holds:
+        raise Broken(", ".join(map(str, about)))

@@ -28,7 +28,7 @@ from tiered.config import Settings
 from tiered.coordinators import Coordinators
 from tiered.data_directory import DataDirectory
 from tiered.doubts import Doubts
-from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Broken, Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
 from tiered.ids import TopicPartition, text_id
@@ -287,6 +287,11 @@ class Node:
         with contextlib.suppress(Unavailable):
             self.directory.distrust()
         self._fail(f"data directory: {why}")
+
+    def broke(self, error: Broken) -> None:
+        """Something that always holds did not, while a request was dealt with: the broker ends before it says more."""
+        log.critical("broker failed why=%s: %s", type(error).__name__, error, exc_info=error)
+        self._fail(_told(error))
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tiered.cold.layout import SectionRef
+from tiered.errors import always
 from tiered.hot.epochs import Epochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId
 
@@ -246,14 +247,15 @@ def _summary(key: str, level: int, nodes: Sequence[Node]) -> Spill:
 def check_change(old: Manifest, new: Manifest) -> None:
     """The rules over (old, new): identity stays, epoch, start and end never go back, and no offset that stays cold
     changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
-    assert not new.fault(), (new.fault(), new)
-    assert (old.topic_id, old.partition) == (new.topic_id, new.partition), (old.pid, new.pid)
-    assert new.leader_epoch >= old.leader_epoch, (old.leader_epoch, new.leader_epoch)
-    assert new.log_start_offset >= old.log_start_offset, (old.log_start_offset, new.log_start_offset)
-    assert new.cold_end_offset >= old.cold_end_offset, (old.cold_end_offset, new.cold_end_offset)
+    fault = new.fault()
+    always(not fault, fault, new)
+    always((old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.pid, new.pid)
+    always(new.leader_epoch >= old.leader_epoch, "leader epoch", old.leader_epoch, new.leader_epoch)
+    always(new.log_start_offset >= old.log_start_offset, "log start", old.log_start_offset, new.log_start_offset)
+    always(new.cold_end_offset >= old.cold_end_offset, "cold end", old.cold_end_offset, new.cold_end_offset)
     before = {node.key: (node.level, node.next_offset) for node in old.nodes}
     for node in new.nodes:
         if node.key in before:
-            assert before[node.key] == (node.level, node.next_offset), node
+            always(before[node.key] == (node.level, node.next_offset), "another object under its key", node)
         elif node.level == 0 and old.nodes:
-            assert node.base_offset >= old.cold_end_offset, node
+            always(node.base_offset >= old.cold_end_offset, "below the cold end", node)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from operator import itemgetter
 
+from tiered.errors import always
 from tiered.ids import NO_EPOCH
 
 Lineage = tuple[tuple[int, int], ...]
@@ -42,6 +43,7 @@ class Epochs:
         kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start]
         self._entries = [*kept, (epoch, start)]
         self.latest = epoch
+        self.check()
         return True
 
     def epoch_at(self, offset: int) -> int:
@@ -84,10 +86,11 @@ class Epochs:
         changed = entries != self._entries
         self._entries = entries
         self.latest = entries[-1][0] if entries else NO_EPOCH
+        self.check()
         return changed
 
     def check(self) -> None:
-        """Asserts the invariants."""
+        """What always holds."""
         for a, b in pairwise(self._entries):
-            assert a[0] < b[0] and a[1] < b[1], f"lineage out of order: {a} {b}"
-        assert self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH)
+            always(a[0] < b[0] and a[1] < b[1], "lineage out of order", a, b)
+        always(self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH), "latest epoch", self.latest)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, always
 from tiered.ports import Buffer
 from tiered.records.batch import records
 from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
@@ -243,7 +243,8 @@ class ProducerStates:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Kafka's producer snapshot, version 1, of all producers."""
+        """Kafka's producer snapshot, version 1, of all producers; later starts will believe it."""
+        self.check()
         entries = [_ENTRY.pack(*_fields(self._producers[producer_id])) for producer_id in sorted(self._producers)]
         body = _COUNT.pack(len(entries)) + b"".join(entries)
         return _HEAD.pack(_VERSION, crc32c(body)) + body
@@ -284,12 +285,12 @@ class ProducerStates:
             producer.batches[:0] = written[-room:] if room else []
 
     def check(self) -> None:
-        """Asserts the invariants."""
+        """What always holds."""
         for producer in self._producers.values():
-            assert len(producer.batches) <= WINDOW
+            always(len(producer.batches) <= WINDOW, "window too large", producer)
             offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
-            assert offsets == sorted(offsets), f"window out of order: {producer}"
-        assert list(self._open) == sorted(self._open)
+            always(offsets == sorted(offsets), "window out of order", producer)
+        always(list(self._open) == sorted(self._open), "open transactions out of order", self._open)
 
 
 def _marker(batch: Buffer) -> tuple[bool, int]:

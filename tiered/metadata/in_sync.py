@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tiered.errors import Code
+from tiered.errors import Code, always
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER, Change, LossReported, PartitionChanged
 from tiered.metadata.image import End, Loss, PartitionImage
@@ -146,10 +146,12 @@ def stayed(old: PartitionImage, terms: Terms) -> PartitionImage | Code:
     return _kept(old, stay, terms)
 
 
-def changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage) -> Iterator[Change]:
-    """What makes `new` of `old`."""
+def changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, terms: Terms) -> Iterator[Change]:
+    """What makes `new` of `old`. `Broken` rather than that something wrong is written."""
     if new is old:
         return
+    check(new, terms)
+    always(new.leader_epoch >= old.leader_epoch, "leader epochs never go back", old, new)
     ends = tuple((end.node_id, end.leader_epoch, end.end_offset) for end in new.ends)
     yield PartitionChanged(
         topic_id, p, new.leader, new.leader_epoch, new.isr, new.elr, new.last_known, ends,
@@ -162,15 +164,15 @@ def changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage)
 def check(image: PartitionImage, terms: Terms) -> None:
     """What always holds."""
     isr, elr = set(image.isr), set(image.elr)
-    assert isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image
-    assert isr <= terms.live, (image, terms)
-    assert image.leader in isr or (image.leader == NO_LEADER and not isr), image
-    assert not elr or len(isr) < terms.min_isr, (image, terms)
-    assert image.leader == NO_LEADER or not (image.last_known or image.ends), image
-    assert {end.node_id for end in image.ends} == set(image.last_known), image
-    assert not elr & set(image.last_known), image
-    assert set(image.adding) | set(image.removing) <= set(image.replicas), image
-    assert not set(image.adding) & set(image.removing) and set(image.last_known) <= set(image.replicas), image
+    always(isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image)
+    always(isr <= terms.live, image, terms)
+    always(image.leader in isr or (image.leader == NO_LEADER and not isr), image)
+    always(not elr or len(isr) < terms.min_isr, image, terms)
+    always(image.leader == NO_LEADER or not (image.last_known or image.ends), image)
+    always({end.node_id for end in image.ends} == set(image.last_known), image)
+    always(not elr & set(image.last_known), image)
+    always(set(image.adding) | set(image.removing) <= set(image.replicas), image)
+    always(not set(image.adding) & set(image.removing) and set(image.last_known) <= set(image.replicas), image)
 
 
 def _led(

@@ -88,7 +88,7 @@ def swept(topics: Iterable[TopicImage], terms_of: TermsOf, step: Step) -> Iterat
         for p, old in enumerate(topic.partitions):
             new = step(topic, p, old, terms)
             if new is not old:
-                yield from in_sync.changes(topic.topic_id, p, old, new)
+                yield from in_sync.changes(topic.topic_id, p, old, new, terms)
 
 
 def resettled(topics: Iterable[TopicImage], terms_of: TermsOf) -> Iterator[Change]:
@@ -176,7 +176,7 @@ def alter(
         codes.append(Code.NONE)
         if new is not old:
             decided.add((wish.topic_id, wish.partition))
-            made += in_sync.changes(wish.topic_id, wish.partition, old, new)
+            made += in_sync.changes(wish.topic_id, wish.partition, old, new, terms_of(topic))
     return Decision(tuple(made), tuple(codes))
 
 
@@ -201,7 +201,7 @@ def elect(
         new = (in_sync.preferred if request.preferred else in_sync.unclean)(old, terms_of(topic))
         codes[topic_id, p] = new if isinstance(new, Code) else Code.NONE
         if isinstance(new, PartitionImage):
-            made += in_sync.changes(topic_id, p, old, new)
+            made += in_sync.changes(topic_id, p, old, new, terms_of(topic))
     return Decision(tuple(made), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
 
 

@@ -42,7 +42,7 @@ def reassign(
             answers.append(refused)
             continue
         answers.append(None)
-        made += in_sync.changes(*place, old, new)
+        made += in_sync.changes(*place, old, new, terms_of(topic))
     return Decision(tuple(made), tuple(answers))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.errors import Fenced
+from tiered.errors import Fenced, always
 from tiered.replication.progress import NEVER_NS, Progress
 
 Lineage = Sequence[tuple[int, int]]
@@ -62,6 +62,10 @@ class Partition:
         """Who must have a record before it is committed: committed and proposed members."""
         self._alone = self._counted == {node_id}
         self._followers: dict[int, Progress] = {}
+
+    def __repr__(self) -> str:
+        offsets = f"end={self.end} high_watermark={self.high_watermark} epoch_start={self.epoch_start}"
+        return f"<leader {self.node_id} {offsets} isr={sorted(self._isr)} proposed={sorted(self._proposed)}>"
 
     @property
     def isr(self) -> frozenset[int]:
@@ -201,13 +205,15 @@ class Partition:
         self._isr, self._proposed = frozenset(isr), frozenset()
         self._asking = self._unsure = False
         self._count()
-        return self._move(min_isr)
+        moved = self._move(min_isr)
+        self.check()
+        return moved
 
     def check(self) -> None:
         """What always holds."""
-        assert self.high_watermark <= self.end, self
-        assert self.node_id in self._isr, self
-        assert self._isr | self._proposed == self._counted, self
+        always(self.high_watermark <= self.end, "high watermark beyond the end", self)
+        always(self.node_id in self._isr, "a leader that is not in sync", self)
+        always(self._isr | self._proposed == self._counted, "counted are others than members", self)
 
     def _move(self, min_isr: int) -> bool:
         if not self.may_ack(min_isr):
@@ -215,6 +221,7 @@ class Partition:
         lowest = self.end if self._alone else min(self._position(broker) for broker in self._counted)
         if lowest <= self.high_watermark:
             return False
+        always(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
         self.high_watermark = lowest
         return True
 

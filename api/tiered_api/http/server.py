@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from tiered.errors import Corrupt
+from tiered.errors import Broken, Corrupt
 from tiered.node import Node
 from tiered_api.http import quick
 from tiered_api.http.answers import refusal
@@ -203,7 +203,9 @@ class Listener(web.Server):
         except (ConnectionError, asyncio.CancelledError):
             request.settle(0)
             raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, Broken):
+                self.site.node.broke(error)
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = refusal(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.site.requests.inc(1, request.operation, str(response.status))

@@ -16,6 +16,7 @@ from importlib import import_module
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from tiered.errors import Broken
 from tiered_api.kafka.codec import Malformed, decode, encode
 from tiered_api.kafka.handlers import api_versions
 from tiered_api.kafka.handlers.fetch import Fetches
@@ -68,9 +69,9 @@ class Dispatch:
             self._begin(connection, frame)
         except Malformed as error:
             connection.refuse("malformed", f"{_name(key)} version {version}: {error}")
-        except Exception:
+        except Exception as error:
             log.exception("request failed api=%s version=%d peer=%s", _name(key), version, connection.peer)
-            connection.refuse("fault", _name(key))
+            self._failed(connection, error, _name(key))
         return None
 
     def spawn(self, connection: Connection, work: Work, what: str) -> None:
@@ -97,9 +98,14 @@ class Dispatch:
         """Goes on with a request in a turn of its own; the boundary of every such turn."""
         try:
             call()
-        except Exception:
+        except Exception as error:
             log.exception("request failed api=%s peer=%s", what, connection.peer)
-            connection.refuse("fault", what)
+            self._failed(connection, error, what)
+
+    def _failed(self, connection: Connection, error: Exception, what: str) -> None:
+        if isinstance(error, Broken):
+            self._site.node.broke(error)
+        connection.refuse("fault", what)
 
     async def close(self) -> None:
         """Ends all tasks."""
@@ -142,9 +148,9 @@ class Dispatch:
         """The boundary of every task."""
         try:
             parts = await work()
-        except Exception:
+        except Exception as error:
             log.exception("request failed api=%s peer=%s", what, connection.peer)
-            connection.refuse("fault", what)
+            self._failed(connection, error, what)
             return
         if parts is None:
             connection.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tiered.errors import Code
+from tiered.errors import Broken, Code
 from tiered.ids import TopicId
 from tiered.metadata import in_sync
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
@@ -190,13 +190,29 @@ def test_wishes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
 
 def test_changes_are_what_the_log_holds() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    assert list(in_sync.changes(T, 0, old, old)) == []
+    assert list(in_sync.changes(T, 0, old, old, terms(2))) == []
     new = in_sync.unclean(old, terms(2))
     assert isinstance(new, PartitionImage)
-    assert list(in_sync.changes(T, 0, old, new)) == [
+    assert list(in_sync.changes(T, 0, old, new, terms(2))) == [
         PartitionChanged(T, 0, 2, 5, (2,), ()),
         LossReported(T, 0, 5, 8, 1000),
     ]
-    assert list(in_sync.changes(T, 1, new, old)) == [
+    assert list(in_sync.changes(T, 1, waiting(()), old, terms())) == [
         PartitionChanged(T, 1, NO_LEADER, 4, (), (), (1, 2), ((1, 3, 9), (2, 3, 8)))
     ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        image(1, 4, (1, 2)),
+        image(2, 5, (1, 3)),
+        image(1, 5, (1, 9)),
+        image(1, 5, (1, 2), (2,)),
+        image(1, 5, (1, 2), (3,)),
+    ],
+    ids=["an older epoch", "led from outside", "no replica", "in sync and eligible", "eligible without need"],
+)
+def test_what_cannot_be_is_not_written(wrong: PartitionImage) -> None:
+    with pytest.raises(Broken):
+        list(in_sync.changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))
