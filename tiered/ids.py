@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import uuid
 from typing import NamedTuple, NewType
 
@@ -41,6 +42,12 @@ def text_id(value: uuid.UUID) -> TopicId:
 def incarnation_number(incarnation: str) -> int:
     """A broker's incarnation where the wire has room for an int64 only ("replica epoch"): its first 63 bits."""
     return int.from_bytes(id_bytes(incarnation)[:8], "big") >> 1
+
+
+def incarnation_digest(incarnation: str) -> str:
+    """What strangers may be told of an incarnation (SHA-256, hexadecimal): who knows it finds it again, nobody learns
+    it."""
+    return hashlib.sha256(incarnation.encode()).hexdigest()
 
 
 def id_bytes(value: str) -> bytes:

@@ -31,7 +31,7 @@ from tiered.doubts import Doubts
 from tiered.errors import Broken, Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
-from tiered.ids import TopicPartition, text_id
+from tiered.ids import TopicPartition, incarnation_digest, text_id
 from tiered.in_sync_sets import InSyncSets
 from tiered.joining import Joining
 from tiered.metadata import requests
@@ -88,6 +88,8 @@ class Node:
         self.world = replace(world, store=self.store)
         self.peers = peers
         self.cluster_id = ""
+        self.credential = b""
+        """By which brokers of this cluster know each other; none before the store was read."""
         self.ended = asyncio.Event()
         self.served = asyncio.Event()
         self.started_with = settings
@@ -230,9 +232,10 @@ class Node:
         """Returns when everything is served. `Refused` when it must not run, `Unavailable` when the store is away."""
         if await read_format(self.store) is None:
             await probe(self.store, self.world.rng)
-        self.cluster_id = (await self._soon(self._metadata.format()))[0].cluster_id
+        held, _ = await self._soon(self._metadata.format())
+        self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
-            self.peers.cluster_id = self.cluster_id
+            self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
         image = await self._metadata.load()
         await self.joining.refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
@@ -249,8 +252,9 @@ class Node:
         self._serving = True
         self.served.set()
         log.info(
-            "broker serves node_id=%d cluster_id=%s incarnation=%s epoch=%d partitions=%d",
-            self.settings.node_id, self.cluster_id, self.incarnation, self.image.controller_epoch, len(self.replicas()),
+            "broker serves node_id=%d cluster_id=%s incarnation_sha256=%s epoch=%d partitions=%d",
+            self.settings.node_id, self.cluster_id, incarnation_digest(self.incarnation), self.image.controller_epoch,
+            len(self.replicas()),
         )  # fmt: skip
 
     async def _soon(self, step: Awaitable[T]) -> T:

@@ -105,10 +105,12 @@ class FetchedPart(NamedTuple):
 class Peers(Protocol):
     """The other brokers, each at its HOST:PORT. Timeouts are in seconds.
 
-    `cluster_id` is said with every call once it is known: a broker of another cluster, which has come to be at that
-    address, answers `Refused(INCONSISTENT_CLUSTER_ID)`."""
+    `cluster_id` and `credential` are said with every call once they are known: a broker of another cluster, which has
+    come to be at that address, answers `Refused(INCONSISTENT_CLUSTER_ID)`, and one of this cluster
+    `Refused(CLUSTER_AUTHORIZATION_FAILED)` to who has no credential of it."""
 
     cluster_id: str
+    credential: bytes
 
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
         """The metadata log from its controller. `Refused(NOT_CONTROLLER)`: it is another one, or nobody yet."""

@@ -221,7 +221,7 @@ class Reign:
         try:
             await self.runtime.submit(request, DECIDE_SECONDS)
         except Refused as refused:
-            log.warning("decision about a broker comes later request=%s why=%s", request, refused)
+            log.warning("decision about a broker comes later request=%s why=%s", type(request).__name__, refused)
 
     def _spawn(self, what: str, node_id: int, work: Coroutine[Any, Any, None]) -> bool:
         """One of a kind at a time: whether it has begun."""

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tests.e2e.http_site import Site, run
+from tiered.ids import incarnation_digest
 from tiered_api.http.routes import table
 
 
@@ -15,7 +16,8 @@ def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:
         health = await site.get("/healthz")
         assert health.status == 200 and health.json["ok"] and health.json["problems"] == []
         node = (await site.get("/tiered/v1/node")).json
-        assert node == {"cluster_id": site.node.cluster_id, "node_id": 1, "incarnation": site.node.incarnation}
+        life = incarnation_digest(site.node.incarnation)
+        assert node == {"cluster_id": site.node.cluster_id, "node_id": 1, "incarnation_sha256": life}
         metrics = await site.get("/metrics")
         assert metrics.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = metrics.body.decode()

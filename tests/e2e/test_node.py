@@ -12,6 +12,7 @@ from tests.sim.store import SimBucket
 from tests.sim.world import SimMachine
 from tiered.config import Settings
 from tiered.errors import Code, Refused
+from tiered.ids import incarnation_digest
 from tiered.metadata.load import load_image
 from tiered.metadata.requests import (
     AlterTopicConfigs,
@@ -200,7 +201,8 @@ async def answer(site: Site, machine: SimMachine, incarnation: Callable[[], str]
         def reply() -> None:
             stream.on_readable(None)
             stream.recv_into(memoryview(bytearray(4096)))
-            body = b'{"cluster_id":"c","node_id":1,"incarnation":"%s"}' % incarnation().encode()
+            life = incarnation_digest(incarnation()).encode()
+            body = b'{"cluster_id":"c","node_id":1,"incarnation_sha256":"%s"}' % life
             stream.sendmsg([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body), body])
             stream.close()
 

@@ -10,7 +10,7 @@ from tests.e2e.site import QUICK, Site, batch, run
 from tests.sim.options import SETTINGS
 from tests.sim.test_controllers import Three, told
 from tests.sim.test_reassignments import contents, leads, now, write
-from tests.sim.test_sim_replica_fetch import INCARNATION
+from tests.sim.test_sim_replica_fetch import INCARNATION, broker_of
 from tests.sim.world import SimMachine
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
@@ -38,7 +38,7 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         leader = site.node.replica("t", 0)
         leader.append_now(batch([b"a"]), 1)
-        peers = KafkaPeers(site.network.host("two"), cluster_id=site.node.cluster_id)
+        peers = broker_of(site, "two")
         where = FetchFrom(leader.topic_id, 0, 0, 1, 0, 0)
         fetch = ReplicaFetch(2, incarnation_number(INCARNATION), 0, 1 << 20, 1 << 20, [where])
         ask = FollowAsk(2, INCARNATION, 0, 0, 10**9, 0)

@@ -56,7 +56,8 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
         assert await offset(EARLIEST) == (0, 0)
         if version >= 8:
             assert await offset(EARLIEST_LOCAL) == (0, 0)
-        assert await offset(LATEST, replica_id=2) == (0, 1)
+        assert await offset(LATEST, replica_id=-2) == (0, 1), "Kafka's tool that looks at the whole log"
+        assert await offset(LATEST, replica_id=2) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, -1)
         await asyncio.sleep(SESSION_SECONDS)
         assert await offset(LATEST) == (0, 1)
         assert await offset(1_600_000_000_000) == (0, 0)

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.e2e.site import QUICK, Site, run
+from tests.sim.test_sim_replica_fetch import broker_of
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.listeners import Endpoint
 from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
-from tiered_api.kafka.peers import AT_ONCE, IDLE_MAX, KafkaPeers
+from tiered_api.kafka.peers import AT_ONCE, IDLE_MAX
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -62,7 +63,7 @@ class Talk:
         self.site = site
         self.server = server
         self.far = Small()
-        self.peers = KafkaPeers(site.network.host("two"))
+        self.peers = broker_of(site, "two")
         self._near = site.node.cluster
         vars(site.node)["cluster"] = self.far
 
@@ -146,7 +147,6 @@ def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
 
 def test_a_broker_of_another_cluster_refuses() -> None:
     async def story(talk: Talk) -> None:
-        talk.peers.cluster_id = talk.site.node.cluster_id
         await talk.peers.heard(THERE, 5)
         talk.peers.cluster_id = "another"
         for ask in (

@@ -36,7 +36,7 @@ def story(tell: Callable[[KafkaPeers, Scripted], Awaitable[None]]) -> None:
     network = SimNetwork(loop, random.Random(1))
 
     async def main() -> None:
-        leader, peers = Scripted(), KafkaPeers(network.host("follower"))
+        leader, peers = Scripted(), KafkaPeers(network.host("follower"), credential=b"c" * 16)
         await leader.start(network.host("leader"), "leader", 9092)
         await tell(peers, leader)
         await peers.close()
@@ -51,7 +51,7 @@ def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> N
         assert await peers.fetch(THERE, ASK, 5) == []
         asked = leader.asked[0].message
         assert leader.asked[0].version == 17
-        assert asked.replica_state == ReplicaState(2, (1 << 62) + 1)
+        assert (asked.replica_state, asked.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
         assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 10 << 20)
         assert (asked.session_id, asked.session_epoch) == (0, -1)
         assert [

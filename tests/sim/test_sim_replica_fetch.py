@@ -29,6 +29,12 @@ INCARNATION, LATER = "B" * 21 + "A", "C" * 21 + "A"
 KIB = 1 << 10
 
 
+def broker_of(site: Site, host: str) -> KafkaPeers:
+    """How a broker of the same cluster asks."""
+    node = site.node
+    return KafkaPeers(site.network.host(host), cluster_id=node.cluster_id, credential=node.credential)
+
+
 class Copying:
     """Broker 2, which copies the partitions of topic `t` that broker 1 leads."""
 
@@ -36,7 +42,7 @@ class Copying:
         self.site = site
         self.server = server
         self.leaders = [site.node.replica("t", number) for number in range(partitions)]
-        self.peers = KafkaPeers(site.network.host("two"))
+        self.peers = broker_of(site, "two")
         self.incarnation = incarnation_number(INCARNATION)
         self.node_id = 2
 
@@ -251,9 +257,9 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
             else:
                 request.replica_state, request.rack_id = ReplicaState(2, it.incarnation), "r"
             answer = await link.ask(request, FetchResponse, 5, version)
-            unsupported = Code.UNSUPPORTED_VERSION.number
-            assert answer.error_code == (unsupported if version >= 7 else 0)
-            assert answer.responses[0].partitions[0].error_code == unsupported
+            refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
+            assert answer.error_code == (refused if version >= 7 else 0)
+            assert answer.responses[0].partitions[0].error_code == refused
         assert leader.state.offset_of(2) == 1 and leader.high_watermark == 1
         link.close()
 

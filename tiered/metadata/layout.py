@@ -8,6 +8,7 @@ meta/boundary                   compare-and-swap, only grows: the snapshots that
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -26,6 +27,7 @@ BOUNDARY_KEY = "meta/boundary"
 LOG_PREFIX = "meta/log/"
 SNAPSHOT_PREFIX = "meta/snap/"
 FORMAT_VERSION = 1
+CREDENTIAL_BYTES = 16
 
 
 def slot_key(slot: int) -> str:
@@ -50,6 +52,12 @@ class Format(NamedTuple):
     version: int
     cluster_id: str
     nonce: str
+
+    @property
+    def credential(self) -> bytes:
+        """16 bytes that brokers of this cluster say to each other. Made of the nonce, which only who can read the
+        bucket knows: the cluster's id is told to everybody."""
+        return hashlib.sha256(f"tiered brokers {self.cluster_id} {self.nonce}".encode()).digest()[:CREDENTIAL_BYTES]
 
 
 class Entry(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import orjson
 
 from tiered.errors import Unavailable
+from tiered.ids import incarnation_digest
 from tiered.ports import Net, Stream
 
 PATH = "/tiered/v1/node"
@@ -17,7 +18,8 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 async def answers(net: Net, http: str, incarnation: str) -> bool:
-    """Whether `incarnation` answers at `http` (HOST:PORT). Silence, or anybody else there, is a no."""
+    """Whether `incarnation` answers at `http` (HOST:PORT). Silence, or anybody else there, is a no. Neither side says
+    it: whoever is there now, and whoever asks there, learns a digest."""
     host, _, port = http.rpartition(":")
     host = host.strip("[]")
     if not port.isdecimal():
@@ -34,7 +36,7 @@ async def answers(net: Net, http: str, incarnation: str) -> bool:
         return False
     finally:
         stream.close()
-    return _incarnation(answer) == incarnation
+    return _digest(answer) == incarnation_digest(incarnation)
 
 
 async def _send(stream: Stream, data: bytes) -> None:
@@ -76,8 +78,8 @@ async def _ready(register: Callable[[Callable[[], None] | None], None]) -> None:
         register(None)
 
 
-def _incarnation(answer: bytes) -> str:
-    """The incarnation in an HTTP answer; "" when it is not the answer of a broker."""
+def _digest(answer: bytes) -> str:
+    """The incarnation's digest in an HTTP answer; "" when it is not the answer of a broker."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
         return ""
@@ -86,5 +88,5 @@ def _incarnation(answer: bytes) -> str:
         found = orjson.loads(body[start : end + 1])
     except orjson.JSONDecodeError:
         return ""
-    named = found.get("incarnation") if isinstance(found, dict) else None
+    named = found.get("incarnation_sha256") if isinstance(found, dict) else None
     return named if isinstance(named, str) else ""

@@ -66,7 +66,7 @@ SCHEMAS: dict[str, Schema] = {
     "Names": _array(STRING),
     "List": _object("kind metadata data", kind=STRING, metadata={"type": "object"}, data=_array({"type": "object"})),
     "Health": _object("ok problems", ok=BOOLEAN, problems=_array(STRING), details={"type": "object"}),
-    "Node": _object("", cluster_id=STRING, node_id=INTEGER, incarnation=STRING),
+    "Node": _object("", cluster_id=STRING, node_id=INTEGER, incarnation_sha256=STRING),
     "PartitionState": _object("", leader=INTEGER, **dict.fromkeys(POSITIONS, INTEGER)),
     "Record": _object(
         "offset timestamp leader_epoch key value headers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from tiered.ids import incarnation_digest
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
 from tiered_api.http.reads import led_here
@@ -26,9 +27,11 @@ async def metrics(request: Request) -> web.StreamResponse:
 
 
 async def get_node(request: Request) -> web.StreamResponse:
-    """Which broker answers here, and which life of it: what a second one with its id asks before it starts."""
+    """Which broker answers here, and which life of it: what a second one with its id asks before it starts. Brokers
+    know each other by incarnation, so that strangers are told a digest."""
     node = request.site.node
-    return as_json({"cluster_id": node.cluster_id, "node_id": node.settings.node_id, "incarnation": node.incarnation})
+    life = incarnation_digest(node.incarnation)
+    return as_json({"cluster_id": node.cluster_id, "node_id": node.settings.node_id, "incarnation_sha256": life})
 
 
 async def get_partition_state(request: Request) -> web.StreamResponse:

@@ -58,8 +58,8 @@ class _Broker:
 
 
 class KafkaPeers:
-    """Implements `Peers`. `cluster_id` is said with every request once it is known; `at_once` requests to one broker
-    may be under way. `kept_bytes` of memory are kept for large answers."""
+    """Implements `Peers`. `cluster_id` and `credential` are said with every request among brokers once they are known;
+    `at_once` requests to one broker may be under way. `kept_bytes` of memory are kept for large answers."""
 
     def __init__(
         self,
@@ -67,10 +67,12 @@ class KafkaPeers:
         *,
         client_id: str = "broker",
         cluster_id: str = "",
+        credential: bytes = b"",
         at_once: int = AT_ONCE,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.cluster_id = cluster_id
+        self.credential = credential
         self._at_once = at_once
         self._net = net
         self._client_id = client_id
@@ -82,8 +84,9 @@ class KafkaPeers:
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
         """See `Peers.follow`."""
         request = TieredFollowRequest(
-            self.cluster_id, ask.node_id, ask.incarnation, ask.slot, ask.applied, ask.controller_epoch, ask.wait_ms
-        )
+            self.cluster_id, self.credential, ask.node_id, ask.incarnation, ask.slot, ask.applied,
+            ask.controller_epoch, ask.wait_ms,
+        )  # fmt: skip
         answer = await self.ask(address, request, TieredFollowResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return FollowAnswer(
@@ -93,14 +96,15 @@ class KafkaPeers:
     async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
         """See `Peers.submit`."""
         timeout_ms = int(timeout * 1000 * ANSWERS_FIRST)
-        asked = TieredSubmitRequest(self.cluster_id, timeout_ms, request)
+        asked = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
         answer = await self.ask(address, asked, TieredSubmitResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return SubmitAnswer(answer.reply, answer.slot)
 
     async def heard(self, address: str, timeout: float) -> HeardAnswer:
         """See `Peers.heard`."""
-        answer = await self.ask(address, TieredHeardRequest(self.cluster_id), TieredHeardResponse, timeout)
+        request = TieredHeardRequest(self.cluster_id, self.credential)
+        answer = await self.ask(address, request, TieredHeardResponse, timeout)
         _check(answer.error_code, answer.error_message)
         return HeardAnswer(
             answer.controller_epoch, answer.controller, answer.heard_ms_ago, answer.node_id, answer.incarnation
@@ -108,7 +112,8 @@ class KafkaPeers:
 
     async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
         """See `Peers.fetch`. Records are views of the answer's frame."""
-        answer = await self.ask(address, fetch_request(ask), FetchResponse, timeout, FETCH_VERSION)
+        request = fetch_request(ask, self.credential)
+        answer = await self.ask(address, request, FetchResponse, timeout, FETCH_VERSION)
         _check(answer.error_code, None)
         parts = list(_fetched(answer))
         now = asyncio.get_running_loop().time()
@@ -203,7 +208,7 @@ class KafkaPeers:
         link.close()
 
 
-def fetch_request(ask: ReplicaFetch) -> FetchRequest:
+def fetch_request(ask: ReplicaFetch, credential: bytes) -> FetchRequest:
     """What a follower asks, as the one request of a Fetch without a session."""
     topics: dict[str, FetchTopic] = {}
     for each in ask.partitions:
@@ -218,6 +223,7 @@ def fetch_request(ask: ReplicaFetch) -> FetchRequest:
         )  # fmt: skip
     return FetchRequest(
         replica_state=ReplicaState(ask.node_id, ask.incarnation),
+        credential=credential,
         max_wait_ms=ask.max_wait_ms,
         min_bytes=1,
         max_bytes=ask.max_bytes,

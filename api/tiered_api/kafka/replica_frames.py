@@ -1,7 +1,8 @@
 """Fetch (API key 1) as followers send it and as their leader answers it: version 17, by hand.
 
-A request ends with the one tagged field that consumers do not send, `ReplicaState` (KIP-903). Partitions of the answer
-have two tagged fields of our own: where the leader's local log starts, and up to where the bucket has all.
+A request ends with the two tagged fields that consumers do not send: `ReplicaState` (KIP-903), and one of our own, the
+credential of brokers. Partitions of the answer have two of our own: where the leader's local log starts, and up to
+where the bucket has all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from struct import Struct, error
 from typing import NamedTuple
 
 from tiered.ids import TopicId
+from tiered.metadata.layout import CREDENTIAL_BYTES
 from tiered.peers import Diverging, FetchFrom
 from tiered_api.kafka.fetch_frames import PARTITIONS_MAX
 from tiered_api.kafka.schema import OUR_TAGS
@@ -20,9 +22,10 @@ VERSION = 17
 _LIMITS = Struct(">iiibii")
 _ROW = Struct(">iiqiqib")
 """Partition, leader epoch, offset, epoch of the last record, log start, most bytes; no tagged fields."""
-_STATE = Struct(">BBBiqB")
-_STATE_TAG = (1, 1, 13)
-"""One tagged field, number 1, of so many bytes: the replica's id and epoch."""
+_CREDENTIAL_TAG = varint(OUR_TAGS) + bytes((CREDENTIAL_BYTES + 1, CREDENTIAL_BYTES + 1))
+_STATE = Struct(f">BBBiqB{len(_CREDENTIAL_TAG)}s{CREDENTIAL_BYTES}s")
+_STATE_TAG = (2, 1, 13)
+"""Two tagged fields, of which the first is number 1, of so many bytes: the replica's id and epoch."""
 
 _IDLE = Struct(">ihqqqBiBB3sq3sq")
 _OURS = Struct(">3sq3sq")
@@ -40,6 +43,7 @@ class ReplicaAsk(NamedTuple):
 
     node_id: int
     incarnation: int
+    credential: bytes
     max_wait_ms: int
     max_bytes: int
     topics: list[tuple[bytes, int]]
@@ -49,7 +53,7 @@ class ReplicaAsk(NamedTuple):
 
 def is_replicas(frame: memoryview) -> bool:
     """Whether a request of `VERSION` may be a follower's, by what stands at its end; `parse` knows."""
-    return len(frame) > _STATE.size and frame[-16] == 1 and frame[-15] == 1 and frame[-14] == 13
+    return len(frame) > _STATE.size and tuple(frame[-_STATE.size : 3 - _STATE.size]) == _STATE_TAG
 
 
 def parse(frame: memoryview, at: int) -> ReplicaAsk | None:
@@ -88,10 +92,10 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
         at = end + 1
     if session_epoch > 0 or len(frame) - at != 2 + _STATE.size or frame[at] != 1 or frame[at + 1] != 1:
         return None  # partitions to forget, a rack
-    *tag, node_id, incarnation, _ = _STATE.unpack_from(frame, at + 2)
-    if tuple(tag) != _STATE_TAG or node_id < 0:
+    *tag, node_id, incarnation, _, ours, credential = _STATE.unpack_from(frame, at + 2)
+    if tuple(tag) != _STATE_TAG or ours != _CREDENTIAL_TAG or node_id < 0:
         return None
-    return ReplicaAsk(node_id, incarnation, max_wait_ms, max_bytes, topics, places, most)
+    return ReplicaAsk(node_id, incarnation, credential, max_wait_ms, max_bytes, topics, places, most)
 
 
 def idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:

@@ -29,6 +29,7 @@ from tiered_api.kafka.peers import fetch_request
 from tiered_api.kafka.replica_frames import VERSION
 from tiered_api.kafka.wire import id_raw
 
+CREDENTIAL = bytes(range(16))
 TOPICS = [TopicId("A" * 21 + each) for each in "Qgw"]
 
 
@@ -49,11 +50,11 @@ def frame_of(request: FetchRequest) -> memoryview:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_a_follower_writes_its_leader_reads(seed: int) -> None:
     asked = drawn(seed)
-    frame = frame_of(fetch_request(asked))
+    frame = frame_of(fetch_request(asked, CREDENTIAL))
     assert replica_frames.is_replicas(frame)
     read = replica_frames.parse(frame, 4)
     assert read is not None
-    assert read[:4] == (asked.node_id, asked.incarnation, asked.max_wait_ms, asked.max_bytes)
+    assert read[:5] == (asked.node_id, asked.incarnation, CREDENTIAL, asked.max_wait_ms, asked.max_bytes)
     assert read.places == asked.partitions
     assert read.most == [asked.partition_max_bytes] * len(asked.partitions)
     assert sum(count for _, count in read.topics) == len(read.places)
@@ -73,11 +74,15 @@ def test_what_a_consumer_writes_is_no_followers() -> None:
 def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
     """A frame that our followers would not write, or of another version, is read as a consumer's is."""
     for request in (
-        FetchRequest(replica_state=ReplicaState(3, 7), cluster_id="c"),
-        FetchRequest(replica_state=ReplicaState(3, 7), rack_id="r"),
-        FetchRequest(replica_state=ReplicaState(3, 7), session_id=1, session_epoch=1),
+        FetchRequest(replica_state=ReplicaState(3, 7)),
+        FetchRequest(replica_state=ReplicaState(3, 7), credential=CREDENTIAL[1:]),
+        FetchRequest(replica_state=ReplicaState(3, 7), credential=CREDENTIAL + b"c"),
+        FetchRequest(replica_state=ReplicaState(3, 7), credential=CREDENTIAL, cluster_id="c"),
+        FetchRequest(replica_state=ReplicaState(3, 7), credential=CREDENTIAL, rack_id="r"),
+        FetchRequest(replica_state=ReplicaState(3, 7), credential=CREDENTIAL, session_id=1, session_epoch=1),
         FetchRequest(
             replica_state=ReplicaState(3, 7),
+            credential=CREDENTIAL,
             topics=[FetchTopic(topic_id=TOPICS[0], partitions=[FetchPartition(0, replica_directory_id=TOPICS[1])])],
         ),
     ):
@@ -116,13 +121,15 @@ def test_a_leaders_answer_is_what_the_codec_says() -> None:
 
 def test_hostile_bytes_are_malformed_and_nothing_worse() -> None:
     chance = Random(1)
-    seeds = [bytes(frame_of(fetch_request(drawn(seed)))) for seed in range(4)]
+    seeds = [bytes(frame_of(fetch_request(drawn(seed), CREDENTIAL))) for seed in range(4)]
     for _ in range(3_000):
         frame = memoryview(mutated(chance, chance.choice(seeds)))
         before = time.process_time()
         with suppress(Malformed):
             replica_frames.parse(frame, 4)
         assert time.process_time() - before < SECONDS_MOST, frame.hex()
-    many = encode(FetchRequest(topics=[FetchTopic()] * 10_001, replica_state=ReplicaState(1, 1)), VERSION)
+    many = encode(
+        FetchRequest(topics=[FetchTopic()] * 10_001, replica_state=ReplicaState(1, 1), credential=CREDENTIAL), VERSION
+    )
     with pytest.raises(Malformed, match="more than"):
         replica_frames.parse(memoryview(b"\0" + many), 0)

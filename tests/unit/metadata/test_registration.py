@@ -7,11 +7,13 @@ import pytest
 from tests.sim.clock import SimRng
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
+from tiered.ids import incarnation_digest
 from tiered.metadata.registration import ANSWER_BYTES_MAX, answers
 from tiered.ports import Stream
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-SELF = b'{"cluster_id":"c","node_id":1,"incarnation":"me"}'
+ME = incarnation_digest("me").encode()
+SELF = b'{"cluster_id":"c","node_id":1,"incarnation_sha256":"%s"}' % ME
 
 
 def ask(reply: bytes | None, address: str = "broker:8082") -> tuple[bool, float]:
@@ -46,10 +48,12 @@ def test_the_incarnation_itself_is_a_yes() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        OK + SELF.replace(b"me", b"you"),
+        OK + SELF.replace(ME, incarnation_digest("you").encode()),
+        OK + SELF.replace(ME, b"me"),
+        OK + SELF.replace(b"incarnation_sha256", b"incarnation"),
         OK + b"{}",
         OK + b"[1]",
-        OK + b'{"incarnation":7}',
+        OK + b'{"incarnation_sha256":7}',
         OK + b"no json {",
         OK,
         b"",

@@ -147,6 +147,7 @@ class DirectPeers:
     there and back. `cut` names addresses that do not answer."""
 
     cluster_id = ""
+    credential = b""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig

@@ -105,9 +105,9 @@ class Fetches:
     def _refuse_replica(
         self, connection: Connection, version: int, correlation_id: int, ask: FetchAsk
     ) -> Sequence[Part]:
-        """Our followers ask in one way only: this one asks in another, so it is none of them."""
+        """Our followers ask in one way only, and say the credential: this one does not, so it is none of them."""
         self.site.refusals.note("stranger", connection.peer, f"says to be broker {ask.replica}")
-        code = Code.UNSUPPORTED_VERSION.number
+        code = Code.CLUSTER_AUTHORIZATION_FAILED.number
         told = [(topic.echo, [Found(each.partition, code) for each in topic.wanted]) for topic in ask.topics]
         return fetch_frames.answer(version, correlation_id, told, len(told), code=code)
 

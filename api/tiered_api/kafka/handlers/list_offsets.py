@@ -7,7 +7,8 @@ has to be asked of the bucket has the client's time (v10+), at most `remote.list
 another meaning and is not offered. A new leader that does not know yet what is committed names no end: v5+
 OFFSET_NOT_AVAILABLE, before LEADER_NOT_AVAILABLE (KIP-207).
 
--3 counts cold records too; Kafka looks at the local log only.
+-3 counts cold records too; Kafka looks at the local log only. Our brokers do not ask this way: who says to be one is
+refused; -2 for a replica is Kafka's tool that looks at the whole log.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from tiered.errors import Code, Refused
 from tiered.replication.offsets import NOWHERE, Named, named, since
 from tiered.replication.replica import Replica
+from tiered_api.kafka.among_brokers import only_pretends
 from tiered_api.kafka.faults import FAULTS, code_of
 from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.leaders import led_here
@@ -52,7 +54,8 @@ async def handle(site: Site, call: Call[ListOffsetsRequest]) -> ListOffsetsRespo
         for each in topic.partitions:
             place = topic.name, each.partition_index
             wanted[place] = None if place in wanted else each
-    works = [partial(_answer, site, call, name, number, each) for (name, number), each in wanted.items()]
+    work = _refuse if only_pretends(site, call, request.replica_id) else _answer
+    works = [partial(work, site, call, name, number, each) for (name, number), each in wanted.items()]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
     answers = await in_time(
@@ -92,6 +95,12 @@ async def _answer(
     except FAULTS as fault:
         return ListOffsetsPartitionResponse(number, code_of(fault).number)
     return ListOffsetsPartitionResponse(number, Code.NONE.number, found.timestamp, found.offset, found.leader_epoch)
+
+
+async def _refuse(
+    site: Site, call: Call[ListOffsetsRequest], topic: str, number: int, asked: ListOffsetsPartition | None
+) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(number, Code.CLUSTER_AUTHORIZATION_FAILED.number)
 
 
 def _refuse_while_unsure(replica: Replica, version: int) -> None:

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (API key 23): where a leader epoch ended, by which a consumer finds out that it read a history
 which another one replaced (KIP-320).
 
-v3+ names the asker's replica, which changes nothing here. Epochs that are older than the local log are looked for in
-the manifest: what is only in the bucket has a history too.
+v3+ names the asker's replica: our brokers do not ask this way, who says to be one is refused. Epochs that are older
+than the local log are looked for in the manifest: what is only in the bucket has a history too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 
 from tiered.errors import Code
 from tiered.replication.offsets import end_of_epoch
+from tiered_api.kafka.among_brokers import only_pretends
 from tiered_api.kafka.faults import FAULTS, code_of
 from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.leaders import led_here
@@ -27,7 +28,8 @@ from tiered_api.kafka.site import Call, Site
 async def handle(site: Site, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     """One answer per partition."""
     wanted = [(topic.topic, each) for topic in call.request.topics for each in topic.partitions]
-    works = [partial(_answer, site, name, each) for name, each in wanted]
+    work = _refuse if only_pretends(site, call, call.request.replica_id) else _answer
+    works = [partial(work, site, name, each) for name, each in wanted]
     answers = await in_time(
         works,
         site.node.settings.remote_list_offsets_request_timeout_ms,
@@ -40,6 +42,10 @@ async def handle(site: Site, call: Call[OffsetForLeaderEpochRequest]) -> OffsetF
             for topic in call.request.topics
         ]
     )
+
+
+async def _refuse(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(Code.CLUSTER_AUTHORIZATION_FAILED.number, asked.partition)
 
 
 async def _answer(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -1,7 +1,7 @@
 """Fetch (1) of followers: the records of a log up to its end, for brokers that copy it.
 
-What a follower asks for moves the high watermark. So only the incarnation that the metadata log names is heard (rule
-R6); whoever else says to be a replica is refused, and nothing is noted.
+What a follower asks for moves the high watermark. So only who has the cluster's credential, and is the incarnation that
+the metadata log names (rule R6), is heard; whoever else says to be a replica is refused, and nothing is noted.
 
 Most partitions have nothing new most of the time. Those that a follower was told of not long ago are left out of its
 answer, so that many of them cost little on both sides.
@@ -18,7 +18,7 @@ from tiered.peers import FetchFrom
 from tiered.replication.replica import Replica
 from tiered.replication.throttle import UNLIMITED, Throttle
 from tiered_api.kafka import fetch_frames, replica_frames
-from tiered_api.kafka.among_brokers import misplaced
+from tiered_api.kafka.among_brokers import outsider
 from tiered_api.kafka.replica_frames import ReplicaAsk
 from tiered_api.kafka.replica_poll import ReplicaPoll, Told
 from tiered_api.kafka.site import Site
@@ -56,7 +56,7 @@ class ReplicaFetches:
 
     def take(self, connection: Connection, ask: ReplicaAsk, correlation_id: int) -> Sequence[Part] | None:
         """The answer, or None where that comes later."""
-        stranger = misplaced(self.site, connection.listener) or self.stranger(ask)
+        stranger = outsider(self.site, connection.listener, ask.credential) or self.stranger(ask)
         if stranger is not None:
             self.site.refusals.note("stranger", connection.peer, stranger.why)
             return self.refusal(correlation_id, stranger)
@@ -78,7 +78,7 @@ class ReplicaFetches:
         except ValueError:
             known = -1  # one that no follower can name
         if not broker.alive or known != ask.incarnation:
-            return Refused(Code.STALE_BROKER_EPOCH, f"broker {ask.node_id} is {broker.incarnation}, or stopped")
+            return Refused(Code.STALE_BROKER_EPOCH, f"another process is broker {ask.node_id}, or it stopped")
         return None
 
     def refusal(self, correlation_id: int, refused: Refused) -> Sequence[Part]:

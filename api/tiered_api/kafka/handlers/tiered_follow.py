@@ -21,7 +21,7 @@ async def handle(site: Site, call: Call[TieredFollowRequest]) -> TieredFollowRes
     wait_ms = max(0, min(asked.wait_ms, WAIT_MAX_MS))
     ask = FollowAsk(asked.node_id, asked.incarnation, asked.slot, asked.applied, asked.controller_epoch, wait_ms)
     try:
-        answer = await cluster_of(site, call, asked.cluster_id).followed(ask)
+        answer = await cluster_of(site, call, asked.cluster_id, asked.credential).followed(ask)
     except Refused as refused:
         return TieredFollowResponse(refused.code.number, words(refused))
     return TieredFollowResponse(

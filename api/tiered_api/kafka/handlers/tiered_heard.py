@@ -10,8 +10,9 @@ from tiered_api.kafka.site import Call, Site
 
 async def handle(site: Site, call: Call[TieredHeardRequest]) -> TieredHeardResponse:
     """At once, from memory."""
+    asked = call.request
     try:
-        heard = cluster_of(site, call, call.request.cluster_id).heard()
+        heard = cluster_of(site, call, asked.cluster_id, asked.credential).heard()
     except Refused as refused:
         return TieredHeardResponse(refused.code.number, words(refused))
     return TieredHeardResponse(

@@ -13,7 +13,7 @@ async def handle(site: Site, call: Call[TieredSubmitRequest]) -> TieredSubmitRes
     """The controller's reply, when what it changes is committed."""
     asked = call.request
     try:
-        cluster = cluster_of(site, call, asked.cluster_id)
+        cluster = cluster_of(site, call, asked.cluster_id, asked.credential)
         answer = await cluster.submitted(asked.request, timeout_ms(asked.timeout_ms) / 1000)
     except Refused as refused:
         return TieredSubmitResponse(refused.code.number, words(refused))

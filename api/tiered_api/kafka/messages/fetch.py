@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tiered_api.kafka.schema import OUR_TAGS, Kind, Message, array, integer, message, records, string, struct, uuid
+from tiered_api.kafka.schema import (
+    OUR_TAGS,
+    Kind,
+    Message,
+    array,
+    data,
+    integer,
+    message,
+    records,
+    string,
+    struct,
+    uuid,
+)
 
 
 @dataclass(slots=True)
@@ -55,6 +67,7 @@ class FetchRequest(Message):
     topics: list[FetchTopic] = array(FetchTopic)
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
     rack_id: str = string("11+")
+    credential: bytes = data("17+", tag=OUR_TAGS, tagged="17+")
 
 
 @dataclass(slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.schema import Kind, Message, array, boolean, integer, message, string
+from tiered_api.kafka.schema import Kind, Message, array, boolean, data, integer, message, string
 
 
 @message(20001, "0", "0+")
 @dataclass(slots=True)
 class TieredFollowRequest(Message):
     cluster_id: str = string()
+    credential: bytes = data()
     node_id: int = integer(Kind.INT32)
     incarnation: str = string()
     slot: int = integer(Kind.INT64)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.schema import Kind, Message, integer, message, string
+from tiered_api.kafka.schema import Kind, Message, data, integer, message, string
 
 
 @message(20003, "0", "0+")
 @dataclass(slots=True)
 class TieredHeardRequest(Message):
     cluster_id: str = string()
+    credential: bytes = data()
 
 
 @message(20003, "0", "0+")

@@ -11,6 +11,7 @@ from tiered_api.kafka.schema import Kind, Message, data, integer, message, strin
 @dataclass(slots=True)
 class TieredSubmitRequest(Message):
     cluster_id: str = string()
+    credential: bytes = data()
     timeout_ms: int = integer(Kind.INT32)
     request: bytes = data()
 
