@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -54,6 +55,11 @@ def test_wall_clock_is_a_time_of_our_days(case: Case) -> None:
 def test_streams_give_different_numbers(case: Case) -> None:
     drawn = [case.rng.stream(name).getrandbits(64) for name in ("a", "b", "a", "b")]
     assert len(set(drawn)) == 4
+
+
+def test_real_streams_are_the_kernels_chance() -> None:
+    """Incarnations, and what brokers know each other by, are drawn from them: nobody may guess one."""
+    assert all(isinstance(SystemRng().stream(name), random.SystemRandom) for name in ("node", "metadata-log"))
 
 
 def test_a_simulated_stream_depends_on_seed_and_name_alone() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ from tiered_api.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tiered_api.kafka.peers import KafkaPeers
+from tiered_api.kafka.schema import rows
 from tiered_api.kafka.server import serve_kafka
 
 REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED
@@ -103,6 +104,7 @@ async def meet(three: Three) -> Stranger:
     await three.until(lambda: leads(leader) and len(now(three).isr) == 3, 20)
     link = await open_link(three.network.host("far"), leader.name, 9092, "far", 5)
     answer = await link.ask(MetadataRequest(), MetadataResponse, 5)
+    assert answer.cluster_id
     return Stranger(three, leader, link, answer.cluster_id)
 
 
@@ -216,7 +218,7 @@ def test_every_request_among_brokers_says_the_credential(key: int) -> None:
         server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
         api = AMONG_BROKERS[key]
-        assert {"cluster_id", "credential"} <= {each.name for each in fields(api.request)}
+        assert {"cluster_id", "credential"} <= {each.name for each in rows(api.request)}
         for cluster_id in ("", node.cluster_id):
             for credential in (b"", bytes(16), node.credential[:-1], node.credential + b"c"):
                 request: Any = api.request()

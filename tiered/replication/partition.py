@@ -102,7 +102,7 @@ class Partition:
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation:
             if known is not None and broker in self._isr:
-                raise Fenced(f"broker {broker} fetches as {incarnation}, but {known.incarnation} is in sync")
+                raise Fenced(f"broker {broker} fetches as one incarnation, and another is in sync")
             in_sync = broker in self._isr  # from before this leader: its time counts from when that began
             known = Progress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
             self._followers[broker] = known

@@ -109,6 +109,16 @@ def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
     run(story())
 
 
+def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_for_nobody_else() -> None:
+    """Also by every later program, and in stores that were written before there was one."""
+    held = b'{"crc":"beee9a62","body":{"version":1,"cluster_id":"c","nonce":"00000000000000ff"}}'
+    assert layout.encode_format(Format(1, "c", "00000000000000ff")) == held
+    credential = layout.decode_format(held).credential
+    assert credential.hex() == "82399195b9acc1f104603487b662b27a"
+    for other in (Format(1, "c", "00000000000000fe"), Format(1, "d", "00000000000000ff"), Format(1, "c", "")):
+        assert other.credential != credential
+
+
 @pytest.mark.parametrize("kind", [Kind.ERROR, Kind.LOST_REPLY, Kind.CONFLICT, Kind.LATE_APPLY])
 @pytest.mark.parametrize("seed", range(8))
 def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kind: Kind, seed: int) -> None:
