@@ -215,13 +215,14 @@ class Reign:
             self.doubt()
 
     def _decide(self, what: str, node_id: int, request: Request) -> bool:
-        return self._spawn(what, node_id, self._submit(request))
+        return self._spawn(what, node_id, self._submit(node_id, request))
 
-    async def _submit(self, request: Request) -> None:
+    async def _submit(self, node_id: int, request: Request) -> None:
         try:
             await self.runtime.submit(request, DECIDE_SECONDS)
         except Refused as refused:
-            log.warning("decision about a broker comes later request=%s why=%s", type(request).__name__, refused)
+            kind = type(request).__name__
+            log.warning("decision about a broker comes later request=%s node_id=%d why=%s", kind, node_id, refused)
 
     def _spawn(self, what: str, node_id: int, work: Coroutine[Any, Any, None]) -> bool:
         """One of a kind at a time: whether it has begun."""

@@ -26,6 +26,7 @@ _CREDENTIAL_TAG = varint(OUR_TAGS) + bytes((CREDENTIAL_BYTES + 1, CREDENTIAL_BYT
 _STATE = Struct(f">BBBiqB{len(_CREDENTIAL_TAG)}s{CREDENTIAL_BYTES}s")
 _STATE_TAG = (2, 1, 13)
 """Two tagged fields, of which the first is number 1, of so many bytes: the replica's id and epoch."""
+_ENDS = _STATE.size
 
 _IDLE = Struct(">ihqqqBiBB3sq3sq")
 _OURS = Struct(">3sq3sq")
@@ -53,7 +54,7 @@ class ReplicaAsk(NamedTuple):
 
 def is_replicas(frame: memoryview) -> bool:
     """Whether a request of `VERSION` may be a follower's, by what stands at its end; `parse` knows."""
-    return len(frame) > _STATE.size and tuple(frame[-_STATE.size : 3 - _STATE.size]) == _STATE_TAG
+    return len(frame) > _ENDS and frame[-_ENDS] == 2 and frame[1 - _ENDS] == 1 and frame[2 - _ENDS] == 13
 
 
 def parse(frame: memoryview, at: int) -> ReplicaAsk | None:
