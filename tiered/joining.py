@@ -96,7 +96,8 @@ class Joining:
         doubtful: list[TopicPartition] = []
         ends: list[requests.ReplicaEnd] = []
         for at, topic in held(node.image, settings.node_id):
-            if not (whole or (known and topic_config(topic, settings.topic_defaults()).flush == "ack")):
+            proof = whole or (known and topic_config(topic, settings.topic_defaults()).flush == "ack")
+            if not proof or node.partitions.is_doubted(at):
                 doubtful.append(at)
             elif not whole:
                 proved.append((topic.topic_id, at.partition))
@@ -182,6 +183,7 @@ class Joining:
                 directory = self._found.directory_id
                 await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
             await node.directory.trust()
+            node.partitions.believe()
             self.trusted = True
 
 

@@ -76,7 +76,11 @@ class Logs:
         unknown = self._found._replace(
             recovery_points={}, log_starts={}, left={}, same_boot=fresh or self._found.same_boot
         )
-        hot = self._open[at] = await self._opened(at, topic, unknown, fresh=fresh)
+        hot = await self._opened(at, topic, unknown, fresh=fresh)
+        if hot.doubted:  # it counts as whole in this life; the next one gives it up
+            hot.close()
+            raise Corrupt("records have rotted away; a start of the broker tells the cluster", where=hot.name)
+        self._open[at] = hot
         return hot
 
     async def _opened(self, at: TopicPartition, topic: TopicImage, found: Found, *, fresh: bool = False) -> DiskLog:
@@ -97,6 +101,11 @@ class Logs:
             fresh=fresh,
             left=None if left is None or left.topic_id != topic.topic_id else left,
         )
+
+    def believe(self) -> None:
+        """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""
+        for hot in self._open.values():
+            hot.believe()
 
     def config_of(self, topic: TopicImage) -> TopicConfig:
         """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""

@@ -117,14 +117,22 @@ class Partitions:
         hot = self._logs.get(at)
         return (hot.epochs.latest, hot.end_offset) if hot is not None else (-1, 0)
 
+    def is_doubted(self, at: TopicPartition) -> bool:
+        """Whether records of its log have rotted away, whatever else the start could prove."""
+        hot = self._logs.get(at)
+        return hot is not None and hot.doubted
+
+    def believe(self) -> None:
+        """The cluster knows what every log lacks. `Unavailable` when that cannot be written down."""
+        self._logs.believe()
+
     def held(self) -> list[Replica | Copy]:
         """Every partition that has a log here, led or followed."""
         return [*self._replicas.values(), *self._copies.values()]
 
     def troubles(self) -> dict[str, str]:
         """Partitions that are neither led nor followed although they should be, with the reason."""
-        both = (*self.unopened.items(), *self.uncopied.items())
-        return {str(at): why for at, (_, why) in both}
+        return {str(at): why for at, (_, why) in (*self.unopened.items(), *self.uncopied.items())}
 
     async def copy(self) -> None:
         """Copies what is followed, until it is cancelled."""
@@ -273,14 +281,9 @@ class Partitions:
             lead.topic_id,
             hot,
             Partition(
-                self.settings.node_id,
-                lead.leader_epoch,
-                known.isr,
-                replicas=known.replicas,
-                epoch_start=hot.end_offset,
-                partition_epoch=known.partition_epoch,
-                high_watermark=min(committed, hot.end_offset),
-                began_ns=self._world.clock.mono_ns(),
+                self.settings.node_id, lead.leader_epoch, known.isr, replicas=known.replicas,
+                epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
+                high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
             cold=self._cold,
             begun=begun,
@@ -289,7 +292,7 @@ class Partitions:
             segment_closed=self._closed,
             joinable=self._joinable,
             in_touch=self._in_touch,
-        )
+        )  # fmt: skip
 
     async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:
         places = asyncio.Semaphore(OPENING_AT_ONCE)

@@ -59,6 +59,7 @@ class DiskLog:
         self.topic_id = topic_id
         self.start_offset = start_offset
         self.cut_bytes = opened.cut_bytes  # by recovery, from the tail
+        self.doubted = False  # records have rotted away that this log once had, and not everybody knows it yet
         self._files = files
         self._clock = clock
         self._index = SegmentIndex(files, metrics)
@@ -94,14 +95,15 @@ class DiskLog:
 
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
-        flush. Refused when the directory belongs to another topic id.
+        flush. Where no crash explains what has to be cut off, the log is `doubted`, at every start until `believe`.
+        Refused when the directory belongs to another topic id.
         """
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         whole = same_boot or clean
         trusted_to = recovery.EVERYTHING if whole else recovery_point
-        opening = Opening(own, config, clock.wall_ms(), trusted_to)
+        opening = Opening(own, config, clock.wall_ms(), trusted_to, clean=clean)
         resumed = opening.begin(start_offset) if fresh else opening.resume(left) if left is not None else None
-        opened = resumed or opening.run(start_offset)
+        opened = resumed or await opening.recover(start_offset, recovery_point)
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.cut_bytes)
         end = opened.segments[-1].next_offset
         self = cls(
@@ -115,6 +117,7 @@ class DiskLog:
             topic_id=topic_id,
             name=name,
         )
+        self.doubted = opening.doubted
         if resumed is None or fresh:
             self._tail.claim(topic_id, fresh)
         if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
@@ -145,6 +148,12 @@ class DiskLog:
             self._tail.snapshot()
         await self.flush()
         self.close()
+
+    def believe(self) -> None:
+        """The cluster knows what is missing: the next start need not doubt it."""
+        if self.doubted:
+            self._files.disk.remove(f"{self._files.directory}/{checkpoints.DOUBT_FILE}")
+            self.doubted = False
 
     def left(self, leader_epoch: int, cold: bool) -> Left | None:
         """What is to be said of it once it is closed; None when it is too large for that."""

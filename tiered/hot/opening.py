@@ -41,21 +41,47 @@ class Opened:
     cut_bytes: int
 
 
-class Opening:
-    """One opening of one directory."""
+class Rotten(Corrupt):
+    """Records have to be cut off that no crash explains: nothing is cut before that is noted."""
 
-    def __init__(self, files: SegmentFiles, config: TopicConfig, now_ms: int, trusted_to: int) -> None:
+
+class Opening:
+    """One opening of one directory. `doubted` once it is noted that records are missing: then rot may be cut off."""
+
+    def __init__(self, files: SegmentFiles, config: TopicConfig, now_ms: int, trusted_to: int, *, clean: bool) -> None:
         self._files = files
         self._config = config
         self._now_ms = now_ms
         self._trusted_to = trusted_to
+        self._clean = clean
+        self.doubted = False
         self._cut_bytes = 0
         self._indexed = (0, 0)
         self._last_epoch = NO_EPOCH
         """Of the last batch that was checked: a lower one after it is of a history that was cut off."""
 
+    async def recover(self, start_offset: int, recovery_point: int) -> Opened:
+        """`start_offset` is where an empty directory begins. That records are missing is noted before they are cut off:
+        a death after the cut must not make it look as if they had never been there."""
+        self.doubted = self._files.disk.exists(self._checkpoint(checkpoints.DOUBT_FILE))
+        try:
+            opened = self.run(start_offset)
+        except Rotten as error:
+            await self._doubt(str(error))
+            opened = self.run(start_offset)
+        end = opened.segments[-1].next_offset
+        if self._clean and end < recovery_point and not self.doubted:
+            log.error("log is too short directory=%s end=%d closed_at=%d", self._files.directory, end, recovery_point)
+            await self._doubt(f"it was closed at {recovery_point} and ends at {end}")
+        return opened
+
+    async def _doubt(self, why: str) -> None:
+        await checkpoints.save(self._files.disk, self._files.directory, checkpoints.DOUBT_FILE, f"{why}\n".encode())
+        self.doubted = True
+
     def run(self, start_offset: int) -> Opened:
-        """`start_offset` is where an empty directory begins."""
+        """`Rotten` where records are missing and that is not noted yet."""
+        self._cut_bytes, self._last_epoch = 0, NO_EPOCH
         listing = self._tidy()
         noted = parse_lines(self._files.read(self._checkpoint(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
@@ -166,7 +192,7 @@ class Opening:
         builder, end, next_offset = resume.builder, resume.position, resume.next_offset
         self._indexed = len(builder.offsets), len(builder.times)
         for batch in self._files.walked(base, end, check_crc=True):
-            if batch.base_offset < next_offset or batch.leader_epoch < self._last_epoch:
+            if batch.base_offset != next_offset or batch.leader_epoch < self._last_epoch:
                 break
             self._last_epoch = batch.leader_epoch
             builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
@@ -174,10 +200,7 @@ class Opening:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
             end, next_offset = batch.at + batch.size, batch.last_offset + 1
         if end < file.size():
-            log.warning(
-                "cut a torn tail directory=%s base=%d end_offset=%d bytes=%d",
-                self._files.directory, base, next_offset, file.size() - end,
-            )  # fmt: skip
+            self._judge_cut(base, end, next_offset, noted)
             self._cut_bytes += file.size() - end
         self._cut_index(self._files.path(base, ".index"), offsets, self._indexed[0])
         self._cut_index(self._files.path(base, ".timeindex"), times, self._indexed[1])
@@ -186,6 +209,21 @@ class Opening:
         created = noted.created_ms if noted is not None else self._created(builder)
         segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
         return segment, builder
+
+    def _judge_cut(self, base: int, end: int, next_offset: int, noted: Segment | None) -> None:
+        """Says what is about to be cut off, and why. `Rotten` before anybody is to be told of it."""
+        tail = self._files.log(base).map()[end:]
+        proved_to = noted.next_offset if noted is not None and noted.proof is not None else base
+        torn = self._trusted_to == recovery.EVERYTHING and recovery.is_torn(tail, next_offset)
+        cut = recovery.Cut(next_offset, proved_to, torn)
+        rot = recovery.is_rot(cut, clean=self._clean, trusted_to=self._trusted_to)
+        if rot and not self.doubted:
+            raise Rotten(f"what begins with offset {next_offset} has rotted", where=self._files.path(base, ".log"))
+        (log.error if rot else log.warning)(
+            "%s directory=%s base=%d end_offset=%d bytes=%d",
+            "cut off what has rotted" if rot else "cut a torn tail",
+            self._files.directory, base, next_offset, len(tail),
+        )  # fmt: skip
 
     def _resume(self, base: int, noted: Segment | None, size: int, offsets: bytes, times: bytes) -> recovery.Resume:
         interval = self._config.index_interval_bytes

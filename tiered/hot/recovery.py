@@ -2,17 +2,21 @@
 
 Pure. Two cases. *Whole*: the log was closed cleanly, or its process died in this boot, so that the page cache holds all
 that was written; only a write cut short by the death can be torn, at the very end. *Suspect*: anything else, where only
-what was fsynced (below the recovery point) is certain and all bytes after it must prove themselves by their CRC.
+what was fsynced (below the recovery point) is certain and all bytes after it must prove themselves by their CRC. What
+has to be cut though neither explains it is rot (`is_rot`): records are missing that were there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, sound_offsets, sound_times, times_below
 from tiered.hot.segments import Proof, Segment
+from tiered.ports import Buffer
+from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, MAGIC, MAGIC_AT
+from tiered.records.native import crc32c, walk
 
 EVERYTHING = 2**63 - 1
 """Recovery point of a whole log."""
@@ -90,6 +94,51 @@ def resume_proved(
     builder.unindexed = noted.size - last
     builder.max_timestamp, builder.max_timestamp_offset = noted.max_timestamp, noted.max_timestamp_offset
     return Resume(noted.size, noted.next_offset, builder)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the check of a segment had to stop: `offset` is the first that does not prove itself. `proved_to` is how
+    far the segment's line in the checkpoint says that it was fsynced. `torn`: what is left is a write cut short."""
+
+    offset: int
+    proved_to: int
+    torn: bool
+
+
+def is_rot(cut: Cut, *, clean: bool, trusted_to: int) -> bool:
+    """Whether no crash explains the cut. After a clean stop none does; the death of a process leaves at most one write
+    cut short; and a power cut takes nothing that was fsynced, but above that any bytes may be other ones, with whole
+    batches behind them."""
+    if clean:
+        return True
+    if trusted_to == EVERYTHING:
+        return not cut.torn
+    return cut.offset < min(cut.proved_to, trusted_to)
+
+
+def is_torn(tail: Buffer, offset: int) -> bool:
+    """Whether `tail`, the end of a log file from where the batch with `offset` is expected, is a write cut short by the
+    death of its process: the beginning of one batch, right as far as it goes. It is not when all of a batch is there
+    but for its length, nor when a later batch follows that proves itself."""
+    if walk(tail, 0, max_batches=1).why != "short":
+        return False
+    if len(tail) < HEADER_BYTES:
+        return True
+    whole = memoryview(tail)
+    if crc32c(whole[CRC_FROM:]) == int.from_bytes(whole[CRC_AT : CRC_AT + 4], "big"):
+        return False
+    return not any(batch > offset for batch in _proved_behind(bytes(tail)))
+
+
+def _proved_behind(tail: bytes) -> Iterator[int]:
+    """Base offsets of batches that prove themselves at whatever byte behind the first."""
+    at = tail.find(MAGIC, MAGIC_AT + 1)
+    while at >= 0:
+        found = walk(tail, at - MAGIC_AT, max_batches=1).batches
+        if found:
+            yield found[0].base_offset
+        at = tail.find(MAGIC, at + 1)
 
 
 def gaps(segments: Sequence[Segment]) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ LENGTH_FROM = 12
 """The batch length counts from here: whole batch = 12 + batch length."""
 MIN_LENGTH = HEADER_BYTES - LENGTH_FROM
 MAGIC = 2
+MAGIC_AT = 16
 CRC_AT = 17
 CRC_FROM = 21
 """The CRC-32C covers everything from the attributes on, so that a broker may set offset and leader epoch freely."""

@@ -1,0 +1,158 @@
+"""A log that lost what no crash explains is doubted: from before it is cut until the cluster knows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.disk import SimDisk
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log
+from tiered.hot.recovery import EVERYTHING, Cut, is_rot, is_torn
+from tiered.records.model import CRC_FROM
+from tiered.records.native import walk
+
+LOG = f"{DIRECTORY}/{0:020d}.log"
+SIZE = len(batch(0))
+
+
+# -- the decision -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "rot", "cut", "clean", "trusted_to"),
+    [
+        ("a death in the same boot, in the middle of a write", False, Cut(7, 0, True), False, EVERYTHING),
+        ("the same, but what is left is no write cut short", True, Cut(7, 0, False), False, EVERYTHING),
+        ("a clean stop leaves no write cut short either", True, Cut(7, 0, True), True, EVERYTHING),
+        ("a power cut, above all that was fsynced", False, Cut(7, 0, False), False, 0),
+        ("a power cut, above what the segment's line proves", False, Cut(7, 7, False), False, 9),
+        ("a power cut, below what was fsynced", True, Cut(7, 8, False), False, 9),
+        ("a line of the segment that was not fsynced itself", False, Cut(7, 8, False), False, 7),
+    ],
+)
+def test_what_no_crash_explains_is_rot(what: str, rot: bool, cut: Cut, clean: bool, trusted_to: int) -> None:
+    assert is_rot(cut, clean=clean, trusted_to=trusted_to) is rot, what
+
+
+def stamped(first: int, count: int) -> bytes:
+    """`count` batches of one record each, as they stand in a log from offset `first` on."""
+    made = bytearray()
+    for number in range(first, first + count):
+        one = batch(number)
+        one[:8] = number.to_bytes(8, "big")
+        made += one
+    return bytes(made)
+
+
+def test_every_beginning_of_a_write_is_torn() -> None:
+    one = stamped(7, 1)
+    assert all(is_torn(one[:size], 7) for size in range(1, len(one)))
+
+
+def test_a_write_of_several_batches_is_torn_in_its_last_one() -> None:
+    """The whole ones of it prove themselves, and are not what is left."""
+    several = stamped(7, 3)
+    left = several[walk(several[:-1], 0).end : -1]
+    assert len(left) == SIZE - 1
+    assert is_torn(left, 9)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_no_flipped_bit_is_taken_for_a_write_cut_short(behind: int) -> None:
+    """In any bit of the length, the magic, the CRC and what it covers; with batches behind it, and as the last one.
+    What the CRC covers neither (base offset, leader epoch) proves itself by what is around it, or not at all."""
+    tail = stamped(7, 1 + behind)
+    for bit in (*range(8 * 8, 12 * 8), *range(16 * 8, CRC_FROM * 8), *range(CRC_FROM * 8, SIZE * 8)):
+        rotten = bytearray(tail)
+        rotten[bit // 8] ^= 1 << bit % 8
+        assert not is_torn(bytes(rotten), 7), bit
+
+
+def test_an_older_batch_inside_of_a_write_cut_short_is_nothing_that_follows() -> None:
+    """Somebody keeps batches in the values of records."""
+    outer = bytearray(stamped(7, 1))
+    outer[8:12] = (4 * SIZE).to_bytes(4, "big")
+    assert is_torn(bytes(outer) + stamped(3, 1), 7)
+    assert not is_torn(bytes(outer) + stamped(8, 1), 7)
+
+
+# -- the log ----------------------------------------------------------------------------------------------------------
+
+
+def story(told: Callable[[SimDisk], Awaitable[None]]) -> None:
+    asyncio.run(told(disk()))  # type: ignore[arg-type]
+
+
+async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool = False) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20, index_interval_bytes=1 << 20))
+    for number in range(count):
+        append(log, batch(number), epoch=number * epochs // count)
+    if flush:
+        await log.flush()
+
+
+def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on, flush=True)
+        on.flip(LOG, 8 * (4 * SIZE + 40))
+        seen: list[bool] = []
+        on.observer = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
+        first = await open_log(on)
+        assert (first.end_offset, first.doubted) == (4, True)
+        assert seen and all(seen), "noted before anything is cut"
+        again = await open_log(on)
+        assert (again.end_offset, again.doubted) == (4, True), "it looks well, and lacks what it had"
+        after_power_cut = await open_log(on.crash_image(random.Random(1)), same_boot=False)
+        assert after_power_cut.doubted, "the note is fsynced"
+        again.believe()
+        assert not again.doubted
+        assert not (await open_log(on)).doubted
+
+    story(told)
+
+
+def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on)
+        on.open(LOG).truncate(10 * SIZE - 5)
+        log = await open_log(on)
+        assert (log.end_offset, log.cut_bytes, log.doubted) == (9, SIZE - 5, False)
+
+    story(told)
+
+
+def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on)
+        on.flip(LOG, 8 * (4 * SIZE + 40))
+        log = await open_log(on, same_boot=False)
+        assert (log.end_offset, log.doubted) == (4, False)
+
+    story(told)
+
+
+def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on)
+        on.open(LOG).truncate(9 * SIZE)
+        assert not (await open_log(on.clone(), clean=True, recovery_point=9)).doubted
+        assert (await open_log(on.clone(), clean=True, recovery_point=10)).doubted
+        on.open(LOG).append([b"x"])
+        assert (await open_log(on, clean=True, recovery_point=9)).doubted
+
+    story(told)
+
+
+def test_a_base_offset_that_does_not_follow_is_rot() -> None:
+    """No CRC covers it: a log with a gap in the middle of a segment would end where nobody ever wrote."""
+
+    async def told(on: SimDisk) -> None:
+        await filled(on)
+        on.flip(LOG, 8 * 9 * SIZE + 8 * 3)
+        log = await open_log(on)
+        assert (log.end_offset, log.doubted) == (9, True)
+
+    story(told)
