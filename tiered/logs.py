@@ -14,6 +14,7 @@ from tiered.data_directory import DataDirectory, Found
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
+from tiered.hot.opening import Rotten
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
@@ -39,6 +40,8 @@ class Logs:
         self._files = OpenFiles(world.disk)
         self._open: dict[TopicPartition, DiskLog] = {}
         self._found: Found | None = None
+        self._rotten: set[TopicPartition] = set()
+        """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
         self._noted_before: set[TopicPartition] = set()
         """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
         self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
@@ -59,6 +62,8 @@ class Logs:
                 self._open[at] = await self._opened(at, topic, found)
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", at, error)
+                if isinstance(error, Rotten):
+                    self._rotten.add(at)
         return found
 
     async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:
@@ -77,9 +82,12 @@ class Logs:
             recovery_points={}, log_starts={}, left={}, same_boot=fresh or self._found.same_boot
         )
         hot = await self._opened(at, topic, unknown, fresh=fresh)
-        if hot.doubted:  # it counts as whole in this life; the next one gives it up
+        known = topic.partitions[at.partition]
+        counts = self._settings().node_id in (*known.isr, *known.elr)
+        if hot.doubted and counts and at not in self._rotten:
+            # The cluster relies on what it had: not before it was left out, or the next start has told of it.
             hot.close()
-            raise Corrupt("records have rotted away; a start of the broker tells the cluster", where=hot.name)
+            raise Corrupt("records have rotted away; start the broker again", where=hot.name)
         self._open[at] = hot
         return hot
 
@@ -101,6 +109,11 @@ class Logs:
             fresh=fresh,
             left=None if left is None or left.topic_id != topic.topic_id else left,
         )
+
+    def is_doubted(self, at: TopicPartition) -> bool:
+        """Whether records of it have rotted away that the cluster believes to be here."""
+        hot = self._open.get(at)
+        return at in self._rotten or (hot is not None and hot.doubted)
 
     def believe(self) -> None:
         """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""

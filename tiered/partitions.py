@@ -119,8 +119,7 @@ class Partitions:
 
     def is_doubted(self, at: TopicPartition) -> bool:
         """Whether records of its log have rotted away, whatever else the start could prove."""
-        hot = self._logs.get(at)
-        return hot is not None and hot.doubted
+        return self._logs.is_doubted(at)
 
     def believe(self) -> None:
         """The cluster knows what every log lacks. `Unavailable` when that cannot be written down."""

@@ -42,7 +42,7 @@ class Opened:
 
 
 class Rotten(Corrupt):
-    """Records have to be cut off that no crash explains: nothing is cut before that is noted."""
+    """Records have to be cut off that no crash explains: nothing is cut before that is noted on the disk."""
 
 
 class Opening:
@@ -62,12 +62,16 @@ class Opening:
 
     async def recover(self, start_offset: int, recovery_point: int) -> Opened:
         """`start_offset` is where an empty directory begins. That records are missing is noted before they are cut off:
-        a death after the cut must not make it look as if they had never been there."""
+        a death after the cut must not make it look as if they had never been there. `Rotten` where there is no room
+        for that."""
         self.doubted = self._files.disk.exists(self._checkpoint(checkpoints.DOUBT_FILE))
         try:
             opened = self.run(start_offset)
         except Rotten as error:
-            await self._doubt(str(error))
+            try:
+                await self._doubt(str(error))
+            except Unavailable:
+                raise error from None
             opened = self.run(start_offset)
         end = opened.segments[-1].next_offset
         if self._clean and end < recovery_point and not self.doubted:

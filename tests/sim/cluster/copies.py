@@ -321,9 +321,9 @@ class Copies:
         ):
             self._red("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
-        left = [node for node in gone if self._holds(node) and not self.copy(node).unsure]
+        left = [node for node in gone if self.holds(node) and not self.copy(node).unsure]
         # Damage that nobody can know of yet is a loss of its own: the budget says so.
-        relied_on = [node for node in members if self._holds(node) or self.copy(node).hurt >= lives.get(node, 0)]
+        relied_on = [node for node in members if self.holds(node) or self.copy(node).hurt >= lives.get(node, 0)]
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
         relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]
         if left and self.committed_end > self.cold_end and not relied_on:
@@ -333,7 +333,7 @@ class Copies:
             if ends.get(new.leader, 0) < max(ends.values()) and self._lost_from is not None:
                 self._red("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
-    def _holds(self, node: int) -> bool:
+    def holds(self, node: int) -> bool:
         """Whether all that is committed is there, and can be shown to be."""
         copy = self.copy(node)
         self._agree(copy)

@@ -8,6 +8,8 @@ import asyncio
 import random
 
 from tests.sim.cluster.options import Options
+from tests.sim.cluster.rot import Rot
+from tests.sim.cluster.truth import Truth
 from tests.sim.cluster.world import Host, World
 from tests.sim.disk import DiskFault
 from tests.sim.store import drawn_faults
@@ -22,11 +24,12 @@ CLOCK_JUMP_MS = 3_000_000
 class Nemesis:
     """Makes trouble until it is told to end. `counts` says what it did."""
 
-    def __init__(self, options: Options, world: World) -> None:
-        self.counts: dict[str, int] = {}
+    def __init__(self, options: Options, world: World, truth: Truth) -> None:
+        self._counts: dict[str, int] = {}
         self._options = options
         self._world = world
         self._draw = random.Random(f"{options.seed}/nemesis")
+        self._rot = Rot(options.seed, world, truth)
         self._makers: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -45,6 +48,13 @@ class Nemesis:
         for number in range(self._options.troublemakers):
             maker = self._world.loop.create_task(self._make_trouble(), name=f"nemesis-{number}")
             self._makers.append(maker)
+        if self._options.rot:
+            self._makers.append(self._world.loop.create_task(self._rot.work(), name="rot"))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind came."""
+        return self._counts | {"rot": self._rot.count}
 
     async def end(self) -> None:
         """No more trouble; what is under way is broken off where it stands, then everything is mended."""
@@ -82,7 +92,7 @@ class Nemesis:
         while True:
             await asyncio.sleep(self._draw.expovariate(1 / self._options.pause_seconds))
             kind = self._draw.choice(self._options.troubles)
-            self.counts[kind] = self.counts.get(kind, 0) + 1
+            self._counts[kind] = self._counts.get(kind, 0) + 1
             await getattr(self, f"_{kind}")()
 
     def _host(self) -> Host | None:

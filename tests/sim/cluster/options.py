@@ -47,6 +47,7 @@ class Options:
     admin: bool
     moves: bool
     troubles: tuple[str, ...]
+    rot: bool
     troublemakers: int
     pause_seconds: float
     """Mean time between two troubles of one maker."""
@@ -80,6 +81,7 @@ class Options:
             admin=draw.random() < 0.3,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
+            rot=random.Random(f"{seed}/rot").random() < 0.2,
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
             worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),

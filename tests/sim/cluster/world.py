@@ -77,6 +77,8 @@ class Host:
         self.gone: Callable[[Host, str], None] = lambda host, how: None
         self.begun: Callable[[Host, str], None] = lambda host, incarnation: None
         """Is told the incarnation of each life."""
+        self.spared = False
+        """Nobody else may take it down."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
         self._settings = settings
         self._loop = loop
@@ -97,7 +99,7 @@ class Host:
     @property
     def idle(self) -> bool:
         """Whether nobody takes it down or up just now."""
-        return self._supervisor is not None and not self._ending
+        return self._supervisor is not None and not self._ending and not self.spared
 
     def power_on(self) -> None:
         """Lets the supervisor start the broker, and start it again whenever it ends."""

@@ -1,0 +1,119 @@
+"""Bit rot: a bit of one log flips while its machine is on and its broker is not: as if it were read wrong from then on.
+
+Demanded is what the design can keep: nothing that was acknowledged is lost as long as one other replica that may lead
+has it, nobody is told of a loss then, and all are in sync again in the end. So a bit flips only where another member of
+ISR or ELR has everything and no other copy of that partition has rotted; and only in what a start reads, which after a
+mere death is the log from its last index entry on. Any bit but those of a leader epoch may: that is covered by no CRC
+and by nothing around it. Where a topic has `flush=ack` the machine keeps its power until a start has looked: after a
+power cut what rotted looks like what was torn, and only other topics' logs are in doubt then. What rots where no start
+looks is found by who copies or consumes it (GUARANTEES.md); a run would have to play the operator there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.sim.cluster.copies import Copies
+from tests.sim.cluster.truth import Truth
+from tests.sim.cluster.witness import LOGS, on_disk
+from tests.sim.cluster.world import Host, World
+from tests.sim.platter import Folder, Inode
+from tiered.records.native import walk
+
+MEAN_SECONDS = 4.0
+LOOK_SECONDS = 0.1
+DOWN_SECONDS = (0.01, 0.3, 2.0, 6.0)
+EPOCH_BYTES = range(12, 16)
+"""Of a batch: where its leader epoch stands."""
+
+
+class Place(NamedTuple):
+    """The log of one partition on one machine; `path` is its active segment, `synced` whether its topic has
+    `flush=ack`."""
+
+    copies: Copies
+    synced: bool
+    directory: str
+    path: str
+
+
+class Rot:
+    """Flips bits until it is cancelled. Draws apart from all other troubles; `count` says how many."""
+
+    def __init__(self, seed: int, world: World, truth: Truth) -> None:
+        self.count = 0
+        self._draw = random.Random(f"{seed}/rot-of-bits")
+        self._world = world
+        self._truth = truth
+
+    async def work(self) -> None:
+        while True:
+            await asyncio.sleep(self._draw.expovariate(1 / MEAN_SECONDS))
+            hosts = [host for host in self._world.hosts.values() if _is_trusted(host) and [*self._places(host)]]
+            if not hosts:
+                continue
+            host = self._draw.choice(hosts)
+            await host.end("kill")
+            places = [*self._places(host)]  # others may have suffered in that moment
+            place = self._draw.choice(places) if places and not host.machine.disk.failed else None
+            if place is not None:
+                self._flip(host, place)
+            await asyncio.sleep(self._draw.choice(DOWN_SECONDS))
+            host.power_on()
+            if place is not None and place.synced:
+                await self._spare(host)
+
+    async def _spare(self, host: Host) -> None:
+        host.spared = True
+        try:
+            while not host.up and not host.machine.disk.failed:
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            host.spared = False
+
+    def _places(self, host: Host) -> Iterator[Place]:
+        image = self._truth.image
+        for pid, copies in self._truth.copies.items():
+            if not self._truth.follows(pid) or copies.state is None or host.node_id not in copies.state.replicas:
+                continue
+            others = [node for node in (*copies.state.isr, *copies.state.elr) if node != host.node_id]
+            one_is_whole = any(copies.holds(node) for node in others)
+            rotten = any(not copies.copy(node).proved for node in copies.state.replicas)
+            directory = f"{image.topics_by_id[pid.topic_id].name}-{pid.partition}"
+            path = self._active(host, directory)
+            if path and one_is_whole and not rotten and not copies.copy(host.node_id).left:
+                yield Place(copies, self._truth.flush(pid) == "ack", directory, path)
+
+    def _active(self, host: Host, directory: str) -> str:
+        """The segment that a start reads from its first byte on; "" when there is none, or nothing in it."""
+        disk = host.machine.disk
+        folder = disk._find(f"{LOGS}/{directory}")
+        names = sorted(name for name in folder.names if name.endswith(".log")) if isinstance(folder, Folder) else []
+        if not names:
+            return ""
+        path = f"{LOGS}/{directory}/{names[-1]}"
+        data, index = disk._find(path), disk._find(path.removesuffix(".log") + ".index")
+        indexed = isinstance(index, Inode) and len(index.data) > 0
+        return path if isinstance(data, Inode) and walk(bytes(data.data), 0).batches and not indexed else ""
+
+    def _flip(self, host: Host, place: Place) -> None:
+        disk = host.machine.disk
+        data = disk._find(place.path)
+        assert isinstance(data, Inode)
+        batch = self._draw.choice(walk(bytes(data.data), 0).batches)
+        byte = self._draw.choice([at for at in range(batch.size) if at not in EPOCH_BYTES])
+        start, held = on_disk(disk, place.directory)
+        disk.flip(place.path, 8 * (batch.at + byte) + self._draw.randrange(8))
+        kept = [each for each in held if each.base < batch.base_offset]
+        place.copies.damaged(host.node_id, start, kept, host.lives, proved=False)
+        self.count += 1
+        self._world.story.tell(f"rot: byte {byte} of the batch {batch.base_offset} of {place.path} of {host.name}")
+
+
+def _is_trusted(host: Host) -> bool:
+    """Whether its next start after a death believes what the page cache holds."""
+    node = host.node
+    return host.idle and not host.frozen and host.up and node is not None and node.joining.trusted
