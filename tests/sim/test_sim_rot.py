@@ -9,7 +9,7 @@ from tests.sim.test_controllers import Broker, Three, told
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
-from tiered.metadata.requests import CreateTopic
+from tiered.metadata.requests import CreateTopic, Move, Reassign
 from tiered.replication.replica import ALL
 
 AT = TopicPartition("t", 0)
@@ -159,6 +159,24 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
         await three.until(lambda: now(three).leader == c.node_id, 30)
         await a.start()
         await three.until(lambda: len(now(three).isr) == 3, 60)
+        assert now(three).loss is None
+        assert log_of(a) == log_of(b) == log_of(c) == intact
+
+    told(story)
+
+
+def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
+    """What docs/OPERATIONS.md says."""
+
+    async def story(three: Three) -> None:
+        (a, b), c = three.others(), three.controller
+        await written(three, [a, b, c], 2)
+        intact, topic_id = log_of(b), c.node.image.topics[AT.topic].topic_id
+        rot(a, 5)
+        for wanted in ((b, c), (a, b, c)):
+            nodes = tuple(each.node_id for each in wanted)
+            await c.node.submit(Reassign((Move(topic_id, 0, nodes),)))
+            await three.until(lambda nodes=nodes: now(three).isr == nodes and not now(three).moving, 60)
         assert now(three).loss is None
         assert log_of(a) == log_of(b) == log_of(c) == intact
 

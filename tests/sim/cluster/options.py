@@ -81,7 +81,7 @@ class Options:
             admin=draw.random() < 0.3,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
-            rot=random.Random(f"{seed}/rot").random() < 0.2,
+            rot=random.Random(f"{seed}/bit").random() < 0.2,
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
             worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),

@@ -23,6 +23,7 @@ from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producers import ProducerStates
 from tiered.ids import PartitionId
+from tiered.logs import Logs
 from tiered.metadata import in_sync, metadata_log
 from tiered.metadata.election import Candidacy
 from tiered.metadata.groups import offsets as commits
@@ -268,6 +269,15 @@ def _zombies(drawn: Options) -> Options:
     )  # fmt: skip
 
 
+def _rotting(drawn: Options) -> Options:
+    """Bits flip."""
+    return drawn.but(rot=True)
+
+
+def _never_doubts(original: Any) -> Any:
+    return lambda logs, at: False
+
+
 def _at_once(original: Any) -> Any:
     return lambda tiering: 1
 
@@ -336,6 +346,7 @@ PLANTS = {
             "wrong_cold_epoch", "a cold epoch ends where the log does",
             ((offsets, "_end_of_cold_epoch", _takes_the_end_of_the_log),), seeds=0,
         ),
+        Plant("rot_is_whole", "a log that has rotted counts", ((Logs, "is_doubted", _never_doubts),), _rotting),
         Plant(
             "old_generation", "a member that is out commits", ((commits, "_refusal", _commits_for_anybody),), _grouped
         ),
@@ -359,5 +370,6 @@ REPLAYED = {
     "no_epochs": 11,
     "below_cold_end": 20,
     "sequences_lost": 71,
+    "rot_is_whole": 0,
 }
 """By plant: the first of a few seeds that show it. The others take a search, and have a story (`stories.py`)."""
