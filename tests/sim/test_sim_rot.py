@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tests.e2e.site import batch
 from tests.sim.test_controllers import Broker, Three, told
@@ -106,11 +107,36 @@ def test_a_rotten_replica_that_dies_after_its_cut_is_still_doubted() -> None:
         await b.kill()
         await b.start()
         await three.until(lambda: registered(three, b), 30)
-        assert now(three).elr == (a.node_id,)
+        assert (now(three).leader, now(three).elr) == (NO_LEADER, (a.node_id,))
         await a.start()
         await three.until(lambda: len(now(three).isr) == 2, 60)
         assert now(three).loss is None
         assert a.node.replica(*AT).log.end_offset == b.node.partitions.held()[0].log.end_offset == RECORDS
+
+    told(story)
+
+
+def test_rot_that_a_full_disk_has_no_room_to_note_is_told_all_the_same() -> None:
+    """Nothing is cut then; the log is opened once there is room."""
+
+    async def story(three: Three) -> None:
+        a, b = three.others()
+        await written(three, [a, b], 2)
+        await b.kill()
+        await three.until(lambda: now(three).leader == a.node_id and len(now(three).isr) == 1, 30)
+        await a.kill()
+        await three.until(lambda: now(three).leader == NO_LEADER, 30)
+        rot(b, 5)
+        size, b.machine.disk.capacity = len(log_of(b)), 1
+        await b.start()
+        await three.until(lambda: registered(three, b), 30)
+        assert (now(three).leader, now(three).elr) == (NO_LEADER, (a.node_id,))
+        assert len(log_of(b)) == size
+        b.machine.disk.capacity = None
+        await a.start()
+        await three.until(lambda: len(now(three).isr) == 2, 60)
+        assert now(three).loss is None
+        assert log_of(a) == log_of(b)
 
     told(story)
 
@@ -165,6 +191,11 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
     told(story)
 
 
+def arrived(three: Three, nodes: tuple[int, ...]) -> bool:
+    """All of these are in sync, and nothing moves."""
+    return now(three).isr == nodes and not now(three).moving
+
+
 def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
     """What docs/OPERATIONS.md says."""
 
@@ -176,7 +207,7 @@ def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
         for wanted in ((b, c), (a, b, c)):
             nodes = tuple(each.node_id for each in wanted)
             await c.node.submit(Reassign((Move(topic_id, 0, nodes),)))
-            await three.until(lambda nodes=nodes: now(three).isr == nodes and not now(three).moving, 60)
+            await three.until(partial(arrived, three, nodes), 60)
         assert now(three).loss is None
         assert log_of(a) == log_of(b) == log_of(c) == intact
 
