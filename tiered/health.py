@@ -36,6 +36,7 @@ def assess(
     *,
     failure: str,
     started: bool,
+    waits: bool,
     disk: DiskState,
     outage: Outage | None,
     waiting_segments: int,
@@ -47,13 +48,9 @@ def assess(
     standing: Standing,
     silent_ms: int,
 ) -> Health:
-    """The state of a broker, from what its parts say. `silent_ms`: the controller is not heard for so long, 0 while it
-    is."""
-    problems: list[str] = []
-    if failure:
-        problems.append(f"the broker failed: {failure}")
-    elif not started:
-        problems.append("the broker is starting or stopping")
+    """The state of a broker, from what its parts say. `waits`: its start waits for the store. `silent_ms`: the
+    controller is not heard for so long, 0 while it is."""
+    problems = list(_not_serving(failure, waits=waits, started=started))
     if disk.dead is not None:
         problems.append(f"the data directory failed at {_when(disk.dead.since_ms)}: {disk.dead.why}")
     if disk.full is not None:
@@ -91,6 +88,15 @@ def assess(
         "possible_loss": {str(each.at): each.possible_loss for each in listed if each.possible_loss},
     }
     return Health(started and not failure and disk.dead is None, problems, details)
+
+
+def _not_serving(failure: str, *, waits: bool, started: bool) -> Iterator[str]:
+    if failure:
+        yield f"the broker failed: {failure}"
+    elif waits:
+        yield "the broker waits for the bucket before it can serve"
+    elif not started:
+        yield "the broker is starting or stopping"
 
 
 def _lacking(image: Image, standing: Standing) -> Iterator[str]:

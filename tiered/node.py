@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ from tiered.metadata.settings import broker_settings
 from tiered.metadata.told import told
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions
+from tiered.patience import Patience
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.producer_ids import ProducerIds
@@ -95,6 +96,7 @@ class Node:
         self.started_with = settings
         self._chance = world.rng.stream("node")
         self.incarnation = self._draw_id()
+        self.patience = Patience(self.store, world.clock, world.rng)
         self.disk = DiskState(world.clock, metrics, self._disk_died)
         self.directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
@@ -207,13 +209,15 @@ class Node:
     async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
         """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks; clients are
         told `listeners`. Says nothing to the cluster that it knows already."""
-        await self.insist(requests.AnnounceBroker(self.settings.node_id, self.incarnation, http, listeners))
+        announced = requests.AnnounceBroker(self.settings.node_id, self.incarnation, http, listeners)
+        await self.patience.insist(lambda: self.insist(announced))
 
     def health(self) -> Health:
         """Whether the broker serves, and what is wrong."""
         return assess(
             failure=self._failure,
             started=self._serving,
+            waits=self.patience.since_ns >= 0,
             disk=self.disk,
             outage=self.store.outage,
             waiting_segments=self.tiering.waiting_segments(),
@@ -229,14 +233,9 @@ class Node:
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when everything is served. `Refused` when it must not run, `Unavailable` when the store is away."""
-        if await read_format(self.store) is None:
-            await probe(self.store, self.world.rng)
-        held, _ = await self._soon(self._metadata.format())
-        self.cluster_id, self.credential = held.cluster_id, held.credential
-        if self.peers is not None:
-            self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
-        image = await self._metadata.load()
+        """Returns when everything is served, and waits for a store that is away. `Refused` when it must not run,
+        `Unavailable` when the store refuses."""
+        image = await self.patience.outlast(self._agree)
         await self.joining.refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.joining.judge(image, found)
@@ -246,7 +245,7 @@ class Node:
         await self._soon(self.cluster.begin(image))
         self._main = asyncio.create_task(self._run(), name="node")
         try:
-            await self.joining.register()
+            await self.patience.insist(self.joining.register)
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
         self._serving = True
@@ -257,14 +256,19 @@ class Node:
             len(self.replicas()),
         )  # fmt: skip
 
-    async def _soon(self, step: Awaitable[T]) -> T:
-        """A step of the start that writes metadata. `Unavailable` when the store has not taken it in time."""
-        try:
-            async with asyncio.timeout(TAKE_SECONDS):
-                return await step
-        except TimeoutError:
-            why = self._metadata.trouble or "no controller answers"
-            raise Unavailable(f"no metadata could be written since {TAKE_SECONDS:g} s: {why}") from None
+    async def _agree(self) -> Image:
+        """What the cluster of this store knows; the first broker of a store makes the cluster."""
+        if await read_format(self.store) is None:
+            await probe(self.store, self.world.rng)
+        held, _ = await self._soon(self._metadata.format())
+        self.cluster_id, self.credential = held.cluster_id, held.credential
+        if self.peers is not None:
+            self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
+        return await self._metadata.load()
+
+    async def _soon(self, step: Coroutine[Any, Any, T]) -> T:
+        """A step of the start that writes metadata. `Unavailable` when a store that is there does not take it in time."""
+        return await self.patience.take(step, TAKE_SECONDS, lambda: self._metadata.trouble or "no controller answers")
 
     # -- running ------------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ MOVES = 100
 """Tries to put an object where others come and go."""
 TEMPORARY_MS = 24 * 3600 * 1000
 INTERNAL = (".tmp", ".lock")
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""What the file system says no with: to wait would not help."""
 T = TypeVar("T")
 
 
@@ -95,14 +97,15 @@ class DirectoryStore:
         try:
             return await lane.run(SECONDS, call)
         except OSError as error:  # TimeoutError is one
-            raise Unavailable(
-                f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
-            ) from None
+            what = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
+            raise Unavailable(what, refused=error.errno in REFUSALS) from None
 
     async def _change(self, lane: Lane, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         try:
             return await lane.run(seconds, call)
         except OSError as error:
+            if error.errno in REFUSALS:
+                raise Unavailable(f"put failed store={self.url} error={error.strerror}", refused=True) from None
             return Unknown(error.strerror or "deadline")
 
     # -- in the threads -----------------------------------------------------------------------------------------------

@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ChecksumError,
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.cold.lanes import Lane
@@ -57,6 +65,9 @@ DELETE_KEYS = 1000
 LIST_KEYS = 1000
 STRANGE = (ResponseParserError, KeyError, ValueError)
 """What reading an answer raises that no store wrote: a login page, a proxy, an empty 200."""
+BROKEN_OFF = (HTTPClientError, BotoConnectionError, IncompleteReadError, ChecksumError, FlexibleChecksumError)
+TRANSIENT = (408, 425, 429)
+TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests")
 T = TypeVar("T")
 Page = list[Listed]
 Tags = list[dict[str, Any]]
@@ -333,4 +344,12 @@ def _words(error: Exception) -> str:
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
     status = _status(error) if isinstance(error, ClientError) else 0
-    return Unavailable(f"{what} error={_words(error)}", final=status in (405, 501), refused=400 <= status < 500)
+    return Unavailable(f"{what} error={_words(error)}", final=status in (405, 501), refused=_is_refusal(error, status))
+
+
+def _is_refusal(error: Exception, status: int) -> bool:
+    """Whether waiting would not help: the store answered and said no, no store answered, or it cannot even be asked
+    (credentials that are not there). Throttling and what broke off on the way may go better the next time."""
+    if isinstance(error, ClientError):
+        return 400 <= status < 500 and status not in TRANSIENT and _code(error) not in TRANSIENT_CODES
+    return not isinstance(error, BROKEN_OFF)

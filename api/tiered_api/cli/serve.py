@@ -23,7 +23,7 @@ from tiered.world import real_world
 from tiered_api.cli.directories import LOCK, refuse_that_of_a_cluster
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.sources import settings
-from tiered_api.http.server import is_loopback, serve_http
+from tiered_api.http.server import HttpServer, is_loopback, serve_http
 from tiered_api.kafka.peers import KafkaPeers
 from tiered_api.kafka.server import serve_kafka
 
@@ -81,16 +81,17 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
         world = real_world(chosen)
         node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
         try:
-            await node.start()
-            async with _faces(node, chosen) as running:
-                yield running
+            async with _http(node, chosen) as http:
+                await node.start()
+                async with _kafka(node, chosen, http) as running:
+                    yield running
         finally:
             await node.stop()
 
 
 @contextlib.asynccontextmanager
-async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
-    """HTTP and the Kafka protocol of a node that serves; the cluster hears where."""
+async def _http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
+    """HTTP, from before the start on: that a broker waits for its bucket can be asked."""
     host, port = address(chosen.http, "http")
     try:
         http = await serve_http(node, host, port)
@@ -102,24 +103,31 @@ async def _faces(node: Node, chosen: Settings) -> AsyncIterator[Running]:
             why = error.strerror or str(error)
         raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
     try:
-        try:
-            kafka = await serve_kafka(node, held=True)
-        except Unavailable as error:  # as with HTTP: to try again would not help
-            raise Refused(Code.INVALID_CONFIG, str(error)) from None
-        try:
-            bound = tuple(kafka.addresses.values())
-            for each in bound:
-                if not is_loopback(each.host):
-                    log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
-            told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
-            await node.announce(http.url.removeprefix("http://") if not port else chosen.http, told)
-            kafka.release()
-            yield Running(node, http.url, tuple(each.address for each in bound))
-            await node.hand_over()
-        finally:
-            await kafka.close()
+        yield http
     finally:
         await http.close()
+
+
+@contextlib.asynccontextmanager
+async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterator[Running]:
+    """The Kafka protocol of a node that serves; the cluster hears where both are."""
+    try:
+        kafka = await serve_kafka(node, held=True)
+    except Unavailable as error:  # as with HTTP: to try again would not help
+        raise Refused(Code.INVALID_CONFIG, str(error)) from None
+    try:
+        bound = tuple(kafka.addresses.values())
+        for each in bound:
+            if not is_loopback(each.host):
+                log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
+        told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
+        where = chosen.http if address(chosen.http, "http")[1] else http.url.removeprefix("http://")
+        await node.announce(where, told)
+        kafka.release()
+        yield Running(node, http.url, tuple(each.address for each in bound))
+        await node.hand_over()
+    finally:
+        await kafka.close()
 
 
 async def _until_stopped(chosen: Settings) -> Exit:
@@ -150,6 +158,8 @@ async def _until_stopped(chosen: Settings) -> Exit:
         if starting is None:
             raise
         log.info("told to stop before it served")
+        # All is closed. A thread that still asks a bucket which says nothing would hold up the end for minutes.
+        os._exit(Exit.OK)
     return Exit.OK if told.is_set() else Exit.FAILED
 
 

@@ -17,7 +17,7 @@ from tiered.node import Node
 from tiered_api.http import quick
 from tiered_api.http.answers import refusal
 from tiered_api.http.consumers.instances import Instances
-from tiered_api.http.errors import NAMED, HttpError, from_named
+from tiered_api.http.errors import BROKER_NOT_AVAILABLE, NAMED, HttpError, from_named
 from tiered_api.http.limits import Limits
 from tiered_api.http.quick import Heads
 from tiered_api.http.request import Request
@@ -28,6 +28,8 @@ from tiered_api.http.site import Site
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+AT_ONCE = ("healthz", "metrics", "get_node")
+"""What is answered before the broker serves; the rest has to be known first."""
 
 
 class Connection(web.RequestHandler):
@@ -197,6 +199,8 @@ class Listener(web.Server):
             request.check_host()
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
+            if route.operation not in AT_ONCE and not self.site.node.served.is_set():
+                raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
             response = await route.handler(request)
         except NAMED as error:
             response = self._refused(request, from_named(error), error)

@@ -1,0 +1,163 @@
+"""`tiered serve` and `tiered up` while the bucket is away, as processes: they wait, say so, and go on or end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.serving import COMMAND, tiered
+from tests.fakes3 import FakeS3, HttpFault, s3_fake
+from tests.ports import held_port
+from tiered.cold.faulty import Kind
+
+SECONDS = 60.0
+STORE = "s3://bucket/x"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeS3]:
+    with s3_fake() as server:
+        yield server
+
+
+class Waiting:
+    """A command whose bucket is away, and the address where its first broker says so."""
+
+    def __init__(self, directory: Path, http: int, env: dict[str, str], *words: str) -> None:
+        self.http = f"http://127.0.0.1:{http}"
+        self.log = directory / "log"
+        command = [*COMMAND, *words, "--data-dir", str(directory / "data"), "--store", STORE]
+        command += ["--http", f"127.0.0.1:{http}", "--kafka", "127.0.0.1:0"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **env}
+            )
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """As soon as somebody answers."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.http}/healthz", timeout=10) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                return error.code, json.load(error)
+            except OSError:
+                assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()
+                time.sleep(0.05)
+
+    def until_it_waits(self) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            status, health = self.health()
+            assert status == 503 and not health["ok"], health
+            if any("waits for the bucket" in each for each in health["problems"]):
+                return health
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def ready(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def stop(self, how: signal.Signals) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(SECONDS)
+
+
+@contextmanager
+def waiting(directory: Path, env: dict[str, str], *words: str) -> Iterator[Waiting]:
+    with held_port() as held:
+        started = Waiting(directory, held.getsockname()[1], env, *words)
+        try:
+            yield started
+        finally:
+            if started.process.poll() is None:
+                started.process.terminate()
+                started.process.wait(SECONDS)
+            assert started.process.stdout is not None
+            started.process.stdout.close()
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path: Path, status: int) -> None:
+    fake.faults.append(HttpFault(Kind.ERROR, status=status))
+    with waiting(tmp_path, fake.environment, "serve") as broker:
+        health = broker.until_it_waits()
+        assert health["details"]["store_unreachable_since_ms"]
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{broker.http}/topics", timeout=10)
+        assert caught.value.code == 503 and "is starting" in caught.value.read().decode()
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as metrics:
+            away = re.search(rb"^tiered_store_unavailable_seconds ([0-9.]+)$", metrics.read(), re.MULTILINE)
+        assert away is not None and float(away[1]) > 0
+        fake.mend()
+        assert broker.ready().startswith("tiered is ready: ")
+        assert broker.health()[0] == 200
+        assert broker.stop(signal.SIGTERM) == 0
+    assert broker.log.read_text().count("the start waits for the bucket") == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.DELAY])
+def test_a_start_that_waits_ends_when_it_is_told_to(
+    fake: FakeS3, tmp_path: Path, how: signal.Signals, kind: Kind
+) -> None:
+    """Also where the bucket takes the question and says nothing."""
+    fake.faults.append(HttpFault(kind, seconds=600.0))
+    with waiting(tmp_path, fake.environment, "serve") as broker:
+        broker.until_it_waits() if kind is Kind.ERROR else broker.health()
+        start = time.monotonic()
+        assert broker.stop(how) == 0
+        assert time.monotonic() - start < 10
+    assert broker.log.read_text().splitlines()[-1].endswith("told to stop before it served")
+
+
+def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_whole(tmp_path: Path) -> None:
+    with s3_fake() as gone:
+        env = gone.environment
+    with waiting(tmp_path, env, "up", "--brokers", "3") as cluster:
+        cluster.until_it_waits()
+        assert cluster.process.poll() is None
+        assert cluster.stop(signal.SIGINT) == 0
+        assert cluster.ready() == ""
+
+
+def test_a_cluster_on_one_machine_is_ready_once_its_bucket_is(fake: FakeS3, tmp_path: Path) -> None:
+    fake.faults.append(HttpFault(Kind.ERROR, status=500))
+    with waiting(tmp_path, fake.environment, "up", "--brokers", "3") as cluster:
+        cluster.until_it_waits()
+        fake.mend()
+        assert cluster.ready().startswith("tiered is ready: 3 brokers ")
+        assert cluster.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("store", "keys", "status", "words"),
+    [
+        (STORE, {}, 403, "AccessDenied"),
+        ("s3://no-such-bucket", {}, 0, "NoSuchBucket"),
+        (STORE, {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 0, "credentials"),
+    ],
+)
+def test_what_waiting_would_not_mend_ends_the_start(
+    fake: FakeS3, tmp_path: Path, store: str, keys: dict[str, str], status: int, words: str
+) -> None:
+    if status:
+        fake.faults.append(HttpFault(Kind.ERROR, status=status))
+    where = ("--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+    done = tiered("serve", "--store", store, *where, env=fake.environment | keys)
+    assert done.returncode == 4, done.stderr
+    assert words in done.stderr.splitlines()[-1]

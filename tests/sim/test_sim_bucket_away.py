@@ -1,0 +1,130 @@
+"""The bucket is away: what goes on, what waits, and who comes back meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.site import Site, batch, run
+from tests.sim.test_controllers import Broker, Three, told
+from tiered.cold.observed import ObservedStore
+from tiered.errors import Unavailable
+from tiered.metadata.requests import CreateTopic
+from tiered.ports import Got, NotFound
+
+SOON = 40.0
+"""Seconds after which a broker serves again: the longest pause of its start, a session and what it has to read."""
+
+
+def bucket_is(three: Three, *, away: bool) -> None:
+    for each in three.brokers.values():
+        each.machine.faults.outage = away
+
+
+def problems(broker: Broker) -> str:
+    return " ".join(broker.node.health().problems)
+
+
+async def made(three: Three, name: str, *replicas: int) -> None:
+    """A topic of one partition, led by the first of `replicas`."""
+    wanted = CreateTopic(name, assignments=[list(replicas)], configs={"min.insync.replicas": "2"})
+    await three.controller.node.submit(wanted)
+    await three.until(lambda: all(name in each.node.image.topics for each in three.brokers.values()), 10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(three: Three) -> None:
+        late = three.others()[0]
+        others = [each.node_id for each in three.brokers.values() if each is not late]
+        await made(three, "t", late.node_id, *others)
+        await late.node.replica("t", 0).append(batch([b"before"]))
+        await late.kill()
+        await three.until(lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10)
+        bucket_is(three, away=True)
+        caplog.clear()
+        starting = asyncio.create_task(late.start())
+        await asyncio.sleep(60)
+        assert not starting.done()
+        health = late.node.health()
+        assert not health.ok and "waits for the bucket" in problems(late), health.problems
+        assert health.details["store_unreachable_since_ms"] is not None
+        said = [each for each in caplog.messages if "the start waits for the bucket" in each]
+        assert len(said) == 1, "it is said once"
+        bucket_is(three, away=False)
+        await three.until(lambda: starting.done(), SOON)
+        await starting
+        await three.until(three.all_known, SOON)
+        await three.until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON)
+        await three.until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON)
+        await late.node.replica("t", 0).append(batch([b"after"]))
+        assert late.node.health().ok and "waits" not in problems(late)
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
+    async def story(three: Three) -> None:
+        for each in three.brokers.values():
+            await each.kill()
+        bucket_is(three, away=True)
+        starting = [asyncio.create_task(each.start()) for each in three.brokers.values()]
+        await asyncio.sleep(300)
+        assert not any(each.done() for each in starting)
+        bucket_is(three, away=False)
+        await asyncio.wait_for(asyncio.gather(*starting), SOON)
+        await three.until(three.all_known, SOON)
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0])
+def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -> None:
+    async def story(site: Site) -> None:
+        site.machine.faults.first_byte_seconds = 0.1
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(seconds)
+        assert not starting.done()
+        site.machine.faults.outage = True
+        await asyncio.sleep(300)
+        assert not starting.done()
+        site.machine.faults.outage = False
+        await asyncio.wait_for(starting, SOON)
+        assert site.node.health().ok
+        await site.stop()
+
+    run(story)
+
+
+def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(site: Site) -> None:
+        site.machine.faults.outage = True
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(1000)
+        before = site.loop.now_ns
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await site.stop()
+        assert site.loop.now_ns - before < 1_000_000_000
+        said = [each for each in caplog.messages if "waits for the bucket" in each]
+        assert 2 <= len(said) <= 6, "rarely"
+
+    run(story)
+
+
+def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def denied(store: ObservedStore, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        raise Unavailable("AccessDenied", refused=True)
+
+    async def story(site: Site) -> None:
+        monkeypatch.setattr(ObservedStore, "get", denied)
+        with pytest.raises(Unavailable, match="AccessDenied"):
+            await asyncio.wait_for(site.start(), 1)
+        await site.stop()
+
+    run(story)
