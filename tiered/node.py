@@ -21,7 +21,7 @@ from tiered.cold.collector import Collector
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.observed import ObservedStore
-from tiered.cold.probe import probe
+from tiered.cold.probe import probe, probe_again
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config import Settings
@@ -37,6 +37,7 @@ from tiered.joining import Joining
 from tiered.metadata import requests
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
+from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.load import read_format
 from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metadata.requests import Request
@@ -258,8 +259,11 @@ class Node:
 
     async def _agree(self) -> Image:
         """What the cluster of this store knows; the first broker of a store makes the cluster."""
-        if await read_format(self.store) is None:
+        found = await read_format(self.store)
+        if found is None:
             await probe(self.store, self.world.rng)
+        else:
+            await probe_again(self.store, FORMAT_KEY, encode_format(found))
         held, _ = await self._soon(self._metadata.format())
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
@@ -267,7 +271,7 @@ class Node:
         return await self._metadata.load()
 
     async def _soon(self, step: Coroutine[Any, Any, T]) -> T:
-        """A step of the start that writes metadata. `Unavailable` when a store that is there does not take it in time."""
+        """Writes metadata in the start. `Unavailable` when a store that is there has not taken it in time."""
         return await self.patience.take(step, TAKE_SECONDS, lambda: self._metadata.trouble or "no controller answers")
 
     # -- running ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.store import SimBucket
 from tiered.cold.faulty import Fault, Faults, Kind
 from tiered.cold.memory import MemoryStore
-from tiered.cold.probe import probe
+from tiered.cold.probe import probe, probe_again
 from tiered.cold.store_url import open_store
 from tiered.errors import Refused, Unavailable
 from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, PutResult
@@ -126,6 +126,53 @@ def simulated(faults: Faults, seed: int) -> None:
     clock = SimClock(loop)
     store: ObjectStore = SimBucket(loop).store(faults, clock)
     loop.run(probe(store, SimRng(seed)))
+
+
+class Overwrites(MemoryStore):
+    """Ignores every condition."""
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        return await super().put(key, data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Overwrites, "overwrites an object that should only be created"), (IgnoresMatch, "whose version changed")],
+)
+def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_holds(
+    kind: type[MemoryStore], reason: str
+) -> None:
+    async def body() -> None:
+        store = kind(SystemClock())
+        await store.put("k", b"held")
+        with pytest.raises(Refused, match=reason):
+            await probe_again(store, "k", b"held")
+        got = await store.get("k")
+        assert isinstance(got, Got) and got.data == b"held"
+
+    asyncio.run(body())
+
+
+def test_the_second_look_takes_two_requests_and_changes_nothing() -> None:
+    loop = SimLoop(1)
+    bucket = SimBucket(loop)
+    store = bucket.store(Faults(), SimClock(loop))
+
+    async def body() -> None:
+        await store.put("k", b"held")
+        before, version = bucket.requests, (await bucket.memory.get("k"),)
+        await probe_again(store, "k", b"held")
+        assert bucket.requests - before == 1 + 2
+        assert (await bucket.memory.get("k"),) == version and list(bucket.objects) == ["k"]
+
+    loop.run(body())
+
+
+def test_a_second_look_that_gets_no_clear_answer_is_made_again_later() -> None:
+    loop = SimLoop(1)
+    store = SimBucket(loop).store(Faults([Fault(Kind.CONFLICT, ("put",))]), SimClock(loop))
+    with pytest.raises(Unavailable, match="no clear answer"):
+        loop.run(probe_again(store, "k", b"held"))
 
 
 @pytest.mark.parametrize("seed", range(20))

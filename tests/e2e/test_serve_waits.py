@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import COMMAND, tiered
+from tests.e2e.serving import COMMAND, Served, tiered
 from tests.fakes3 import FakeS3, HttpFault, s3_fake
 from tests.ports import held_port
 from tiered.cold.faulty import Kind
@@ -161,3 +161,16 @@ def test_what_waiting_would_not_mend_ends_the_start(
     done = tiered("serve", "--store", store, *where, env=fake.environment | keys)
     assert done.returncode == 4, done.stderr
     assert words in done.stderr.splitlines()[-1]
+
+
+def test_a_bucket_that_begins_to_ignore_conditions_is_refused_by_the_next_start(fake: FakeS3, tmp_path: Path) -> None:
+    """The cluster may have been made through another endpoint, or on the store that the bucket was copied from."""
+    with Served(tmp_path / "data", "--store", STORE, env=fake.environment) as broker:
+        assert broker.stop() == 0
+    before = {key: held.body for key, held in fake.rules.buckets["bucket"].items()}
+    fake.rules.ignore_conditions = True
+    where = ("--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+    done = tiered("serve", "--store", STORE, *where, env=fake.environment)
+    assert done.returncode == 2
+    assert "cannot be used: it overwrites" in done.stderr.splitlines()[-1]
+    assert {key: held.body for key, held in fake.rules.buckets["bucket"].items()} == before

@@ -1,4 +1,5 @@
-"""Does this store keep its word? Asked once per store, before anything relies on it.
+"""Does this store keep its word? Asked in full when a cluster is made, and in two requests at each later start: the
+bucket may have been copied to another store, and another broker may reach it by another endpoint.
 
 Some stores answer 200 and ignore the condition of a put; on such a one two brokers would own one partition. There is no
 fallback: without conditional writes no cluster starts.
@@ -15,6 +16,10 @@ from tiered.ports import Conflict, Got, NotFound, ObjectStore, Ok, PutResult, Rn
 RACERS = 8
 TRIES = 4
 FOLDER = "meta/probe"
+NO_VERSION = '"0123456789abcdef0123456789abcdef"'
+"""That of no object."""
+OVERWRITES = "it overwrites an object that should only be created (If-None-Match is ignored)"
+REPLACES = "it replaces an object whose version changed (If-Match is ignored)"
 
 
 async def probe(store: ObjectStore, rng: Rng) -> None:
@@ -33,7 +38,25 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
             finally:
                 await store.delete([key])
         else:
-            raise Unavailable(f"the store gives no clear answer to conditional writes store={store.url}")
+            raise _unclear(store)
+
+
+async def probe_again(store: ObjectStore, key: str, body: bytes) -> None:
+    """`Refused` and `Unavailable` as `probe`. Two puts of `body` over the object `key`, which holds it already, must
+    fail: a store that lets them through has changed nothing."""
+    checks: tuple[tuple[Callable[[], Awaitable[PutResult]], str], ...] = (
+        (lambda: store.put(key, body, if_absent=True), OVERWRITES),
+        (lambda: store.put(key, body, if_match=NO_VERSION), REPLACES),
+    )
+    for put, lie in checks:
+        for _ in range(TRIES):
+            result = await put()
+            if isinstance(result, Ok):
+                raise _lies(store, lie)
+            if not _undecided(result):
+                break
+        else:
+            raise _unclear(store)
 
 
 async def _create(store: ObjectStore, key: str) -> bool:
@@ -44,12 +67,12 @@ async def _create(store: ObjectStore, key: str) -> bool:
     if not isinstance(first, Ok):
         raise _lies(store, "a conditional create of a new object fails")
     if isinstance(second, Ok):
-        raise _lies(store, "it overwrites an object that should only be created (If-None-Match is ignored)")
+        raise _lies(store, OVERWRITES)
     return await _holds(store, key, b"first")
 
 
 async def _swap(store: ObjectStore, key: str) -> bool:
-    absent = await store.put(key, b"none", if_match='"0123456789abcdef0123456789abcdef"')
+    absent = await store.put(key, b"none", if_match=NO_VERSION)
     if isinstance(absent, Ok):
         raise _lies(store, "it creates an object that should only be replaced (If-Match is ignored)")
     first = await store.put(key, b"first", if_absent=True)
@@ -62,7 +85,7 @@ async def _swap(store: ObjectStore, key: str) -> bool:
     if not isinstance(second, Ok):
         raise _lies(store, "it does not replace an object whose version matches")
     if isinstance(third, Ok):
-        raise _lies(store, "it replaces an object whose version changed (If-Match is ignored)")
+        raise _lies(store, REPLACES)
     return await _holds(store, key, b"second")
 
 
@@ -108,6 +131,10 @@ async def _holds(store: ObjectStore, key: str, body: bytes) -> bool:
 
 def _undecided(*results: PutResult) -> bool:
     return any(isinstance(result, Unknown | Conflict) for result in results)
+
+
+def _unclear(store: ObjectStore) -> Unavailable:
+    return Unavailable(f"the store gives no clear answer to conditional writes store={store.url}")
 
 
 def _lies(store: ObjectStore, why: str) -> Refused:
