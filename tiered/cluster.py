@@ -209,6 +209,7 @@ class Cluster:
 
     async def begin(self, image: Image) -> None:
         """Finds the controller of `image`, just read from the bucket, or becomes it. Does not end before."""
+        self.committed.cluster_id = self._metadata.cluster_id
         self.committed.jump(image)
         while self.reign is None:
             if self.following.is_alone():
@@ -234,11 +235,15 @@ class Cluster:
             self.committed.end()
 
     async def watch(self) -> None:
-        """Asks the bucket whether another controller has written since. One request; `Unavailable`, `Corrupt`."""
-        if self.reign is not None:
-            try:
-                await self._metadata.watch()
-            except Fenced:
+        """Asks the bucket whether it still holds this cluster, and a controller whether another one has written since.
+        One request; `Unavailable`, `Corrupt`, `Refused` for another cluster."""
+        if self.reign is None:
+            await self._metadata.prove_cluster()
+            return
+        try:
+            await self._metadata.watch()
+        except Fenced:
+            if self.reign is not None:
                 self.reign.doubt()
 
     async def try_to_take(self) -> None:

@@ -26,6 +26,7 @@ class Committed:
 
     def __init__(self, act: Act, told: Told, grown: Callable[[], None]) -> None:
         self.image = Image()
+        self.cluster_id = ""
         self.applied = -1
         self.tail = LogTail()
         self._act = act
@@ -50,9 +51,11 @@ class Committed:
         self._grow(self.image.apply(changes, slot), changes)
 
     def learn(self, bodies: Sequence[bytes]) -> None:
-        """The next entries, as a controller sent them. `Corrupt` when they do not follow."""
+        """The next entries, as a controller sent them. `Corrupt` when they do not follow, `Refused` when they are
+        another cluster's."""
         for body in bodies:
             entry = layout.decode_entry(body, self.image.slot + 1)
+            entry.prove_of(self.cluster_id)
             self.tail.add(entry.slot, body)
             self._grow(layout.apply_entries(self.image, (entry,)), entry.changes)
 

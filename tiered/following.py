@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.metadata.candidacy import Silence, Stand, Wait, next_step, next_step_of_unable
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.load import load, read_boundary, read_from
+from tiered.metadata.load import load, prove_cluster, read_boundary, read_from
 from tiered.peers import FollowAsk, HeardAnswer, Peers
 from tiered.ports import ObjectStore
 
@@ -186,7 +186,8 @@ class Following:
         if entries or boundary.collected > committed.image.slot:
             self._news_ns = self._clock.mono_ns()
         if boundary.collected > committed.image.slot:
-            committed.jump((await load(self._store)).image)
+            await prove_cluster(self._store, committed.cluster_id)
+            committed.jump((await load(self._store, committed.cluster_id)).image)
         else:
             committed.read(entries)
 

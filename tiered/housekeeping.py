@@ -69,8 +69,9 @@ class Housekeeping:
             await self._node.world.clock.sleep(seconds)
 
     async def watch(self) -> None:
-        """A controller that was frozen while another one took over learns it here. A bucket that is away tells
-        nothing, and is asked by `ping` already."""
+        """A controller that was frozen while another one took over learns it here, and everybody that the prefix is
+        another cluster's now, which ends the broker. A bucket that is away tells nothing, and is asked by `ping`
+        already."""
         while True:
             await self._node.world.clock.sleep(WATCH_SECONDS)
             if self._node.store.outage is None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tiered.cold.sealed import seal, unseal
-from tiered.errors import Corrupt
+from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata.changes import Change
@@ -67,6 +67,13 @@ class Entry(NamedTuple):
     epoch: int
     nonce: str
     changes: tuple[Change, ...]
+    cluster_id: str = ""
+    """"" in older entries."""
+
+    def prove_of(self, cluster_id: str) -> None:
+        """`Refused` for an entry of another cluster: nothing may be written beside it, nor taken from it."""
+        if self.cluster_id and cluster_id and self.cluster_id != cluster_id:
+            raise another_cluster(slot_key(self.slot), self.cluster_id, cluster_id)
 
 
 class Snapshot(NamedTuple):
@@ -113,7 +120,10 @@ def decode_format(data: bytes) -> Format:
 def encode_entry(entry: Entry) -> bytes:
     """`meta/log/<slot>`."""
     changes = [kinds.to_json(change) for change in entry.changes]
-    return seal({"slot": entry.slot, "epoch": entry.epoch, "nonce": entry.nonce, "changes": changes})
+    body: dict[str, Any] = {"slot": entry.slot, "epoch": entry.epoch, "nonce": entry.nonce, "changes": changes}
+    if entry.cluster_id:
+        body["cluster_id"] = entry.cluster_id
+    return seal(body)
 
 
 def decode_entry(data: bytes, slot: int) -> Entry:
@@ -123,12 +133,19 @@ def decode_entry(data: bytes, slot: int) -> Entry:
 
     def build() -> Entry:
         changes = tuple(kinds.from_json(change) for change in body["changes"])
-        return Entry(int(body["slot"]), int(body["epoch"]), str(body["nonce"]), changes)
+        cluster_id = str(body.get("cluster_id", ""))
+        return Entry(int(body["slot"]), int(body["epoch"]), str(body["nonce"]), changes, cluster_id)
 
     entry = _shaped(key, build)
     if entry.slot != slot:
         raise Corrupt(f"metadata entry says slot {entry.slot}", where=key)
     return entry
+
+
+def another_cluster(key: str, found: str, own: str) -> Refused:
+    """What ends a broker of cluster `own`: the prefix was emptied or given away under it."""
+    why = f"{key} is of cluster {found}, this broker of {own}: two clusters cannot share a prefix"
+    return Refused(Code.INCONSISTENT_CLUSTER_ID, why)
 
 
 def encode_boundary(boundary: Boundary) -> bytes:

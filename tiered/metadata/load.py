@@ -59,9 +59,18 @@ async def read_format(store: ObjectStore) -> Format | None:
     return found
 
 
-async def load(store: ObjectStore) -> Loaded:
+async def prove_cluster(store: ObjectStore, cluster_id: str) -> None:
+    """`Refused` when the store holds another cluster now, `Corrupt` when it holds none. One request. `Unavailable`."""
+    found = await read_format(store)
+    if found is None:
+        raise Corrupt("what the store holds is not said any more", where=layout.FORMAT_KEY)
+    if found.cluster_id != cluster_id:
+        raise layout.another_cluster(layout.FORMAT_KEY, found.cluster_id, cluster_id)
+
+
+async def load(store: ObjectStore, cluster_id: str = "") -> Loaded:
     """Replays the log. `Unavailable` when the boundary keeps overtaking the reader, or the store fails; `Corrupt` names
-    the object that is garbled or missing."""
+    the object that is garbled or missing; `Refused` when an entry is not of `cluster_id`."""
     last = ""
     for _ in range(_ATTEMPTS):
         boundary, _ = await read_boundary(store)
@@ -75,6 +84,8 @@ async def load(store: ObjectStore) -> Loaded:
         newer, version = await read_boundary(store)
         if newer.collected > image.slot:
             continue
+        for each in entries:
+            each.prove_of(cluster_id)
         return Loaded(layout.apply_entries(image, entries), newer, version, size)
     raise Unavailable(f"the metadata log in {store.url} was collected {_ATTEMPTS} times while it was read")
 

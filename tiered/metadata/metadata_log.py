@@ -18,7 +18,7 @@ from tiered.metadata.changes import Change, ControllerElected
 from tiered.metadata.election import Outcome, stand
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
-from tiered.metadata.load import Loaded, load, proved, read_boundary, read_entry, read_format
+from tiered.metadata.load import Loaded, load, prove_cluster, proved, read_boundary, read_entry, read_format
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ObjectStore, Ok, Rng
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 SNAPSHOT_SLOTS = 256
 """Entries after which a snapshot is due."""
+PROVE_NS = 60_000_000_000
+"""Between two looks of a controller that writes whether the store still holds its cluster."""
 _SNAPSHOT_BYTES = 4 << 20
 _BACKOFF_SECONDS = (0.02, 5.0)
 
@@ -47,6 +49,8 @@ class MetadataLog:
         self._retries = metrics.counter(
             "tiered_metadata_retries_total", "Conditional puts of the metadata log whose outcome had to be read back."
         )
+        self.cluster_id = ""
+        """Whose log it is, once `format` has found out."""
         self.next_slot = 0
         self.epoch = 0
         self.trouble = ""
@@ -58,10 +62,17 @@ class MetadataLog:
         """Since when an entry has been under way that the bucket has not confirmed; -1: none is."""
         self._snapshot_slot = -1
         self._bytes = 0
-        self._watched_slot = False
+        self._turn = 0
+        self._proved_ns = clock.mono_ns()
+        """When the store was last seen to hold this cluster."""
 
     async def format(self) -> tuple[Format, bool]:
         """What the store holds, and whether this call wrote it because the store was empty."""
+        found, made = await self._format()
+        self.cluster_id = found.cluster_id
+        return found, made
+
+    async def _format(self) -> tuple[Format, bool]:
         found = await read_format(self._store)
         if found is not None:
             return found, False
@@ -72,7 +83,7 @@ class MetadataLog:
 
     async def load(self) -> Image:
         """The committed image; remembers where the log ends."""
-        return self._remember(await load(self._store))
+        return self._remember(await load(self._store, self.cluster_id))
 
     async def take(self, image: Image, node_id: int, incarnation: str) -> Image:
         """Becomes controller: writes an epoch above every one in the log into the slot after `image` (rule M2).
@@ -108,20 +119,30 @@ class MetadataLog:
         return slot
 
     async def watch(self) -> None:
-        """Asks the bucket whether another controller has written since: the next slot, and the other time the boundary,
-        under which that slot may have gone. `Fenced` when one has: who froze for a while learns it here, not only when
-        it writes. One request. `Unavailable`, `Corrupt`."""
-        slot = self.next_slot
-        self._watched_slot = not self._watched_slot
-        if self._watched_slot:
+        """Asks the bucket whether another controller has written since: the next slot, the next time the boundary,
+        under which that slot may have gone, then whether the bucket still holds this cluster. `Fenced` when one has:
+        who froze for a while learns it here, not only when it writes. One request. `Unavailable`, `Corrupt`; `Refused`
+        for another cluster."""
+        slot, turn = self.next_slot, self._turn
+        self._turn = (turn + 1) % 3
+        if turn == 0:
             await self.look()
+        elif turn == 2:
+            await self.prove_cluster()
         elif (await read_boundary(self._store))[0].collected >= slot:
             raise Fenced(f"the metadata log was collected beyond slot {slot}, which this controller would write next")
+
+    async def prove_cluster(self) -> None:
+        """`Refused` when the prefix is another cluster's now. One request. `Unavailable`, `Corrupt`."""
+        await prove_cluster(self._store, self.cluster_id)
+        self._proved_ns = self._clock.mono_ns()
 
     async def look(self) -> None:
         """As `watch`, at the next slot."""
         slot = self.next_slot
         found = await read_entry(self._store, slot)
+        if found is not None:
+            found[0].prove_of(self.cluster_id)
         if found is not None and found[0].epoch > self.epoch:
             raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {found[0].epoch}")
 
@@ -150,13 +171,16 @@ class MetadataLog:
 
     async def _write(self, changes: tuple[Change, ...]) -> Entry | None:
         """One entry into `next_slot`; None when it is ours, else the entry that is there."""
-        mine = Entry(self.next_slot, self.epoch, self._nonce(), changes)
+        mine = Entry(self.next_slot, self.epoch, self._nonce(), changes, self.cluster_id)
         body = layout.encode_entry(mine)
         key = layout.slot_key(mine.slot)
         self.undecided_since_ns = self._clock.mono_ns()
         try:
             other = await self._create(key, body, mine, lambda data: layout.decode_entry(data, mine.slot))
+            if other is not None:
+                other.prove_of(self.cluster_id)
             await self._check_boundary(mine.slot)
+            await self._check_cluster()
         finally:
             self.undecided_since_ns = -1
         self.trouble = ""
@@ -180,6 +204,15 @@ class MetadataLog:
             if slot <= boundary.collected:
                 raise Fenced(f"slot {slot} of the metadata log was collected up to {boundary.collected}")
             return
+
+    async def _check_cluster(self) -> None:
+        """Once a minute of writing: slots that another cluster has not reached yet are free for this one too."""
+        attempt = 0
+        while self.cluster_id and self._clock.mono_ns() - self._proved_ns >= PROVE_NS:
+            try:
+                await self.prove_cluster()
+            except (Unavailable, Corrupt) as error:
+                attempt = await self._back_off(attempt, layout.FORMAT_KEY, str(error))
 
     async def _create(self, key: str, body: bytes, mine: T, decode: Callable[[bytes], T]) -> T | None:
         """Put-if-absent under rule M1: None when `key` holds `mine` (told by its nonce), else what it holds. What is
