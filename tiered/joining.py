@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from tiered.ages import CLOCK_MS
 from tiered.data_directory import Found
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 REGISTER_SECONDS = 30.0
 LEAD_SECONDS = 2.0
 """Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
-CLOCK_MS = 60_000
-"""A clock that differs by more is worth a line."""
 REPORTS_AT_ONCE = 500
 PARTITIONS_SAID = 100
 """Of a topic, in a line of the log. `possible_loss` has them all."""
@@ -127,10 +126,11 @@ class Joining:
         if known is not None and known.incarnation == node.incarnation:
             now_ms, there_ms = node.world.clock.wall_ms(), known.registered_ms
             ahead_ms = before_ms - there_ms if there_ms < before_ms else min(0, now_ms - there_ms)
+            node.ages.compared(ahead_ms)
             if abs(ahead_ms) >= CLOCK_MS:
                 log.warning(
-                    "clock differs from the controller's ahead_seconds=%d controller=%d: retention and timestamps of"
-                    " records go by it, set one of the two right",
+                    "clock differs from the controller's ahead_seconds=%d controller=%d: timestamps of records go by"
+                    " this one, retention by the earlier of the two, set one of them right",
                     ahead_ms // 1000, node.image.controller,
                 )  # fmt: skip
 

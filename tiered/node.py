@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tiered.ages import Ages
 from tiered.cluster import Cluster
 from tiered.cluster_metrics import ClusterMetrics
 from tiered.cold.cache import ChunkCache
@@ -97,6 +98,7 @@ class Node:
         self.started_with = settings
         self._chance = world.rng.stream("node")
         self.incarnation = self._draw_id()
+        self.ages = Ages(world.clock)
         self.patience = Patience(self.store, world.clock, world.rng)
         self.disk = DiskState(world.clock, metrics, self._disk_died)
         self.directory = DataDirectory(world.disk)
@@ -119,9 +121,10 @@ class Node:
             joinable=lambda replica: self.in_sync_sets.wake(replica),
             in_touch=lambda: self.cluster.in_touch, doubts=self.doubts,
         )  # fmt: skip
-        self.tiering = Tiering(settings, self.partitions.led, self.partitions.fenced, world.clock, world.rng, metrics)
-        self._registered = False
-        self._handed_over = False
+        self.tiering = Tiering(
+            settings, self.partitions.led, self.partitions.fenced, self.ages, world.clock, world.rng, metrics
+        )
+        self._registered = self._handed_over = self._serving = False
         self.in_sync_sets = InSyncSets(
             self.submit, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,
             world.clock, metrics,
@@ -131,7 +134,6 @@ class Node:
         self.joining = Joining(self)
         self.producer_ids = ProducerIds(self.submit, settings.node_id)
         self._failure = ""
-        self._serving = False
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").read(
             lambda: float(world.disk.space().free)
         )

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from tiered.ages import Ages
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, NeedsOpen, SegmentEntry
 from tiered.cold.planner import expire, may_expire
@@ -38,6 +39,7 @@ class Tiering:
         settings: Settings,
         replicas: Callable[[], Iterable[Replica]],
         fenced: Callable[[Replica, Fenced], None],
+        ages: Ages,
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
@@ -45,6 +47,7 @@ class Tiering:
         self._settings = settings
         self._replicas = replicas
         self._fenced = fenced
+        self._ages = ages
         self._clock = clock
         self._chance = rng.stream("tiering")
         self._due: dict[Replica, None] = {}
@@ -208,7 +211,7 @@ class Tiering:
 
     async def _expire(self, replica: Replica) -> None:
         """Total retention of what is cold. The manifest is taken over first, but only when something will expire."""
-        manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._clock.wall_ms()
+        manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._ages.now_ms()
         if manifest is None or not manifest.nodes:
             return
         above = replica.bytes_above_cold
@@ -252,7 +255,7 @@ class Tiering:
             replica.log.closed_segments(),
             replica.log.active_view,
             replica.config,
-            self._clock.wall_ms(),
+            self._ages.now_ms(),
             log_start=replica.log_start_offset,
             deletable_below=replica.last_stable_offset,
             cold_end=replica.cold_end_offset if tiered else None,

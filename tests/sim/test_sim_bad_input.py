@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -127,6 +128,43 @@ def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytes
         await three.until(lambda: len(now(three).isr) == 3 and leads(wrong), 30)
         acked += await write(three, 10)
         assert all(value in contents(wrong) for value in acked)
+
+    told(story)
+
+
+@pytest.mark.parametrize("flush", ["hot", "cold"])
+def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) -> None:
+    """Retention goes by the controller's time while it is so far ahead, and lets go what is due by that."""
+    minutes = 30
+    configs = {"retention.ms": str(minutes * 60_000), "segment.bytes": "1024", "segment.ms": "5000"}
+    if flush == "hot":
+        configs["remote.storage.enable"] = "false"
+
+    async def story(three: Three) -> None:
+        wrong = three.others()[0]
+        await wrong.stop()
+        await wrong.clear()
+        wrong.machine.clock.jump(3_600_000)
+        await wrong.start()
+        await three.until(three.all_known, 10)
+        others = [each.node_id for each in three.brokers.values() if each is not wrong]
+        await three.controller.node.submit(CreateTopic("t", assignments=[[wrong.node_id, *others]], configs=configs))
+        right_ms = three.controller.machine.clock.wall_ms()
+        leader = wrong.node.replica("t", 0)
+        for number in range(20):
+            await leader.append(batch([b"%d" % number + b"x" * 600], right_ms), acks=ALL, timeout_ms=5_000)
+        end = leader.log.end_offset
+        await asyncio.sleep(minutes * 60 - 120)
+        assert (leader.leader_epoch, leader.log_start_offset) == (now(three).leader_epoch, 0), "nothing is lost"
+        if flush == "cold":
+            assert leader.cold_end_offset == end
+        await three.until(lambda: leader.log_start_offset == end, 300)
+        fresh = three.controller.machine.clock.wall_ms()
+        await leader.append(batch([b"fresh" + b"x" * 600], fresh), acks=ALL, timeout_ms=5_000)
+        wrong.machine.clock.jump(-3_600_000)
+        await asyncio.sleep(minutes * 60 - 120)
+        assert leader.log_start_offset == end
+        await three.until(lambda: leader.log_start_offset == end + 1, 300)
 
     told(story)
 

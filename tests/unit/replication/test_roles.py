@@ -13,6 +13,7 @@ import pytest
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import AT, content, whole
 from tests.unit.replication.town import CLUSTER, Town
+from tiered.ages import Ages
 from tiered.config import Settings
 from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Fenced, Refused
@@ -169,7 +170,9 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
         with pytest.raises(Refused):
             await first.delete_records(30)  # it is done all the same, and nobody may rely on that
         broker = town.members[second.state.node_id].broker
-        tiering = Tiering(Settings(), lambda: [second], lambda *_: None, broker.clock, broker.rng, broker.metrics)
+        tiering = Tiering(
+            Settings(), lambda: [second], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        )
         await tiering.tier(second)
         assert second.log_start_offset == 30 and second.manifest is not None
         assert second.manifest.leader_epoch == second.leader_epoch

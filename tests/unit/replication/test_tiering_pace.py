@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.replication.rig import Rig, produced
 from tiered import tiering
+from tiered.ages import Ages
 from tiered.config import Settings
 from tiered.ids import TopicPartition
 from tiered.replication.leading import Past
@@ -21,7 +22,9 @@ async def cold_after(rig: Rig, replica: Replica) -> float:
     """Fills three segments one second apart from each other; how long after the first something is cold."""
     broker = rig.brokers[1]
     settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
-    runs = Tiering(settings, lambda: [replica], lambda *_: None, broker.clock, broker.rng, broker.metrics)
+    runs = Tiering(
+        settings, lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+    )
     task = asyncio.create_task(runs.run())
     await asyncio.sleep(0.5)
     began = broker.clock.mono_ns()
