@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from tests.e2e.site import Site, batch, run
-from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.test_controllers import SESSION, Broker, Three, told
 from tiered.cold.observed import ObservedStore
-from tiered.errors import Unavailable
+from tiered.errors import Refused, Unavailable
 from tiered.metadata.requests import CreateTopic
 from tiered.ports import Got, NotFound
+from tiered.replication.replica import ALL
 
 SOON = 40.0
 """Seconds after which a broker serves again: the longest pause of its start, a session and what it has to read."""
@@ -128,3 +129,68 @@ def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.
         await site.stop()
 
     run(story)
+
+
+async def acked(leader: Broker, topic: str, acks: int) -> bool:
+    """Whether a record is acknowledged within two seconds."""
+    try:
+        await leader.node.replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed: int) -> None:
+    async def story(three: Three) -> None:
+        leader = three.controller
+        stays, dies = three.others()
+        await made(three, "all", leader.node_id, stays.node_id, dies.node_id)
+        await made(three, "two", leader.node_id, stays.node_id)
+        both = ("all", "two")
+        await three.until(lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20)
+        bucket_is(three, away=True)
+        for _ in range(10):
+            assert [await acked(leader, topic, ALL) for topic in both] == [True, True]
+            await asyncio.sleep(3)
+        await dies.kill()
+        before = leader.node.replica("all", 0).high_watermark
+        for _ in range(10):
+            assert not await acked(leader, "all", ALL), "a member of its last set does not have it"
+            assert await acked(leader, "two", ALL), "nobody of its set is gone"
+            assert [await acked(leader, topic, 1) for topic in both] == [True, True]
+        replica = leader.node.replica("all", 0)
+        assert replica.high_watermark == before
+        assert (await replica.read(0, 1 << 20)).data, "what was committed before is read on"
+        assert len(leader.node.image.topics["all"].partitions[0].isr) == 3, "no metadata changes"
+        assert "store unreachable" in problems(leader)
+        bucket_is(three, away=False)
+        await three.until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON)
+        assert [await acked(leader, topic, ALL) for topic in both] == [True, True]
+        assert leader.node.replica("all", 0).high_watermark == leader.node.replica("all", 0).log.end_offset
+
+    sets = (("all", 3), ("two", 2))
+    told(story, seed)
+
+
+def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> None:
+    """Rule R6: it cannot know whom its partitions were given to, and nobody can take the controller's place."""
+
+    async def story(three: Three) -> None:
+        dies = three.controller
+        leader, follower = three.others()
+        await made(three, "t", leader.node_id, follower.node_id)
+        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
+        assert await acked(leader, "t", ALL)
+        bucket_is(three, away=True)
+        await dies.kill()
+        await asyncio.sleep(2 * SESSION)
+        assert not await acked(leader, "t", ALL)
+        assert await acked(leader, "t", 1)
+        assert (await leader.node.replica("t", 0).read(0, 1 << 20)).size, "reads go on"
+        assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
+        bucket_is(three, away=False)
+        await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.in_touch, SOON)
+        assert await acked(leader, "t", ALL)
+
+    told(story)
