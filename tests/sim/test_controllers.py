@@ -13,17 +13,21 @@ from typing import Any
 import pytest
 
 from tests.e2e.site import batch
+from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop, process_context
 from tests.sim.net import SimNetwork
 from tests.sim.options import SETTINGS
 from tests.sim.store import SimBucket
 from tests.sim.world import SimMachine
 from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicPartition
 from tiered.listeners import Endpoint
 from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
 from tiered.metrics import Metrics
 from tiered.node import Node
-from tiered.replication.replica import ALL
+from tiered.replication.replica import ALL, Replica
+from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.offsets import commit
 from tiered_api.kafka.peers import KafkaPeers
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
@@ -336,14 +340,48 @@ def test_a_controller_that_alone_cannot_write_makes_room() -> None:
     told(story)
 
 
-def test_an_idle_cluster_hardly_asks_the_bucket() -> None:
+SETTLED = 180.0
+"""Seconds until no sweep of what earlier epochs left is due any more."""
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
+    """Also one that holds records, hot and cold, and a group: each broker asks once a minute."""
+
     async def story(three: Three) -> None:
+        if filled:
+            await fill(three)
+            await asyncio.sleep(SETTLED)
         await asyncio.sleep(60)
-        before = three.bucket.requests
-        await asyncio.sleep(600)
-        assert three.bucket.requests - before <= 3 * 10 + 3
+        stores = {i: each.machine.store for i, each in three.brokers.items()}
+        before = {i: dict(store.calls) for i, store in stores.items()}
+        minutes = 4 if filled else 10
+        await asyncio.sleep(60 * minutes)
+        for i, store in stores.items():
+            asked = {verb: count - before[i][verb] for verb, count in store.calls.items()}
+            assert sum(asked.values()) <= minutes, f"broker {i}: {asked}"
 
     told(story)
+
+
+async def fill(three: Three) -> None:
+    """Topics of three replicas with closed segments in the bucket and an open one, and a group that has committed."""
+    configs = {"segment.bytes": "4096", "retention.ms": "3600000", "local.retention.bytes": "4096"}
+    for name in ("s", "t"):
+        await three.controller.node.submit(CreateTopic(name, 3, 3, configs=configs))
+        for number, partition in enumerate(three.controller.node.image.topics[name].partitions):
+            leader = three.brokers[partition.leader].node.replica(name, number)
+            for _ in range(10):
+                await leader.append(batch([b"x" * 1000]), acks=ALL, timeout_ms=5_000)
+    addresses = [Address(each.name, PORT) for each in three.brokers.values()]
+    client = Client(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
+    assert await commit(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
+    await client.close()
+    await three.until(lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led(b)), 60)
+
+
+def led(broker: Broker) -> list[Replica]:
+    return [each for each in broker.node.replicas() if each.topic in ("s", "t")]
 
 
 def test_a_clean_stop_is_no_death() -> None:
