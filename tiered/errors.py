@@ -205,3 +205,17 @@ def always(holds: object, *about: object) -> None:
     """`Broken` when it does not."""
     if not holds:
         raise Broken(", ".join(map(str, about)))
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Of a group of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def public_words(cause: BaseException) -> str:
+    """What callers may read of the error that ended the broker: errors of ours have words for it, a bug has none."""
+    if isinstance(cause, Refused | Unavailable | Corrupt | Fenced):
+        return str(cause)
+    return "a fault of its own, its log says more"

@@ -29,7 +29,7 @@ from tiered.config import Settings
 from tiered.coordinators import Coordinators
 from tiered.data_directory import DataDirectory
 from tiered.doubts import Doubts
-from tiered.errors import Broken, Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Broken, Code, Fenced, Refused, Unavailable, first_cause, public_words
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
 from tiered.ids import TopicPartition, incarnation_digest, text_id
@@ -292,8 +292,8 @@ class Node:
                     group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
                 ]
         except Exception as error:
-            cause = _first(error)
-            self._fail(_told(cause))
+            cause = first_cause(error)
+            self._fail(public_words(cause))
             log.critical("broker failed why=%s: %s", type(cause).__name__, cause, exc_info=error)
 
     def _disk_died(self, why: str) -> None:
@@ -305,7 +305,7 @@ class Node:
     def broke(self, error: Broken) -> None:
         """Something that always holds did not, while a request was dealt with: the broker ends before it says more."""
         log.critical("broker failed why=%s: %s", type(error).__name__, error, exc_info=error)
-        self._fail(_told(error))
+        self._fail(public_words(error))
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
@@ -389,17 +389,3 @@ class Node:
 
     def _draw_id(self) -> str:
         return text_id(self.draw_uuid())
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first cause in a group of errors."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _told(cause: BaseException) -> str:
-    """What callers may read of the error that ended the broker: errors of ours have words for it, a bug has none."""
-    if isinstance(cause, Refused | Unavailable | Corrupt | Fenced):
-        return str(cause)
-    return "a fault of its own, its log says more"

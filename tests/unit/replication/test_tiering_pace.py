@@ -52,7 +52,10 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
         while busy.waiting_segments < 2:
             busy.state.high_watermark = produced(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
-        runs = Tiering(settings, lambda: [*heirs, busy], lambda *_: None, broker.clock, broker.rng, broker.metrics)
+        runs = Tiering(
+            settings, lambda: [*heirs, busy], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng,
+            broker.metrics,
+        )  # fmt: skip
         assert all(each.owes for each in heirs)
         task = asyncio.create_task(runs.run())
         while busy.cold_end_offset == 0:
