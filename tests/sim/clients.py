@@ -46,6 +46,8 @@ class Clients:
         self._event = event
         self._values = 0
         self._producers = 1000
+        self._sizes: dict[PartitionId, dict[int, int]] = {}
+        """Of batches that were read, by their last offset."""
 
     def _replica(self, at: TopicPartition) -> Replica | None:
         """None while the broker is down or does not lead it yet."""
@@ -150,12 +152,18 @@ class Clients:
             for at, value in rows:
                 self._ledger.see(pid, at, value)
 
+    def held_bytes(self, pid: PartitionId, start: int) -> int:
+        """Size of the batches that were read above an offset."""
+        return sum(size for last, size in self._sizes.get(pid, {}).items() if last >= start)
+
     async def fetch(self, replica: Replica, offset: int) -> list[tuple[int, bytes]]:
         fetched = await replica.read(offset, READ_BYTES)
         data = fetched.data
         body = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data
         walked = walk(body)
         assert walked.why == "", f"{replica.at} {offset}: {walked.why}"
+        sizes = self._sizes.setdefault(replica.pid, {})
+        sizes.update((batch.last_offset, batch.size) for batch in walked.batches)
         rows = [record for batch in walked.batches for record in records(body, batch.at)]
         assert not rows or rows[0].offset <= offset <= rows[-1].offset, f"{replica.at} {offset}: {rows[0].offset}"
         assert not rows or rows[-1].offset < fetched.high_watermark

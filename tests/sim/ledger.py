@@ -29,6 +29,8 @@ class Told:
     read: dict[int, bytes] = field(default_factory=dict)
     start: int = 0
     """Offsets below may be gone by retention or DeleteRecords."""
+    lossy: bool = False
+    """What is there now may be less than there was when retention counted it."""
 
 
 class Ledger:
@@ -68,6 +70,7 @@ class Ledger:
     def may_lose(self, pid: PartitionId, first: int) -> None:
         """Every record from `first` on may be gone, or stand again under another value."""
         told = self.of(pid)
+        told.lossy = True
         for offset in [each for each in told.acked if each >= first]:
             told.acked[offset] = told.acked[offset]._replace(forgivable=True)
         for offset in [each for each in told.read if each >= first]:
@@ -77,6 +80,11 @@ class Ledger:
         """Records below `start` may be gone: the broker said that its log starts there."""
         told = self.of(pid)
         told.start = max(told.start, start)
+
+    def expired(self, pid: PartitionId, start: int, held_bytes: int, retention_bytes: int) -> None:
+        """I22: the log starts here by retention, which leaves `held_bytes` above."""
+        enough = held_bytes >= retention_bytes or self.of(pid).lossy
+        assert retention_bytes >= 0 and enough, f"I22: {pid} starts at {start}, {held_bytes} of {retention_bytes} bytes"
 
     def audit(self, pid: PartitionId, dump: Mapping[int, bytes], start: int, end: int) -> None:
         """The final content of a partition, `[start, end)`."""

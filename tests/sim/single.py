@@ -331,8 +331,8 @@ class Run:
             dump = await self._dump(replica)
             start = replica.log_start_offset
             asked, done = self.admin.cut_asked.get(pid, 0), self.admin.cut_done.get(pid, 0)
-            may_expire = self.options.retention_bytes >= 0
-            assert may_expire or start <= asked, f"I22: {pid} starts at {start}, asked was {asked}"
+            if start > asked:
+                self.ledger.expired(pid, start, self.clients.held_bytes(pid, start), self.options.retention_bytes)
             assert start >= done, f"{pid} starts at {start}, deleted was everything below {done}"
             self.ledger.may_expire(pid, start)
             self.ledger.audit(pid, dump, start, replica.high_watermark)

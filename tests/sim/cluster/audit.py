@@ -138,7 +138,8 @@ async def epochs(run: Run) -> list[Finding]:
                 told = task.result()
             finally:
                 task.cancel()
-            wrong = {each: (told[each], end) for each, end in ends.items() if told[each] != end}
+            start = run.truth.of(pid).log_start if pid is not None else 0  # retention went on meanwhile
+            wrong = {each: (told[each], end) for each, end in ends.items() if told[each] != end > start}
             if wrong:
                 found.append(Finding("I4", f"{where}: leader epochs end elsewhere: (told, true) {wrong}"))
     await client.close()
@@ -174,10 +175,12 @@ async def _ask_epochs(client: Client, where: TopicPartition, wanted: list[int]) 
 
 
 def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
-    """I22: a log starts above 0 only where retention says so."""
+    """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was."""
     for where, dump in dumps.items():
-        if dump.start > 0 and run.options.retention_bytes < 0:
-            yield Finding("I22", f"{where} starts at {dump.start}, and nothing was asked to go")
+        pid = run.pid(where)
+        known = run.truth.of(pid).log_start if pid is not None else dump.start
+        if dump.start > known:
+            yield Finding("I22", f"{where} starts at {dump.start}, it was put at {known}")
 
 
 def moved(run: Run) -> Iterator[Finding]:
@@ -313,6 +316,7 @@ def _is_cold(run: Run) -> bool:
     for _, node in run.world.nodes():
         for replica in node.replicas():
             pid = PartitionId(replica.topic_id, replica.partition)
-            if run.truth.follows(pid) and replica.cold_end_offset < replica.high_watermark:
+            gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
+            if run.truth.follows(pid) and gone < replica.high_watermark:
                 return False
     return True

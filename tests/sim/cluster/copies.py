@@ -16,20 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.sim.cluster.expiry import Batch, Keeps, too_early
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
 Red = Callable[[str, str], None]
 """Hears of a broken rule: its name, and what happened."""
-
-
-class Batch(NamedTuple):
-    """One batch of a log: equal ones are the same records."""
-
-    base: int
-    last: int
-    epoch: int
-    crc: int
 
 
 class Loss(NamedTuple):
@@ -82,6 +74,8 @@ class Copies:
         self.cold_end = 0
         self.log_start = 0
         self.losses: list[Loss] = []
+        self.tail_gone = 0
+        """So many bytes above what is committed may have counted for some leader, and are gone."""
         self.state: PartitionImage | None = None
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
@@ -133,6 +127,7 @@ class Copies:
             if self.committed.get(batch.base) == batch and self.cold_end <= batch.last < kept:
                 self._red("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
                 break
+        self._tail_goes(copy)
         del copy.batches[len(copy.batches) - len(gone) :]
         copy.end = to
         copy.start = min(copy.start, to)
@@ -144,10 +139,10 @@ class Copies:
         self.cut(node, min(offset, self.copy(node).start), why="restart")
         self.copy(node).replace(offset, ())
 
-    def dropped(self, node: int, start: int, *, expires: bool) -> None:
-        """Local records below `start` are gone. I22: not before they are cold, unless all of a topic `expires`."""
+    def dropped(self, node: int, start: int) -> None:
+        """Local records below `start` are gone. I22: not before they are cold, or the log starts above them."""
         copy = self.copy(node)
-        if not expires and start > max(self.cold_end, copy.start):
+        if start > max(self.cold_end, self.log_start, copy.start):
             self._red("I22", f"{self.name}: b{node} drops what is below {start}, cold is up to {self.cold_end}")
         copy.batches = copy.batches[copy.at(start) :]
         copy.start = max(copy.start, start)
@@ -160,6 +155,7 @@ class Copies:
         that is `unsure`, may or not). It ended the machine's `life`."""
         copy = self.copy(node)
         end = copy.end
+        self._tail_goes(copy)
         copy.replace(start, batches)
         copy.unsure = unsure or (copy.clean and not proved and copy.end == end)
         if copy.proved:  # what could not be shown before cannot be now
@@ -168,14 +164,40 @@ class Copies:
         self._agree(copy)
         self._budget()
 
+    def tail_bytes(self) -> int:
+        """How much may count above what is committed, at most, for any leader."""
+        return max([self.tail_gone, *map(self._tail, self.copies.values())])
+
+    def _tail(self, copy: Copy) -> int:
+        return sum(batch.size for batch in copy.batches[copy.at(self.committed_end) :])
+
+    def _tail_goes(self, copy: Copy) -> None:
+        self.tail_gone = max(self.tail_gone, self._tail(copy))
+
     def stopped(self, node: int) -> None:
         """Its broker stopped cleanly."""
         self.copy(node).clean = True
 
-    def cold(self, end: int, log_start: int = 0) -> None:
+    def cold(self, end: int) -> None:
         """The bucket holds everything below `end`, from the log start on."""
         self.cold_end = max(self.cold_end, end)
-        self.log_start = max(self.log_start, log_start)
+
+    def starts(self, offset: int, keeps: Keeps, now_ms: int, clocks_apart_ms: int) -> None:
+        """The log starts here from now on. I22: what went, the topic did not promise to keep."""
+        if offset <= self.log_start:
+            return
+        known = [batch for batch in self.committed.values() if batch.last >= self.log_start]
+        early = list(
+            too_early(
+                known, offset, keeps, tail_bytes=self.tail_bytes(), now_ms=now_ms, clocks_apart_ms=clocks_apart_ms
+            )
+        )
+        if early:
+            self._red(
+                "I22", f"{self.name} starts at {offset}, was at {self.log_start}: {early[-1]} to {early[0]} went too"
+                f" early, kept is {keeps}",
+            )  # fmt: skip
+        self.log_start = offset
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +238,7 @@ class Copies:
     def _forget_from(self, offset: int) -> None:
         """What is committed ends here: the rest is lost, and its offsets are given again."""
         for base in [base for base, batch in self.committed.items() if batch.last >= offset]:
-            del self.committed[base]
+            self.tail_gone += self.committed.pop(base).size
         self.losses.append(Loss(self._now(), offset))
         self.committed_end = offset
         for copy in self.copies.values():

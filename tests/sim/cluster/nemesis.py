@@ -31,6 +31,7 @@ class Nemesis:
         self._draw = random.Random(f"{options.seed}/nemesis")
         self._rot = Rot(options.seed, world, truth)
         self._makers: list[asyncio.Task[None]] = []
+        self._jumps = [0]
 
     def begin(self) -> None:
         """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
@@ -70,6 +71,11 @@ class Nemesis:
             if not host.idle:
                 await host.end("kill")  # a stop that was broken off may still be under way
                 host.power_on()
+
+    def clocks_apart_ms(self) -> int:
+        """How far two readings of wall clocks, at whatever times, were ever apart beyond the time between them."""
+        drift_ms = 2 * self._options.drift_ppm * self._world.loop.now_ns // 10**12
+        return max(self._jumps) - min(self._jumps) + drift_ms + 1
 
     def failure(self) -> BaseException | None:
         """Why a troublemaker ended, if one did."""
@@ -206,6 +212,7 @@ class Nemesis:
             jump = self._draw.randint(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
             self._tell(f"clock of {host.name} is {jump} ms ahead")
             host.machine.clock.wall_offset_ms = jump
+            self._jumps.append(jump)
             await self._wait(2.0)
 
     async def _one_way(self) -> None:

@@ -39,6 +39,7 @@ class Options:
     segment_bytes: int
     local_retention_bytes: int
     retention_bytes: int
+    retention_ms: int
     senders: int
     send_rate: float
     """Batches per second of each sender."""
@@ -74,6 +75,7 @@ class Options:
             segment_bytes=draw.choice((1024, 2048, 4096)),
             local_retention_bytes=draw.choice((1, 4096, -2)),
             retention_bytes=draw.choice((-1, -1, -1, 16384)),
+            retention_ms=random.Random(f"{seed}/keeps").choice((-1,) * 6 + (10_000, 20_000)),
             senders=draw.randint(2, 3),
             send_rate=draw.choice((1.0, 2.0, 4.0)),
             readers=1,
@@ -110,7 +112,7 @@ class Options:
             "segment.ms": "5000",
             "local.retention.bytes": str(self.local_retention_bytes),
             "retention.bytes": str(self.retention_bytes),
-            "retention.ms": "-1",
+            "retention.ms": str(self.retention_ms),
             "file.delete.delay.ms": "2000",
         }
 

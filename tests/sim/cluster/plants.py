@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -180,6 +180,18 @@ def _drops_what_is_not_cold(original: Any) -> Any:
     return local_start
 
 
+def _keeps_the_open_segment_alone(original: Any) -> Any:
+    def plan(closed: Any, active: Any, config: Any, now_ms: int, **ends: Any) -> retention.Plan:
+        found: retention.Plan = original(closed, active, config, now_ms, **ends)
+        if config.retention_bytes < 0 and config.retention_ms < 0:
+            return found
+        below = [each.next_offset for each in closed if each.next_offset <= ends["deletable_below"]]
+        start = max([found.log_start, *below])
+        return replace(found, log_start=start, drop_below=max(start, found.drop_below))
+
+    return plan
+
+
 def _sweeps_what_is_in_the_making(original: Any) -> Any:
     def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
         return [each for each in listed if each.key not in alive and not each.key.endswith("/manifest")]
@@ -326,6 +338,10 @@ PLANTS = {
             ((retention, "local_start", _drops_what_is_not_cold),),
         ),
         Plant(
+            "retention_too_greedy", "retention takes every closed segment",
+            ((retention, "plan", _keeps_the_open_segment_alone),),
+        ),
+        Plant(
             "sweep_too_early", "the sweep takes what is being made",
             ((collector, "garbage", _sweeps_what_is_in_the_making), (Tiering, "_settled_ms", _at_once)), _erring, 0,
         ),
@@ -362,6 +378,7 @@ REPLAYED = {
     "zombie_controller": 2,
     "manifest_first": 0,
     "local_delete_first": 7,
+    "retention_too_greedy": 2,
     "duplicate_after_failover": 3,
     "above_high_watermark": 0,
     "old_generation": 1,

@@ -45,6 +45,7 @@ class Run:
         self.truth = Truth(self.world.bucket, COMMON, self.findings.red, lambda: loop.now_ns)
         self.witness = Witness(self.truth)
         self.nemesis = Nemesis(options, self.world, self.truth)
+        self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
         self.admin = Administration(self.world.client("c-admin"), loop, options, self.world.story.tell)
         self.mover = (
             Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None

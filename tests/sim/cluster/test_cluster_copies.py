@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sim.cluster.copies import Batch, Copies
+from tests.sim.cluster.copies import Copies
+from tests.sim.cluster.expiry import Batch, Keeps
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
@@ -329,10 +330,35 @@ def test_r5_no_epoch_begins_below_what_is_cold() -> None:
 def test_i22_what_is_local_goes_only_when_it_is_cold_or_expired() -> None:
     told = three_of(3)
     told.copies.cold(10)
-    told.copies.dropped(1, 10, expires=False)
-    told.copies.dropped(2, 20, expires=True)
+    told.copies.dropped(1, 10)
     assert told.red == []
-    told.copies.dropped(3, 20, expires=False)
+    told.copies.dropped(3, 20)
+    assert told.red == ["I22"]
+    told.copies.starts(20, Keeps(retention_ms=0), 1, 0)
+    told.copies.dropped(2, 20)
+    assert told.red == ["I22"]
+
+
+def test_i22_a_log_starts_only_where_retention_lets_it() -> None:
+    told = three_of(3)
+    told.copies.starts(20, Keeps(retention_ms=0), 1, 0)
+    told.copies.starts(10, Keeps(), 1, 0)
+    assert told.red == [] and told.copies.log_start == 20
+    told.copies.starts(30, Keeps(retention_ms=1), 1, 0)
+    assert told.red == ["I22"]
+
+
+def test_i22_what_a_leader_may_have_counted_and_lost_counts() -> None:
+    told = Told()
+    for base in (0, 10):
+        for node in (1, 2, 3):
+            told.copies.appended(node, batch(base)._replace(size=100))
+    told.commit(20)
+    told.copies.appended(1, batch(20)._replace(size=50))
+    told.copies.cut(1, 20, why="divergence")
+    told.copies.starts(10, Keeps(retention_bytes=150), 0, 0)
+    assert told.red == []
+    told.copies.starts(20, Keeps(retention_bytes=51), 0, 0)
     assert told.red == ["I22"]
 
 

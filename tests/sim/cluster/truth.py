@@ -11,7 +11,9 @@ from collections.abc import Callable
 from struct import Struct
 
 from tests.sim.bucket_rules import BucketRules
-from tests.sim.cluster.copies import Batch, Copies, Red
+from tests.sim.clock import EPOCH_MS
+from tests.sim.cluster.copies import Copies, Red
+from tests.sim.cluster.expiry import Batch, Keeps
 from tests.sim.store import SimBucket
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.config import Settings, TopicConfig
@@ -32,7 +34,14 @@ _CRC_AT = 17
 def batches_of(data: Buffer, *, prove: bool = False) -> list[Batch]:
     """The whole batches of some bytes of a log, up to the first that does not prove itself."""
     return [
-        Batch(each.base_offset, each.last_offset, each.leader_epoch, _CRC.unpack_from(data, each.at + _CRC_AT)[0])
+        Batch(
+            each.base_offset,
+            each.last_offset,
+            each.leader_epoch,
+            _CRC.unpack_from(data, each.at + _CRC_AT)[0],
+            each.size,
+            each.max_timestamp,
+        )
         for each in walk(data, check_crc=prove).batches
     ]
 
@@ -49,6 +58,8 @@ class Truth(BucketRules):
         self.told: dict[PartitionId, list[int]] = {}
         self.lives: dict[str, int] = {}
         """By incarnation: which life of its machine that is."""
+        self.clocks_apart_ms: Callable[[], int] = lambda: 0
+        """How far the clocks of brokers were ever apart, at most."""
         self._fenced: dict[PartitionId, int] = {}
         self._checked: dict[str, Image] = {}
         """By process: the image that it went by when last it was asked."""
@@ -79,6 +90,12 @@ class Truth(BucketRules):
 
     def flush(self, pid: PartitionId) -> str:
         return self._config(pid.topic_id)[1].flush
+
+    def starts(self, pid: PartitionId, offset: int) -> None:
+        """A log starts here, a broker or a manifest says."""
+        config = self._config(pid.topic_id)[1]
+        keeps = Keeps(config.retention_bytes, config.retention_ms)
+        self.of(pid).starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms())
 
     def incarnation(self, node: int) -> str:
         """The one that the cluster knows of."""
@@ -161,7 +178,8 @@ class Truth(BucketRules):
                 self._check_cold(copies, entry)
                 if entry.leader_epoch < newest:
                     self._red("I16", f"{copies.name}: {entry.key} is named, the manifest was under epoch {newest}")
-        copies.cold(manifest.cold_end_offset, manifest.log_start_offset)
+        copies.cold(manifest.cold_end_offset)
+        self.starts(manifest.pid, manifest.log_start_offset)
 
     def _check_cold(self, copies: Copies, entry: SegmentEntry) -> None:
         """I20: what goes up is what is committed. (And so: by a leader that was none, or above the high watermark,

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from struct import Struct
 from typing import Any, NamedTuple
 
-from tests.sim.cluster.copies import Batch
+from tests.sim.cluster.expiry import Batch
 from tests.sim.cluster.truth import Truth, batches_of
 from tests.sim.disk import SimDisk
 from tests.sim.loop import PROCESS
@@ -93,6 +93,7 @@ class Witness:
             (DiskLog, "_write", self._write),
             (DiskLog, "truncate_to", self._truncate_to),
             (DiskLog, "restart_at", self._restart_at),
+            (DiskLog, "advance_start", self._advance_start),
             (DiskLog, "drop_local_below", self._drop_local_below),
             (Replica, "__init__", self._replica),
             (Partition, "_move", self._move),
@@ -131,7 +132,7 @@ class Witness:
                     # Batches of a produce request are stamped in place: what was walked before may say less.
                     base, epoch = stamped(data, each.at)
                     last = base + each.last_offset - each.base_offset
-                    copies.appended(acting_node(), Batch(base, last, epoch, crc))
+                    copies.appended(acting_node(), Batch(base, last, epoch, crc, each.size, each.max_timestamp))
 
         return write
 
@@ -171,13 +172,22 @@ class Witness:
             end = batches[-1].last + 1 if batches else start
             self._truth.of(pid).cut(acting_node(), end, why="a cut that failed")
 
+    def _advance_start(self, original: Any) -> Any:
+        def advance_start(log: DiskLog, offset: int) -> None:
+            before = log.start_offset
+            original(log, offset)
+            pid = self._pid(log) if log.start_offset > before else None
+            if pid is not None:
+                self._truth.starts(pid, log.start_offset)
+
+        return advance_start
+
     def _drop_local_below(self, original: Any) -> Any:
         def drop_local_below(log: DiskLog, offset: int) -> int:
             dropped: int = original(log, offset)
             pid = self._pid(log)
             if pid is not None and dropped:
-                expires = log.config.retention_bytes >= 0 or log.config.retention_ms >= 0
-                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset, expires=expires)
+                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset)
             return dropped
 
         return drop_local_below
