@@ -18,6 +18,7 @@ from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.membership import Member
 from tiered_api.kafka.messages.join_group import JoinGroupResponse
 from tiered_api.kafka.offsets import commit, committed
+from tiered_api.kafka.routing import LATEST, offsets_at
 
 GROUP = "group"
 """The one group of a run."""
@@ -62,6 +63,8 @@ class GroupMember:
     def __init__(self, name: str, group: str, client: Client, loop: SimLoop, history: History, topic: str) -> None:
         self.name = name
         self.working = True
+        self.steady = False
+        """Whether it stays, as long as the group lets it."""
         self._group = group
         self._client = client
         self._loop = loop
@@ -71,13 +74,23 @@ class GroupMember:
         self._heard_ns = 0
         self._before: tuple[str, int] | None = None
         """Who it was in the generation before."""
+        self._reads: tuple[Timed, Consumer] | None = None
+        """Who it is in this generation."""
+        self._astray = False
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """How far it has read what is its own now; nothing while it has no place."""
+        if self._reads is None or self._reads[0].must_rejoin.is_set():
+            return {}
+        return self._reads[1].positions()
 
     async def work(self) -> None:
         member = Timed(self._client, self._group, [self._topic], self._loop)
         while self.working:
             try:
                 await self._take_part(member)
-            except CANNOT:
+            except CANNOT as error:
+                self._astray = isinstance(error, Refused) and error.code is Code.OFFSET_OUT_OF_RANGE
                 await asyncio.sleep(0.5)
         try:
             async with asyncio.timeout(5):
@@ -98,12 +111,17 @@ class GroupMember:
         consumer = Consumer(self._client, max_wait_ms=500)
         try:
             offsets = await committed(self._client, self._group)
+            if self._astray:  # what was committed is lost: it reads on from the end, as clients are told to
+                ends = await offsets_at(self._client, mine, LATEST)
+                offsets = {where: min(offset, ends.get(where, offset)) for where, offset in offsets.items()}
             consumer.assign({where: offsets.get(where, 0) for where in mine})
-            while self.working and not member.must_rejoin.is_set() and self._draw.random() > 0.02:
+            self._reads = (member, consumer)
+            while self.working and not member.must_rejoin.is_set() and (self._draw.random() > 0.02 or self.steady):
                 await consumer.poll()
                 if self._draw.random() < 0.3:
                     await self._commit(member, consumer.positions())
         finally:
+            self._reads = None
             await consumer.close()
             # Whether its session lasted longer is not known here: it was heard last when it committed or joined.
             until_ns = min(self._loop.now_ns, self._heard_ns + SESSION_MS * 1_000_000)

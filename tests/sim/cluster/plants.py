@@ -26,6 +26,7 @@ from tiered.ids import PartitionId
 from tiered.logs import Logs
 from tiered.metadata import in_sync, metadata_log
 from tiered.metadata.election import Candidacy
+from tiered.metadata.groups import joining
 from tiered.metadata.groups import offsets as commits
 from tiered.metadata.load import read_from
 from tiered.metadata.metadata_log import MetadataLog
@@ -39,6 +40,7 @@ from tiered.tiering import Tiering
 Owner = type[Any] | ModuleType
 Make = Callable[[Any], Any]
 LONG_MAX = 2**63 - 1
+LATE_MS = 20_000
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,14 @@ def _commits_for_anybody(original: Any) -> Any:
     return refusal
 
 
+def _takes_no_member_late(original: Any) -> Any:
+    def refusal(turn: Any, request: Any) -> Code | None:
+        late = turn.now.mono_ms > LATE_MS
+        return Code.COORDINATOR_NOT_AVAILABLE if late else cast("Code | None", original(turn, request))
+
+    return refusal
+
+
 def _grouped(drawn: Options) -> Options:
     """Two members of a group, which lose sight of their coordinator."""
     return drawn.but(members=2, troubles=("one_way", "isolated", "kill"), troublemakers=2, chaos_seconds=25.0)
@@ -366,6 +376,10 @@ PLANTS = {
         Plant(
             "old_generation", "a member that is out commits", ((commits, "_refusal", _commits_for_anybody),), _grouped
         ),
+        Plant(
+            "nobody_joins", "after a while no group takes a member",
+            ((joining, "_refusal", _takes_no_member_late),), _grouped,
+        ),
     )
 }  # fmt: skip
 
@@ -382,6 +396,7 @@ REPLAYED = {
     "duplicate_after_failover": 3,
     "above_high_watermark": 0,
     "old_generation": 1,
+    "nobody_joins": 0,
     "slot_reuse": 7,
     "recreated_slot": 3,
     "no_epochs": 11,

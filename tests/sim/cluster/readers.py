@@ -32,6 +32,9 @@ class Reader:
     ) -> None:
         self.name = name
         self.working = True
+        self.steady = False
+        """Whether it goes on where it is, once it has all partitions."""
+        self._consumer: Consumer | None = None
         self._client = client
         self._loop = loop
         self._history = history
@@ -45,14 +48,24 @@ class Reader:
             consumer = Consumer(self._client, max_wait_ms=1000)
             try:
                 await self._begin(consumer)
-                while self.working and self._draw.random() > JUMP_CHANCE:
+                self._consumer = consumer
+                while self.working and self._goes_on(consumer):
                     for fetched in await consumer.poll():
                         self.note(fetched)
             except CANNOT:
                 await asyncio.sleep(0.5)
             finally:
+                self._consumer = None
                 await consumer.close()
         await self._client.close()
+
+    def _goes_on(self, consumer: Consumer) -> bool:
+        stays = self._draw.random() > JUMP_CHANCE
+        return len(consumer.positions()) == len(self._partitions()) if self.steady else stays
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """How far it has read what it reads now."""
+        return self._consumer.positions() if self._consumer is not None else {}
 
     async def _begin(self, consumer: Consumer) -> None:
         """Chooses where to begin: at the start, at the end, or in between."""

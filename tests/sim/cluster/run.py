@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from tests.sim.cluster import audit
+from tests.sim.cluster import audit, reaching
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
@@ -54,7 +54,7 @@ class Run:
         self.forgotten: list[int] = []
         """When a machine lost more than a process."""
         self.world.network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
-        self._clients: Clients = []
+        self.clients: Clients = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -109,6 +109,7 @@ class Run:
         await self._pass(self.options.chaos_seconds)
         await self.nemesis.end()
         await self.until(self._is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
+        await reaching.the_end(self)
         await self._end_clients()
         await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
         await self._writable()
@@ -144,22 +145,23 @@ class Run:
         options, draw = self.options, random.Random(f"{self.options.seed}/clients")
         for number in range(options.senders):
             acks = -1 if number == 0 else draw.choice((-1, -1, 1, 0))
-            self._clients.append(self._sender(f"s{number}", acks, acks == -1 and draw.random() < 0.7))
+            self.clients.append(self._sender(f"s{number}", acks, acks == -1 and draw.random() < 0.7))
         for number in range(options.readers):
             name = f"r{number}"
             client = self.world.client(f"c-{name}")
-            self._clients.append(Reader(name, client, self.loop, self.history, self._own_partitions, self._heard))
+            self.clients.append(Reader(name, client, self.loop, self.history, self.own_partitions, self._heard))
         for number in range(options.members):
             name = f"m{number}"
             client = self.world.client(f"c-{name}")
-            self._clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
+            self.clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
         if options.admin:
-            self._clients.append(self.admin)
+            self.clients.append(self.admin)
         if self.mover is not None:
-            self._clients.append(self.mover)
-        self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self._clients]
+            self.clients.append(self.mover)
+        self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
-    def _own_partitions(self) -> list[TopicPartition]:
+    def own_partitions(self) -> list[TopicPartition]:
+        """Those of the topics of the run."""
         return [where for where in self.partitions() if where.topic.startswith("t")]
 
     def _sender(self, name: str, acks: int, idempotent: bool) -> Sender:
@@ -177,7 +179,7 @@ class Run:
             self.findings.red("I4", f"{poll.where}: {last} is served, committed is up to {copies.committed_end}")
 
     async def _end_clients(self) -> None:
-        for each in self._clients:
+        for each in self.clients:
             each.working = False
         done = asyncio.gather(*self._tasks)
         await self.until(done.done, LIVE_SECONDS, "every client comes to an end")
@@ -187,7 +189,7 @@ class Run:
         """Liveness: every partition takes a record that every replica in sync must have."""
         sender = self._sender("last", -1, True)
         end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
-        for where in self._own_partitions():
+        for where in self.own_partitions():
             while (send := await sender.send(where)) is None or send.verdict is not Verdict.OK:
                 # Who was frozen at the end of all trouble may be missed, and taken out, only now.
                 assert self.loop.now_ns < end_ns, f"liveness: {where} takes no records\n{self.state()}"
