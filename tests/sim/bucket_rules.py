@@ -1,17 +1,18 @@
-"""What must hold of the bucket at every moment, checked on each write that takes effect.
+"""What must hold of the bucket at every moment, checked on each write that takes effect, and on each delete.
 
 I20 an object never changes, I21 what is cold has no hole and no overlap, I22/I23 a manifest names only objects that are
-there, I24 a metadata slot is written once, I25 controller epochs never go back, the boundary only grows and names
-snapshots that are there; and, beyond them: an offset that a manifest names stays in the same object for as long as it
-is named.
+there, and nothing that is named is deleted, I24 a metadata slot is written once, I25 controller epochs never go back,
+the boundary only grows and names snapshots that are there; and, beyond them: an offset that a manifest names stays in
+the same object for as long as it is named.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tests.sim.store import SimBucket
+from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, Node, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_sub
 from tiered.ids import PartitionId, TopicId
@@ -33,6 +34,7 @@ class BucketRules:
         self._deleted: set[TopicId] = set()
         self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
         bucket.memory.observer = self._check
+        bucket.memory.deleting = self._may_go
 
     def _check(self) -> None:
         written = self._bucket.written
@@ -48,6 +50,32 @@ class BucketRules:
                 self._slot(key, body)
         self._seen = len(written)
 
+    def _may_go(self, keys: Sequence[str]) -> None:
+        """I23: nothing goes that is named at this moment. M3: no slot above the boundary does."""
+        named: dict[PartitionId, set[str]] = {}
+        for key in keys:
+            if key.startswith("meta/log/"):
+                slot = int(key.rpartition("/")[2])
+                assert slot <= self._boundary.collected, f"M3: slot {slot} goes, the boundary is {self._boundary}"
+            assert key not in [each.key for each in self._boundary.snapshots], f"I23: {key} goes, the boundary names it"
+            if key.startswith("data/"):
+                topic, partition = key.split("/")[1:3]
+                pid = PartitionId(TopicId(topic), int(partition))
+                if pid.topic_id not in self._deleted:
+                    alive = named.get(pid)
+                    if alive is None:
+                        alive = named[pid] = self.named(pid)
+                    assert key not in alive, f"I23: {key} goes, {pid} names it"
+
+    def named(self, pid: PartitionId) -> set[str]:
+        """The manifest of a partition, if it has one, and all that it names and still needs."""
+        key = manifest_key(pid)
+        stored = self._bucket.objects.get(key)
+        if stored is None:
+            return set()
+        manifest = decode(stored.data, key)
+        return {key, *(node.key for node in self._alive(manifest.nodes, manifest.log_start_offset))}
+
     def manifests(self) -> Iterator[Manifest]:
         """Every manifest as it stands now."""
         for key, stored in sorted(self._bucket.objects.items()):
@@ -62,10 +90,7 @@ class BucketRules:
 
     def unreferenced(self) -> list[str]:
         """Data objects that no manifest names."""
-        named: set[str] = set()
-        for manifest in self.manifests():
-            named.add(f"data/{manifest.topic_id}/{manifest.partition}/manifest")
-            named.update(node.key for node in self._alive(manifest.nodes, manifest.log_start_offset))
+        named = {key for manifest in self.manifests() for key in self.named(manifest.pid)}
         return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
 
     def _immutable(self, key: str, body: bytes) -> None:

@@ -55,6 +55,8 @@ class RecordingStore(MemoryStore):
         super().__init__(clock)
         self.written: list[tuple[str, bytes]] = []
         self.observer: Callable[[], None] = lambda: None
+        self.deleting: Callable[[Sequence[str]], None] = lambda keys: None
+        """Is told of each delete before it takes effect."""
         self.requests = 0
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
@@ -67,6 +69,7 @@ class RecordingStore(MemoryStore):
 
     async def delete(self, keys: Sequence[str]) -> None:
         self.requests += 1
+        self.deleting(keys)
         await super().delete(keys)
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.sim.cluster import checkers
+from tests.sim.cluster import checkers, stored
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.copies import Copies
 from tests.sim.cluster.history import Send
@@ -49,7 +49,7 @@ SWEPT_SECONDS = 240.0
 async def end_of_run(run: Run) -> None:
     """Everything that must hold once nothing fails any more."""
     dumps = await dump_all(run)
-    for finding in (*judge(run, dumps), *await groups(run), *await epochs(run)):
+    for finding in (*judge(run, dumps), *stored.everything(run), *await groups(run), *await epochs(run)):
         run.findings.red(*finding)
     run.findings.check()
     await run.until(lambda: _is_calm(run), CALM_SECONDS, "brokers come to rest once nobody asks them")

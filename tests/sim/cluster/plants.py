@@ -201,6 +201,13 @@ def _sweeps_what_is_in_the_making(original: Any) -> Any:
     return garbage
 
 
+def _sweeps_what_is_named(original: Any) -> Any:
+    def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
+        return [each for each in listed if not each.key.endswith("/manifest")]
+
+    return garbage
+
+
 def _changes_it_under_any_epoch(original: Any) -> Any:
     async def change(self: ManifestStore, pid: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
         known = await self.load(pid)
@@ -356,6 +363,10 @@ PLANTS = {
             ((collector, "garbage", _sweeps_what_is_in_the_making), (Tiering, "_settled_ms", _at_once)), _erring, 0,
         ),
         Plant(
+            "named_deleted", "the sweep takes what the manifest names",
+            ((collector, "garbage", _sweeps_what_is_named), (Tiering, "_settled_ms", _at_once)),
+        ),
+        Plant(
             "fenced_upload", "a manifest takes changes of any epoch",
             ((ManifestStore, "change", _changes_it_under_any_epoch),),
         ),
@@ -392,6 +403,7 @@ REPLAYED = {
     "zombie_controller": 2,
     "manifest_first": 0,
     "local_delete_first": 7,
+    "named_deleted": 0,
     "retention_too_greedy": 2,
     "duplicate_after_failover": 3,
     "above_high_watermark": 0,

@@ -7,8 +7,9 @@ own images are held against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
+from typing import NamedTuple
 
 from tests.sim.bucket_rules import BucketRules
 from tests.sim.clock import EPOCH_MS
@@ -46,6 +47,14 @@ def batches_of(data: Buffer, *, prove: bool = False) -> list[Batch]:
     ]
 
 
+class LogStart(NamedTuple):
+    """A manifest said so from then on."""
+
+    at_ns: int
+    offset: int
+    epoch: int
+
+
 class Truth(BucketRules):
     """Watches the bucket. `copies` has the reference model of each partition, `told` from where on losses were
     reported."""
@@ -60,6 +69,7 @@ class Truth(BucketRules):
         """By incarnation: which life of its machine that is."""
         self.clocks_apart_ms: Callable[[], int] = lambda: 0
         """How far the clocks of brokers were ever apart, at most."""
+        self._log_starts: dict[PartitionId, list[LogStart]] = {}
         self._fenced: dict[PartitionId, int] = {}
         self._checked: dict[str, Image] = {}
         """By process: the image that it went by when last it was asked."""
@@ -68,6 +78,7 @@ class Truth(BucketRules):
         self._red = red
         self._now = now
         bucket.memory.observer = self._judge
+        bucket.memory.deleting = self._judge_delete
 
     def of(self, pid: PartitionId) -> Copies:
         """The model of one partition."""
@@ -102,6 +113,13 @@ class Truth(BucketRules):
         broker = self.image.brokers.get(node)
         return broker.incarnation if broker is not None else ""
 
+    def gone_since(self, pid: PartitionId, base_offset: int, key: str) -> LogStart | None:
+        """What made a segment expire; None for one that never did, or that no manifest ever named."""
+        next_offset, home = self._home.get((pid, base_offset), (0, ""))
+        return next(
+            (each for each in self._log_starts.get(pid, ()) if home == key and next_offset <= each.offset), None
+        )
+
     def check_image(self, name: str, image: Image) -> None:
         """M5, I24: what a broker goes by is a prefix of the log."""
         if self._checked.get(name) is image:
@@ -127,8 +145,17 @@ class Truth(BucketRules):
             self._check()
         except AssertionError as error:
             self._seen = len(self._bucket.written)
-            rule, _, what = str(error).partition(":")
-            self._red(rule if what else "bucket", str(error))
+            self._broken(error)
+
+    def _judge_delete(self, keys: Sequence[str]) -> None:
+        try:
+            self._may_go(keys)
+        except AssertionError as error:
+            self._broken(error)
+
+    def _broken(self, error: AssertionError) -> None:
+        rule, _, what = str(error).partition(":")
+        self._red(rule if what else "bucket", str(error))
 
     def _slot(self, key: str, body: bytes) -> None:
         slot = int(key.rpartition("/")[2])
@@ -179,6 +206,9 @@ class Truth(BucketRules):
                 if entry.leader_epoch < newest:
                     self._red("I16", f"{copies.name}: {entry.key} is named, the manifest was under epoch {newest}")
         copies.cold(manifest.cold_end_offset)
+        starts = self._log_starts.setdefault(manifest.pid, [])
+        if manifest.log_start_offset > (starts[-1].offset if starts else 0):
+            starts.append(LogStart(self._now(), manifest.log_start_offset, manifest.leader_epoch))
         self.starts(manifest.pid, manifest.log_start_offset)
 
     def _check_cold(self, copies: Copies, entry: SegmentEntry) -> None:

@@ -1,0 +1,103 @@
+"""What is stored at the end, read past all brokers: every replica's log on its disk, and every object that a manifest
+names, held against the model of what is committed (I3, I5, I20, I21, I23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tests.sim.cluster.expiry import Batch
+from tests.sim.cluster.truth import batches_of
+from tests.sim.cluster.witness import Finding, on_disk
+from tiered.cold.layout import parse_key
+from tiered.housekeeping import COLLECT_SECONDS
+from tiered.ids import PartitionId
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.run import Run
+
+OVERDUE_NS = round((COLLECT_SECONDS + 5) * 1e9)
+"""The interval at which it is looked at, the grace time of a run, and some."""
+
+
+def everything(run: Run) -> Iterator[Finding]:
+    """All replicas, and all that is cold."""
+    for topic in run.truth.image.topics.values():
+        for number, partition in enumerate(topic.partitions):
+            pid = PartitionId(topic.topic_id, number)
+            if not run.truth.follows(pid):
+                continue
+            copies = run.truth.of(pid)
+            for node in partition.replicas:
+                start, batches = on_disk(run.world.hosts[node].machine.disk, f"{topic.name}-{number}")
+                end = batches[-1].last + 1 if batches else start
+                name = f"{copies.name} on b{node}"
+                yield from differs(name, "I5", batches, copies.committed)
+                yield from dense(name, batches)
+                if node in partition.isr and end < copies.committed_end:
+                    yield Finding("I5", f"{name} ends at {end}, committed is up to {copies.committed_end}")
+                if node in partition.isr and start > max(copies.cold_end, copies.log_start):
+                    yield Finding("I21", f"{name} starts at {start}, cold is up to {copies.cold_end}")
+    yield from cold(run)
+    yield from overdue(run)
+
+
+def cold(run: Run) -> Iterator[Finding]:
+    """Every live segment of every manifest."""
+    objects = run.world.bucket.objects
+    for manifest in run.truth.manifests():
+        if not run.truth.follows(manifest.pid):
+            continue
+        copies, at = run.truth.of(manifest.pid), -1
+        for entry in run.truth.segments(manifest):
+            stored = objects.get(entry.key)
+            if stored is None:
+                yield Finding("I23", f"{copies.name}: {entry.key} is named and not there")
+                continue
+            held = [each for each in batches_of(stored.data[: entry.log_bytes], prove=True) if each.last >= at]
+            yield from differs(entry.key, "I20", held, copies.committed)
+            yield from dense(entry.key, held)
+            if not held or (held[0].base, held[-1].last + 1) != (entry.base_offset, entry.next_offset):
+                yield Finding("I20", f"{copies.name}: {entry.key} does not hold what it is named for: {entry}")
+            if at not in (-1, entry.base_offset):
+                yield Finding("I21", f"{copies.name}: cold goes on at {entry.base_offset} after {at}")
+            at = entry.next_offset
+
+
+def overdue(run: Run) -> Iterator[Finding]:
+    """I23: an expired object goes after its grace time, where the leader that let it expire leads still and no request
+    of it got lost. (What it leaves behind otherwise the sweep finds, later than most runs last: `audit.rebuild`.)"""
+    if run.options.worst_fault or any(kind.startswith("bucket") for kind in run.options.troubles):
+        return
+    for key in run.truth.unreferenced():
+        name = parse_key(key)
+        topic = run.truth.image.topics_by_id.get(name.partition.topic_id) if name is not None else None
+        if name is None or topic is None:
+            continue
+        gone = run.truth.gone_since(name.partition, name.base_offset, key)
+        epoch = topic.partitions[name.partition.partition].leader_epoch
+        if gone is not None and gone.epoch == epoch and run.loop.now_ns - gone.at_ns > OVERDUE_NS:
+            yield Finding("I23", f"{key} has expired under the leader of today, {gone}, and is there still")
+
+
+def differs(name: str, rule: str, batches: Sequence[Batch], committed: Mapping[int, Batch]) -> Iterator[Finding]:
+    """Where a log has something else than what is committed; above that it may have what it likes."""
+    if not committed:
+        return
+    newest = max(committed)
+    here = {batch.base: batch for batch in batches if batch.base <= newest}
+    first = min(here, default=newest + 1)
+    wrong = [batch for base, batch in here.items() if committed.get(base, batch) != batch]
+    strange = [batch for base, batch in here.items() if base not in committed and base > min(committed)]
+    missing = [batch for base, batch in committed.items() if first < base <= max(here, default=-1) and base not in here]
+    for what, found in (("differs", wrong), ("is not committed", strange), ("is missing", missing)):
+        if found:
+            yield Finding(rule, f"{name}: {found[0]} {what}")
+
+
+def dense(name: str, batches: Sequence[Batch]) -> Iterator[Finding]:
+    """I3: batch follows on batch."""
+    for one, other in pairwise(batches):
+        if other.base != one.last + 1:
+            yield Finding("I3", f"{name}: {other} follows on {one}")
