@@ -61,6 +61,8 @@ class SimDisk:
         self.sync_seconds: Callable[[], float] = lambda: 0.0
         self.observer: Callable[[Op], None] | None = None
         self.ops = 0
+        self.files = 0
+        """Open files: neither closed nor let go of."""
         self._rng = rng
         self._platter = platter or Platter()
         self._failed = ""
@@ -243,6 +245,7 @@ class SimFile:
         self._inode = inode
         self._write = write
         self._open = True
+        disk.files += 1
 
     def append(self, parts: Sequence[Buffer]) -> int:
         self._enter("append", write=True)
@@ -292,7 +295,11 @@ class SimFile:
         self._disk.happened("sync", self.name)
 
     def close(self) -> None:
-        self._open = False
+        if self._open:
+            self._open = False
+            self._disk.files -= 1
+
+    __del__ = close
 
     def _enter(self, verb: str, *, write: bool = False) -> None:
         if not self._open or (write and not self._write):

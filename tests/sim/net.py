@@ -8,6 +8,7 @@ process that asked for them, so that a frozen one finds full buffers when it goe
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 
@@ -92,6 +93,10 @@ class SimNetwork:
 
     def drop_listener(self, host: str, port: int) -> None:
         self._listeners.pop((host, port), None)
+
+    def open_streams(self) -> Counter[str]:
+        """How many ends of connections each host has that it did not close, nor learnt the loss of."""
+        return Counter(stream.host for stream in self._streams if stream.is_open)
 
     def add_stream(self, stream: SimStream) -> None:
         self._streams[stream] = None
@@ -229,6 +234,10 @@ class SimStream:
             self._send(None)
 
     # -- what the network does ----------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed and not self._error
 
     def unread(self) -> int:
         return len(self._inbox)

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.sim.cluster import checkers, stored
+from tests.sim.cluster import checkers, resources, stored
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.copies import Copies
 from tests.sim.cluster.history import Send
@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 
 DUMP_SECONDS = 60.0
 COLD_SECONDS = 120.0
-TASKS_MAX = 400
-PENDING_MAX = 100
 CALM_SECONDS = 15.0
-CALM_TASKS = 60
-CALM_PENDING = 12
-"""Requests that wait while nobody but brokers asks."""
 SWEPT_SECONDS = 240.0
 
 
@@ -52,7 +47,7 @@ async def end_of_run(run: Run) -> None:
     for finding in (*judge(run, dumps), *stored.everything(run), *await groups(run), *await epochs(run)):
         run.findings.red(*finding)
     run.findings.check()
-    await run.until(lambda: _is_calm(run), CALM_SECONDS, "brokers come to rest once nobody asks them")
+    await run.until(lambda: resources.is_calm(run), CALM_SECONDS, "I30: brokers come to rest once nobody asks them")
     if run.options.rebuild:
         await rebuild(run, dumps)
     run.findings.check()
@@ -242,27 +237,6 @@ async def _read_between(
             dump.values = {offset: value for offset, value in dump.values.items() if offset >= start}
             dump.batches = [each for each in dump.batches if each[0] + each[3] > start]
     return dumps
-
-
-def sample(run: Run) -> None:
-    """I30: nothing grows without bound."""
-    load = run.loop.load()
-    for host, _ in run.world.nodes():
-        tasks = load[host.process]
-        run.high_load["tasks"] = max(run.high_load.get("tasks", 0), tasks)
-        if tasks > TASKS_MAX:
-            run.findings.red("I30", f"{host.process} has {tasks} tasks")
-        if host.server is not None and host.server.pending > PENDING_MAX:
-            run.findings.red("I30", f"{host.process} has {host.server.pending} requests under way")
-
-
-def _is_calm(run: Run) -> bool:
-    """I30: back to what a broker needs without clients."""
-    load = run.loop.load()
-    return all(
-        load[host.process] <= CALM_TASKS and (host.server is None or host.server.pending <= CALM_PENDING)
-        for host, _ in run.world.nodes()
-    )
 
 
 # -- the bucket alone -------------------------------------------------------------------------------------------------

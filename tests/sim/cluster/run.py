@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from tests.sim.cluster import audit, reaching
+from tests.sim.cluster import audit, reaching, resources
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
@@ -257,7 +257,7 @@ class Run:
                 raise failed
         for host, node in self.world.nodes():
             self.truth.check_image(host.process, node.image)
-        audit.sample(self)
+        resources.sample(self)
         self.findings.check()
 
     def pid(self, where: TopicPartition) -> PartitionId | None:
@@ -274,7 +274,7 @@ class Run:
             lines.append(f"b{node} up={host.up} alive={broker.alive} fenced={broker.fenced} {list(problems)[:3]}")
         for topic in image.topics.values():
             lines += [f"{topic.name}-{number} {each}" for number, each in enumerate(topic.partitions)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *resources.too_much(self)])
 
     async def _end(self) -> None:
         for task in self._tasks:

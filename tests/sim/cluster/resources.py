@@ -1,0 +1,93 @@
+"""I30: what brokers hold, at every look of a run, and when nobody asks them any more.
+
+At every look: bounds that no load of a run comes near. At rest: what a broker holds is bounded by its replicas, their
+segments, and how many brokers there are; so what is not given back shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.sim.cluster.world import Host
+from tiered.node import Node
+from tiered_api.kafka.buffers import KEPT_BYTES
+from tiered_api.kafka.peers import IDLE_MAX
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.run import Run
+
+Load = dict[str, int]
+
+MOST = {
+    "tasks": 400,
+    "pending": 100,
+    "frame_bytes": 1 << 20,
+    "unsent_bytes": 8 << 20,
+    "kept_bytes": KEPT_BYTES,
+    "streams": 100,
+    "files": 1_000,
+}
+"""At any moment. Frames of a run are small, so what they may hold of the budget is too."""
+CALM_TASKS = 60
+CALM_PENDING = 12
+"""Requests that wait while nobody but brokers asks."""
+STREAMS_A_PEER = 2 * (IDLE_MAX + 3)
+"""Both ways: links that lie ready, and those on which a follower's fetch, a controller's word, or its answer waits."""
+FILES_A_SEGMENT = 5
+FILES_A_REPLICA = 2
+"""Checkpoints while they are written."""
+
+
+def loads(run: Run) -> Iterator[tuple[Host, Node, Load]]:
+    """What each broker holds now."""
+    tasks, streams = run.loop.load(), run.world.network.open_streams()
+    for host, node in run.world.nodes():
+        held = {"tasks": tasks[host.process], "streams": streams[host.name], "files": host.machine.disk.files}
+        if host.server is not None:
+            buffers = host.server.buffers
+            held["pending"] = host.server.pending
+            held["frame_bytes"] = node.settings.queued_max_request_bytes - buffers.free
+            held["kept_bytes"] = buffers.kept
+            held["unsent_bytes"] = host.server.unsent
+        yield host, node, held
+
+
+def at_rest(run: Run, node: Node) -> Load:
+    """What a broker may hold while nobody but brokers asks."""
+    logs = [held.log for held in node.partitions.held()]
+    segments = sum(len(log.closed_segments()) + 1 for log in logs)
+    return {
+        "tasks": CALM_TASKS,
+        "pending": CALM_PENDING,
+        "frame_bytes": 0,
+        "kept_bytes": KEPT_BYTES,
+        "unsent_bytes": 0,
+        "streams": STREAMS_A_PEER * (len(run.world.hosts) - 1),
+        "files": FILES_A_SEGMENT * segments + FILES_A_REPLICA * (len(logs) + 1),
+    }
+
+
+def sample(run: Run) -> None:
+    """Nothing grows without bound."""
+    for host, _, load in loads(run):
+        for name, held in load.items():
+            run.high_load[name] = max(run.high_load.get(name, 0), held)
+            if held > MOST[name]:
+                run.findings.red("I30", f"{host.process} holds {held} {name}")
+
+
+def is_calm(run: Run) -> bool:
+    """Back to what brokers need without clients."""
+    return not any(too_much(run))
+
+
+def too_much(run: Run) -> list[str]:
+    """What they hold beyond that, in words."""
+    found = []
+    for host, node, load in loads(run):
+        allowed = at_rest(run, node)
+        for name, held in load.items():
+            if held > allowed[name]:
+                found.append(f"{host.process} holds {held} {name}, {allowed[name]} at rest")
+    return found
