@@ -227,6 +227,8 @@ class Coordinators:
                 return
             place.trouble = ""
             coordinator = self._serve(place, shard)
+            if loaded.unsaved:  # whoever led it before may have saved none of that
+                coordinator.since_ms = self._clock.mono_ns() // 1_000_000
             for key, offset, end in amended.cut:
                 log.warning("committed offset is cut back key=%s offset=%d end=%d", key, offset, end)
             if amended.records:

@@ -158,6 +158,28 @@ def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None
     run(story)
 
 
+def test_what_was_committed_before_another_leads_goes_to_the_bucket_though_nothing_follows() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        replica = await site.create("t")
+        await fill(replica, 20)
+        replica.roll()
+        await commit(site, G, 5)
+        await site.until(lambda: replica.cold_end_offset == 20, 30)
+        await site.crash(site.machine.kill)
+        assert images(site, P) == []
+        await site.start(GROUPS)
+        await loaded(site)
+        await site.until(lambda: len(images(site, P)) == 1, 61)
+        await site.crash(site.machine.lose_disk)
+        await site.start(GROUPS)
+        await loaded(site)
+        assert await committed(site, G) == 5
+        await site.stop()
+
+    run(story)
+
+
 def test_a_clean_stop_leaves_all_in_the_bucket() -> None:
     async def story(site: Site) -> None:
         await site.start(GROUPS)

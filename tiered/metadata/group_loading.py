@@ -29,10 +29,12 @@ COMMIT_MS = 30_000
 
 
 class Loaded(NamedTuple):
-    """`base`: the image that was used. `lost`: the offset below which something may be missing, -1 for nothing."""
+    """`base`: the image that was used. `lost`: the offset below which something may be missing, -1 for nothing.
+    `unsaved`: the log says more than the image."""
 
     base: ImageName | None
     lost: int
+    unsaved: bool
 
 
 async def load(replica: Replica, shard: GroupShard, images: GroupImages, base: Footing, clock: Clock) -> Loaded:
@@ -48,7 +50,7 @@ async def load(replica: Replica, shard: GroupShard, images: GroupImages, base: F
     from_offset = start if name is None else max(start, name.offset)
     await _replay(replica, shard, from_offset, end, clock)
     below = 0 if name is None else name.offset
-    return Loaded(name, start if below < start else -1)
+    return Loaded(name, start if below < start else -1, from_offset < end)
 
 
 async def _image(replica: Replica, images: GroupImages, base: Footing) -> tuple[ImageName | None, list[bytes]]:
