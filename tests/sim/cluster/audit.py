@@ -1,10 +1,12 @@
-"""The end of a run: everything is read, every predicate is asked, and in some runs the bucket alone must suffice.
+"""The end of a run: everything is read, and every predicate is asked.
 
 Who holds which predicate of reliability.md 3.2: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11
-to I13, I17, I18 and their part of I6); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16,
-I22, rules R1 to R5); over the bucket, at every write, `bucket_rules` and `truth` (I16 of manifests, I20, I21, I23 to
-I25). Here are I22 of log starts, I23 of what nobody names, I30, I31, and the true ends of epochs (I4). `run` holds
-I19: its deadlines. Producer epochs (the rest of I16), I14 and I15 come with transactions.
+to I13, I17, I18 and their part of I6); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16, I22
+with `expiry`, rules R1 to R5); over the bucket, at every write and delete, `bucket_rules` and `truth` (I16 of
+manifests, I20, I21, I23 to I25); over every disk and object at the end `stored` (I3, I5, I20, I21, I23 of what has
+expired). I19 is `reaching`, and the deadlines of `run`; I30 `resources`; I31 and the rest of I23 (what nobody names is
+swept) `rebuilding`, in some runs. Here are the true ends of epochs (I4). Producer epochs (the rest of I16), I14 and I15
+come with transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tests.sim.cluster.history import Send
 from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.ids import PartitionId, TopicPartition
+from tiered.ids import TopicPartition
 from tiered_api.kafka.client import Client, refused
 from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.messages.offset_for_leader_epoch import (
@@ -36,21 +38,17 @@ if TYPE_CHECKING:
     from tests.sim.cluster.run import Run
 
 DUMP_SECONDS = 60.0
-COLD_SECONDS = 120.0
 CALM_SECONDS = 15.0
-SWEPT_SECONDS = 240.0
 
 
-async def end_of_run(run: Run) -> None:
-    """Everything that must hold once nothing fails any more."""
+async def end_of_run(run: Run) -> dict[TopicPartition, Dump]:
+    """Everything that must hold once nothing fails any more; what could be read."""
     dumps = await dump_all(run)
     for finding in (*judge(run, dumps), *stored.everything(run), *await groups(run), *await epochs(run)):
         run.findings.red(*finding)
     run.findings.check()
     await run.until(lambda: resources.is_calm(run), CALM_SECONDS, "I30: brokers come to rest once nobody asks them")
-    if run.options.rebuild:
-        await rebuild(run, dumps)
-    run.findings.check()
+    return dumps
 
 
 def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
@@ -94,20 +92,25 @@ async def groups(run: Run) -> list[Finding]:
     for: an image of committed offsets may be a minute old."""
     if not run.options.members or run.forgotten:
         return []
-    client = run.world.client("c-groups")
-    task = asyncio.create_task(_committed(client), name="groups")
-    try:
-        await run.until(task.done, DUMP_SECONDS, "the coordinator answers")
-        found = task.result()
-    finally:
-        task.cancel()
-        await client.close()
+    found = await group_offsets(run)
     wanted = sorted({commit.where for commit in run.history.commits})
     return [
         finding
         for where in wanted
         for finding in checkers.committed_offset(run.history.commits, GROUP, where, found.get(where, -1))
     ]
+
+
+async def group_offsets(run: Run) -> dict[TopicPartition, int]:
+    """Where the group is, its coordinator says."""
+    client = run.world.client("c-groups")
+    task = asyncio.create_task(_committed(client), name="groups")
+    try:
+        await run.until(task.done, DUMP_SECONDS, "the coordinator answers")
+        return task.result()
+    finally:
+        task.cancel()
+        await client.close()
 
 
 async def _committed(client: Client) -> dict[TopicPartition, int]:
@@ -237,60 +240,3 @@ async def _read_between(
             dump.values = {offset: value for offset, value in dump.values.items() if offset >= start}
             dump.batches = [each for each in dump.batches if each[0] + each[3] > start]
     return dumps
-
-
-# -- the bucket alone -------------------------------------------------------------------------------------------------
-
-
-async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
-    """I31: all disks are lost at once; every topic and every cold record is back, and offsets go on above."""
-    _roll(run)
-    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold")
-    cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
-    topics = run.truth.image.topics.keys()
-    for host in run.world.hosts.values():
-        await host.end("disk")
-    for host in run.world.hosts.values():
-        host.power_on()
-    await run.until(run._is_live, COLD_SECONDS, "all brokers are back without their disks")
-    if run.truth.image.topics.keys() != topics:
-        run.findings.red("I31", f"topics were {sorted(topics)}, are {sorted(run.truth.image.topics)}")
-    after = await dump_all(run)
-    for where, old in before.items():
-        new = after[where]
-        lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
-        if lost or new.end < cold[where]:
-            run.findings.red("I31", f"{where} ends at {new.end}, cold was up to {cold[where]}, lost {lost[:5]}")
-        other = [offset for offset, value in old.values.items() if new.values.get(offset, value) != value]
-        if other:
-            run.findings.red("I31", f"{where} has other records at {other[:5]}")
-    await run._writable()
-    # I23: after one more segment under the new epochs, nothing unnamed is left.
-    _roll(run)
-    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold again")
-    await run.until(lambda: not _unnamed(run), SWEPT_SECONDS, "the bucket holds only what is named")
-
-
-def _unnamed(run: Run) -> list[str]:
-    """Objects that nothing names, of topics that are there. (What was under way to a deleted one may land when it is
-    forgotten: a clock that jumps ahead cuts the time short in which that is waited for.)"""
-    known = run.truth.image.topics_by_id
-    return [key for key in run.truth.unreferenced() if key.split("/")[1] in known]
-
-
-def _roll(run: Run) -> None:
-    for _, node in run.world.nodes():
-        for replica in node.replicas():
-            if replica.log.active_view.size:
-                replica.roll()
-
-
-def _is_cold(run: Run) -> bool:
-    """Whether all closed segments of what is tiered are in the bucket."""
-    for _, node in run.world.nodes():
-        for replica in node.replicas():
-            pid = PartitionId(replica.topic_id, replica.partition)
-            gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
-            if run.truth.follows(pid) and gone < replica.high_watermark:
-                return False
-    return True

@@ -15,6 +15,7 @@ from tiered.hot.producers import ProducerStates
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import PartitionId
 from tiered.metadata.election import Candidacy
+from tiered.metadata.group_images import GroupImages
 from tiered.metadata.load import read_from
 from tiered.metadata.metadata_log import MetadataLog
 from tiered.peers import Diverging, FetchFrom
@@ -253,6 +254,13 @@ def leaves_the_stream_open(original: Any) -> Any:
         return original(self, why)
 
     return lose
+
+
+def keeps_nothing_of_groups(original: Any) -> Any:
+    async def write(self: GroupImages, name: Any, records: Any) -> None:
+        await original(self, name, [])
+
+    return write
 
 
 def opens_a_file_for_each_read(original: Any) -> Any:

@@ -24,6 +24,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_files import OpenFiles
 from tiered.logs import Logs
 from tiered.metadata import in_sync, metadata_log
+from tiered.metadata.group_images import GroupImages
 from tiered.metadata.groups import joining
 from tiered.metadata.groups import offsets as commits
 from tiered.metadata.metadata_log import MetadataLog
@@ -62,6 +63,11 @@ class Plant:
 def _grouped(drawn: Options) -> Options:
     """Two members of a group, which lose sight of their coordinator."""
     return drawn.but(members=2, troubles=("one_way", "isolated", "kill"), troublemakers=2, chaos_seconds=25.0)
+
+
+def _rebuilt(drawn: Options) -> Options:
+    """A group, and in the end the bucket alone."""
+    return drawn.but(members=2, troubles=(), chaos_seconds=15.0, rebuild=True)
 
 
 def _cut_off(drawn: Options) -> Options:
@@ -188,6 +194,10 @@ PLANTS = {
             ((OpenFiles, "get", bugs.opens_a_file_for_each_read),),
         ),
         Plant(
+            "groups_lost", "images of groups hold nothing",
+            ((GroupImages, "write", bugs.keeps_nothing_of_groups),), _rebuilt,
+        ),
+        Plant(
             "nobody_joins", "after a while no group takes a member",
             ((joining, "_refusal", bugs.takes_no_member_late),), _grouped,
         ),
@@ -209,6 +219,7 @@ REPLAYED = {
     "above_high_watermark": 0,
     "old_generation": 1,
     "nobody_joins": 0,
+    "groups_lost": 0,
     "streams_left": 3,
     "files_left": 0,
     "slot_reuse": 7,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from tests.sim.cluster import audit, reaching, resources
+from tests.sim.cluster import audit, reaching, rebuilding, resources
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
@@ -106,14 +106,17 @@ class Run:
             await self._make(shape.name)
         self._begin_clients()
         self.nemesis.begin()
-        await self._pass(self.options.chaos_seconds)
+        await self.wait(self.options.chaos_seconds)
         await self.nemesis.end()
-        await self.until(self._is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
+        await self.until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
         await reaching.the_end(self)
         await self._end_clients()
         await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
-        await self._writable()
-        await audit.end_of_run(self)
+        await self.writable()
+        dumps = await audit.end_of_run(self)
+        if self.options.rebuild:
+            await rebuilding.rebuild(self, dumps)
+        self.findings.check()
 
     def _has_moved(self) -> bool:
         return not any(each.moving for topic in self.truth.image.topics.values() for each in topic.partitions)
@@ -129,7 +132,7 @@ class Run:
                 if code in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
                     return
                 self.world.story.tell(f"{name} is not made: {code}")
-            await self._pass(0.5)
+            await self.wait(0.5)
         raise AssertionError(f"liveness: topic {name} could not be made")
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class Run:
         await self.until(done.done, LIVE_SECONDS, "every client comes to an end")
         await done
 
-    async def _writable(self) -> None:
+    async def writable(self) -> None:
         """Liveness: every partition takes a record that every replica in sync must have."""
         sender = self._sender("last", -1, True)
         end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
@@ -193,7 +196,7 @@ class Run:
             while (send := await sender.send(where)) is None or send.verdict is not Verdict.OK:
                 # Who was frozen at the end of all trouble may be missed, and taken out, only now.
                 assert self.loop.now_ns < end_ns, f"liveness: {where} takes no records\n{self.state()}"
-                await self._pass(TICK_SECONDS)
+                await self.wait(TICK_SECONDS)
             self.findings.check()
         await sender._client.close()
 
@@ -221,7 +224,7 @@ class Run:
             unsure = how == "failed stop" or (proved and how == "failed")
             copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=unsure)
 
-    def _is_live(self) -> bool:
+    def is_live(self) -> bool:
         """Whether everything works again."""
         image = self.truth.image
         if not all(host.up and not host.frozen for host in self.world.hosts.values()):
@@ -235,7 +238,8 @@ class Run:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    async def _pass(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
+        """Lets time pass."""
         end_ns = self.loop.now_ns + round(seconds * 1e9)
         while self.loop.now_ns < end_ns:
             await asyncio.sleep(TICK_SECONDS)

@@ -1,0 +1,99 @@
+"""I31, I23: the bucket alone must suffice, and holds only what is named.
+
+All disks are lost once everything is cold; what comes back is held against what was there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.cluster import audit
+from tests.sim.cluster.checkers import Dump
+from tiered.coordinators import IMAGE_SECONDS
+from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.metadata.image import Image
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.run import Run
+
+COLD_SECONDS = 120.0
+SWEPT_SECONDS = 240.0
+IMAGE_MORE_SECONDS = 10.0
+
+
+async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
+    """I31: all disks are lost at once; every topic with its settings, every cold record and every group's offsets are
+    back, and offsets go on above."""
+    _roll(run)
+    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold")
+    offsets = await _group_offsets(run)
+    cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
+    topics = _settings(run.truth.image)
+    for host in run.world.hosts.values():
+        await host.end("disk")
+    for host in run.world.hosts.values():
+        host.power_on()
+    await run.until(run.is_live, COLD_SECONDS, "all brokers are back without their disks")
+    for name, image in (("the log", run.truth.image), *((host.name, node.image) for host, node in run.world.nodes())):
+        if _settings(image) != topics:
+            run.findings.red("I31", f"topics were {topics}, by {name} they are {_settings(image)}")
+    found = await _group_offsets(run)
+    if found != offsets:
+        run.findings.red("I31", f"the group was at {offsets}, is at {found}")
+    after = await audit.dump_all(run)
+    for where, old in before.items():
+        new = after[where]
+        lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
+        if lost or new.end < cold[where]:
+            run.findings.red("I31", f"{where} ends at {new.end}, cold was up to {cold[where]}, lost {lost[:5]}")
+        other = [offset for offset, value in old.values.items() if new.values.get(offset, value) != value]
+        if other:
+            run.findings.red("I31", f"{where} has other records at {other[:5]}")
+    await run.writable()
+    # I23: after one more segment under the new epochs, nothing unnamed is left.
+    _roll(run)
+    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold again")
+    await run.until(lambda: not _unnamed(run), SWEPT_SECONDS, "the bucket holds only what is named")
+
+
+def _settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str]]]:
+    """What makes a topic: id, number of partitions, settings."""
+    return {
+        name: (topic.topic_id, len(topic.partitions), dict(topic.configs))
+        for name, topic in sorted(image.topics.items())
+    }
+
+
+async def _group_offsets(run: Run) -> dict[TopicPartition, int]:
+    """Where the group is, and will be whatever happens to disks: its image follows within a minute. All that is
+    committed is cold, so nothing is cut back."""
+    if not run.options.members:
+        return {}
+    found = await audit.group_offsets(run)
+    await run.wait(IMAGE_SECONDS + IMAGE_MORE_SECONDS)
+    return found
+
+
+def _unnamed(run: Run) -> list[str]:
+    """Objects that nothing names, of topics that are there. (What was under way to a deleted one may land when it is
+    forgotten: a clock that jumps ahead cuts the time short in which that is waited for.)"""
+    known = run.truth.image.topics_by_id
+    return [key for key in run.truth.unreferenced() if key.split("/")[1] in known]
+
+
+def _roll(run: Run) -> None:
+    for _, node in run.world.nodes():
+        for replica in node.replicas():
+            if replica.log.active_view.size:
+                replica.roll()
+
+
+def _is_cold(run: Run) -> bool:
+    """Whether all closed segments of what is tiered are in the bucket."""
+    for _, node in run.world.nodes():
+        for replica in node.replicas():
+            pid = PartitionId(replica.topic_id, replica.partition)
+            gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
+            if run.truth.follows(pid) and gone < replica.high_watermark:
+                return False
+    return True
