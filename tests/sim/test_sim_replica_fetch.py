@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import QUICK, Site, batch, run
-from tests.sim.net import SimStream
+from tests.sim.streams import SimStream
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
 from tiered.listeners import Endpoint

@@ -64,6 +64,31 @@ def test_a_crash_is_not_a_cancel(how: str, names: list[str]) -> None:
     assert SimLoop(2).run(look()) == [f"k/{second:03d}" for second in range(5)]
 
 
+@pytest.mark.parametrize(("how", "told"), [("kill", True), ("power_cut", False), ("lose_disk", False)])
+def test_peers_hear_of_a_dead_process_and_not_of_a_dead_machine(how: str, told: bool) -> None:
+    """Until it is back: a new process listens nowhere yet."""
+    loop = SimLoop(1)
+    network = SimNetwork(loop, random.Random(1))
+    host = SimMachine(loop, "m", SimBucket(loop), network)
+
+    async def main() -> None:
+        await host.process().net.listen("", 9092, lambda stream: None)
+        stream = await network.host("peer").connect("m", 9092, 5)
+        getattr(host, how)()
+        if told:
+            with pytest.raises(Unavailable, match="reset"):
+                stream.sendmsg([b"x"])
+        else:
+            stream.sendmsg([b"x"])
+        with pytest.raises(Unavailable, match="refused" if told else "timeout"):
+            await network.host("peer").connect("m", 9092, 5)
+        host.process()
+        with pytest.raises(Unavailable, match="refused"):
+            await network.host("peer").connect("m", 9092, 5)
+
+    loop.run(main())
+
+
 def test_a_power_cut_takes_what_was_not_synced() -> None:
     sizes = set()
     for seed in range(30):

@@ -31,24 +31,28 @@ class SimMachine:
 
     def process(self) -> World:
         """The ports of a new process. The one before must be gone."""
+        self._network.back(self.name)
         self._processes += 1
         self.store = self._bucket.store(self.faults, self.clock)
         rng = SimRng(f"{self._rng.seed}/{self._processes}")
         return World(self.clock, rng, self.disk, self.store, self._network.host(self.name))
 
     def kill(self) -> None:
-        """The process dies, the page cache lives."""
+        """The process dies, the page cache lives. The system is there and tells the peers so."""
         self._revoke()
+        self._network.reset(self.name)
         self.disk = self._keep(self.disk.after_kill())
 
     def power_cut(self) -> None:
-        """Process and page cache are gone; the disk holds one of the images that this may leave."""
+        """Process and page cache are gone, and nobody is told; the disk holds one of the images that this may leave."""
         self._revoke()
+        self._network.vanish(self.name)
         self.disk = self._keep(self.disk.after_power_cut())
 
     def lose_disk(self) -> None:
-        """The process dies and comes back to an empty directory."""
+        """The machine goes silently, and another that bears its name comes to an empty directory."""
         self._revoke()
+        self._network.vanish(self.name)
         self.disk.revoke()
         self.disk = self._keep(SimDisk(self._rng.stream("disk")))
 
@@ -59,4 +63,3 @@ class SimMachine:
 
     def _revoke(self) -> None:
         self.store.revoke()
-        self._network.reset(self.name)
