@@ -20,6 +20,9 @@ from tiered.errors import Unavailable
 from tiered.ports import Stream
 
 FIRST_PORT = 20_000
+CHUNK_BYTES = 16 * 1024
+PACES = (0.2, 0.5, 1.0, 3.0)
+"""By how much a skewed way differs from what the network draws."""
 LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "")
 
 
@@ -30,12 +33,19 @@ class SimNetwork:
         self.loop = loop
         self._rng = rng
         self.latency_seconds = (0.0001, 0.002)
-        self.chunk_bytes_max = 16 * 1024
+        self.skewed = False
+        """Whether each way from one host to another has a latency of its own: there and back differ."""
+        self.chunk_bytes_max = CHUNK_BYTES
+        self.fine_chunk_bytes_max = CHUNK_BYTES
+        self.fine_share = 0.0
+        """Of the connections whose pieces are at most so large."""
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._cuts: dict[tuple[str, str], None] = {}
         self._dark: set[str] = set()
         self._streams: dict[SimStream, None] = {}
         self._next_port = FIRST_PORT
+        self._paces: dict[tuple[str, str], float] = {}
+        self._fine = random.Random(f"{loop.seed}/fine-chunks")
         self.context = copy_context()
         """Where bytes travel: whoever sent them may be frozen by the time they arrive."""
 
@@ -102,13 +112,27 @@ class SimNetwork:
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
 
-    def latency(self) -> float:
+    def latency(self, source: str, target: str) -> float:
+        """How long the next piece takes from one host to another (seconds)."""
         least, most = self.latency_seconds
-        return least + (most - least) * self._rng.random()
+        seconds = least + (most - least) * self._rng.random()
+        return seconds * self._pace(source, target) if self.skewed else seconds
 
-    def chunk(self) -> int:
+    def _pace(self, source: str, target: str) -> float:
+        known = self._paces.get((source, target))
+        if known is None:
+            known = random.Random(f"{self.loop.seed}/pace/{source}/{target}").choice(PACES)
+            self._paces[source, target] = known
+        return known
+
+    def chunk(self, most: int) -> int:
         """Of how many bytes the next piece is, at most."""
-        return self._rng.randrange(self.chunk_bytes_max) + 1
+        return self._rng.randrange(most) + 1
+
+    def connection_chunk(self) -> int:
+        """The largest piece of a new connection."""
+        fine = self.fine_share > 0 and self._fine.random() < self.fine_share
+        return self.fine_chunk_bytes_max if fine else self.chunk_bytes_max
 
     def port(self) -> int:
         self._next_port += 1
@@ -151,7 +175,7 @@ class SimNet:
 
     async def connect(self, host: str, port: int, timeout: float) -> SimStream:
         network, target = self._network, self._host if host in LOCAL else host
-        delay = network.latency() + network.latency()
+        delay = network.latency(self._host, target) + network.latency(target, self._host)
         cut = network.is_cut(self._host, target) or network.is_cut(target, self._host) or delay > timeout
         if not cut:
             await _pause(network.loop, delay)
@@ -161,8 +185,9 @@ class SimNet:
         listener = network.listener(target, port)
         if listener is None:
             raise Unavailable(f"cannot connect to {host}:{port}: Connection refused", refused=True)
-        near = SimStream(network, self._host, f"{host}:{port}", copy_context())
-        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context)
+        chunk = network.connection_chunk()
+        near = SimStream(network, self._host, f"{host}:{port}", copy_context(), chunk)
+        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context, chunk)
         near.join(far)
         far.join(near)
         listener.accept(far)

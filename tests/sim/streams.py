@@ -29,10 +29,11 @@ class SimStream:
 
     far: SimStream
 
-    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context) -> None:
+    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context, chunk: int) -> None:
         self.host = host
         self.peer = peer
         self._context = context
+        self._chunk = chunk
         self._network = network
         self._inbox = bytearray()
         self._way: list[tuple[int, bytes | Sign]] = []
@@ -57,7 +58,7 @@ class SimStream:
         self._check()
         if not self._inbox:
             return 0 if self._ended else None
-        size = min(len(buffer), len(self._inbox), self._network.chunk())
+        size = min(len(buffer), len(self._inbox), self._network.chunk(self._chunk))
         buffer[:size] = self._inbox[:size]
         del self._inbox[:size]
         self.far.wake_writer()
@@ -69,7 +70,7 @@ class SimStream:
         room = WINDOW_BYTES - self._under_way - self.far.unread()
         if room <= 0 and data:
             return None
-        data = data[: min(room, self._network.chunk())]
+        data = data[: min(room, self._network.chunk(self._chunk))]
         self._send(data)
         return len(data)
 
@@ -181,7 +182,7 @@ class SimStream:
 
     def _send(self, data: bytes | Sign) -> None:
         loop = self._network.loop
-        due_ns = loop.now_ns + round(self._network.latency() * 1e9)
+        due_ns = loop.now_ns + round(self._network.latency(self.host, self.far.host) * 1e9)
         if self._way:
             due_ns = max(due_ns, self._way[-1][0])
         self._way.append((due_ns, data))

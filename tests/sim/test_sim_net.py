@@ -174,6 +174,36 @@ def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
     assert {len(data) for _, data in talk.heard} == {1, 2, 3}
 
 
+def test_some_connections_have_pieces_of_their_own_size() -> None:
+    talk = Talk()
+    talk.network.fine_chunk_bytes_max, talk.network.fine_share = 1, 0.5
+    taken: list[int] = []
+
+    async def main() -> None:
+        await talk.connect()
+        for number in range(40):
+            stream = await talk.network.host(f"c{number}").connect("b", 9092, 5)
+            taken.append(stream.sendmsg([bytes(1000)]) or 0)
+
+    talk.loop.run(main())
+    assert 10 < taken.count(1) < 30 and max(taken) > 100
+
+
+def test_there_and_back_may_take_different_times() -> None:
+    """Each way has its own pace, which the seed gives it, and keeps it."""
+    network = Talk(5).network
+    network.latency_seconds = (1.0, 1.0)
+    assert network.latency("a", "b") == network.latency("b", "a") == 1.0
+    network.skewed = True
+    ways = [(source, target) for source in "abcd" for target in "abcd"]
+    paces = {way: network.latency(*way) for way in ways}
+    assert any(paces[way] != paces[way[::-1]] for way in ways)
+    assert {way: network.latency(*way) for way in reversed(ways)} == dict(reversed(paces.items()))
+    again = Talk(5).network
+    again.latency_seconds, again.skewed = (1.0, 1.0), True
+    assert [again.latency(*way) for way in reversed(ways)] == [paces[way] for way in reversed(ways)]
+
+
 def test_one_seed_gives_one_conversation() -> None:
     def conversation(seed: int) -> list[tuple[float, bytes]]:
         talk = Talk(seed)

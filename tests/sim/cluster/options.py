@@ -17,6 +17,9 @@ TROUBLES = (
 )  # fmt: skip
 """Every kind of trouble. Each seed takes some of them."""
 
+CHUNKS = (*((16_384, 0.0),) * 6, (1000, 1.0), (40, 0.5), (3, 0.3), (1, 0.2))
+"""Bytes of a piece and the share of connections with such pieces: the smaller, the more they cost."""
+
 
 @dataclass(frozen=True)
 class TopicShape:
@@ -55,6 +58,11 @@ class Options:
     worst_fault: float
     """Chance of a bucket call to fail, at most."""
     latency_seconds: float
+    skewed: bool
+    """Whether each way between two hosts has a latency of its own."""
+    fine_chunk_bytes: int
+    """How large pieces of a stream are at most, on this share of the connections."""
+    fine_share: float
     session_ms: int
     drift_ppm: int
     manifest_fan: int
@@ -68,6 +76,8 @@ class Options:
         draw = random.Random(f"{seed}/cluster-options")
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
+        net = random.Random(f"{seed}/net-options")
+        fine_chunk_bytes, fine_share = net.choice(CHUNKS)
         return cls(
             seed=seed,
             brokers=brokers,
@@ -88,6 +98,9 @@ class Options:
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
             worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
             latency_seconds=draw.choice((0.001, 0.001, 0.005, 0.05)),
+            skewed=net.random() < 0.3,
+            fine_chunk_bytes=fine_chunk_bytes,
+            fine_share=fine_share,
             session_ms=draw.choice((1500, 3000)),
             drift_ppm=draw.choice((0, 0, 1000)),
             manifest_fan=draw.choice((2, 4, 32)),

@@ -53,7 +53,10 @@ class Run:
         self.high_load: dict[str, int] = {}
         self.forgotten: list[int] = []
         """When a machine lost more than a process."""
-        self.world.network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
+        network = self.world.network
+        network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
+        network.skewed = options.skewed
+        network.fine_chunk_bytes_max, network.fine_share = options.fine_chunk_bytes, options.fine_share
         self.clients: Clients = []
         self._tasks: list[asyncio.Task[None]] = []
 
