@@ -11,7 +11,7 @@ from tests.sim.clock import SimClock
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.store import SimBucket, SimStore
-from tiered.cold.faulty import Fault, Faults, Kind
+from tiered.cold.faulty import Fault, Faults, Kind, Throttle
 from tiered.errors import Unavailable
 from tiered.ports import Conflict, FileSlice, Got, NotFound, Ok, Unknown
 
@@ -126,6 +126,65 @@ def test_a_stale_list_misses_what_is_young() -> None:
         assert [entry.key for entry in await store.list("")] == ["old", "young"]
 
     run(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)]), body)
+
+
+def test_a_stale_list_gives_full_pages_of_what_is_old() -> None:
+    """It ends where the old ones do, not where a page has nothing but young ones."""
+
+    async def body(store: SimStore, clock: SimClock) -> None:
+        await store.put("z", b"x")
+        await clock.sleep(60)
+        for name in "abcd":
+            await store.put(name, b"x")
+        assert [entry.key for entry in await store.list("", limit=2)] == ["z"]
+
+    run(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)], list_keys=2), body)
+
+
+def test_a_stale_list_hides_what_another_wrote() -> None:
+    loop = SimLoop(1)
+    bucket, clock = SimBucket(loop), SimClock(loop)
+
+    async def body() -> None:
+        await bucket.store(Faults(), clock).put("k", b"x")
+        stale = bucket.store(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)]), clock)
+        assert await stale.list("") == []
+        await clock.sleep(60)
+        assert [entry.key for entry in await stale.list("")] == ["k"]
+
+    loop.run(body())
+
+
+def test_lists_come_in_pages() -> None:
+    async def body(store: SimStore, clock: SimClock) -> None:
+        for number in range(5):
+            await store.put(str(number), b"x")
+        pages, page = list[list[str]](), await store.list("")
+        while page:
+            pages.append([entry.key for entry in page])
+            page = await store.list("", page[-1].key)
+        assert pages == [["0", "1"], ["2", "3"], ["4"]]
+
+    run(Faults(list_keys=2), body)
+
+
+def test_who_asks_too_much_is_refused_for_a_while() -> None:
+    """At once and by its name; nothing happens to what is refused."""
+    throttle = Throttle(rate=2.0, burst=3.0, seconds=1.0)
+
+    async def body(store: SimStore, clock: SimClock) -> None:
+        began = clock.mono_ns()
+        assert [type(await store.put(str(number), b"x")) for number in range(5)] == [Ok, Ok, Ok, Unknown, Unknown]
+        for call in (store.get("0"), store.list(""), store.delete(["0"])):
+            with pytest.raises(Unavailable, match="SlowDown"):
+                await call
+        assert clock.mono_ns() == began and (store.hits[Kind.THROTTLE], throttle.refused) == (5, 5)
+        await clock.sleep(1.0)
+        assert [entry.key for entry in await store.list("")] == ["0", "1", "2"]
+        await clock.sleep(10.0)
+        assert [type(await store.put("x", b"x")) for _ in range(3)] == [Ok, Ok, Ok], "as many at a time as before"
+
+    run(Faults(throttle=throttle), body)
 
 
 def test_rules_choose_by_verb_key_and_count() -> None:

@@ -17,8 +17,9 @@ from tests.sim.group_clients import TOPIC, GroupClients
 from tests.sim.loop import SimLoop
 from tests.sim.net import SimNetwork
 from tests.sim.options import SETTINGS
-from tests.sim.store import SimBucket, drawn_faults
+from tests.sim.store import SimBucket, bearable, drawn_faults
 from tests.sim.world import SimMachine
+from tiered.cold.faulty import Throttle
 from tiered.coordinators import partition_of
 from tiered.errors import Corrupt, Unavailable
 from tiered.metadata.group_image import ImageName, parse_key
@@ -46,6 +47,7 @@ class GroupRun:
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
         self.node: Node | None = None
         self.clients = GroupClients(seed, GROUPS, lambda: self.node, self._now)
+        self._seed = seed
         self._draw = random.Random(f"{seed}/run")
         self._loop = loop
         self._settings = replace(SETTINGS, offsets_topic_num_partitions=PARTITIONS)
@@ -55,9 +57,11 @@ class GroupRun:
         await self._prepare(self.node)
         if self._draw.random() < 0.7:
             faults = drawn_faults(self._draw, 0.15)
-            # A list that hides what is there is beyond what stores promise, and what groups rest on.
-            rules = [rule for rule in faults.rules if rule.kind.name != "STALE_LIST"]
-            self.machine.faults.rules[:] = rules
+            bucket = random.Random(f"{self._seed}/bucket")
+            self.machine.faults.rules[:] = bearable(faults.rules, bucket)
+            self.machine.faults.list_keys = bucket.choice((0, 2, 3))
+            if bucket.random() < 0.3:  # and more at a time than a start asks for: it begins anew when it is refused
+                self.machine.faults.throttle = Throttle(10.0, bucket.randint(60, 100), 1.0)
             self.machine.faults.reply_seconds = faults.reply_seconds
         tasks = [self._loop.create_task(self.clients.work(group), name=group) for group in self.clients.told]
         end_ns = self._loop.now_ns + round(SECONDS * 1e9)
@@ -67,10 +71,12 @@ class GroupRun:
         self.clients.working = False
         await asyncio.gather(*tasks)
         self.machine.faults.rules.clear()
+        throttle, self.machine.faults.throttle = self.machine.faults.throttle, None
         await self._again("kill")
         assert self.node is not None
         await self.node.stop()
         self.counts["acked"] = self.clients.acked
+        self.counts["refused"] = throttle.refused if throttle else 0
 
     async def _prepare(self, node: Node) -> None:
         await node.submit(CreateTopic(TOPIC, 1, configs={"segment.bytes": str(1 << 20), "retention.ms": "-1"}))

@@ -30,6 +30,11 @@ class Kind(Enum):
     TRUNCATED = "a get returns only half of its bytes"
     FLIPPED = "a get returns one wrong bit"
     STALE_LIST = "a list does not show what was written in the last `seconds`"
+    THROTTLE = "nothing happens, and the caller is told at once that it asks too much (see `Throttle`)"
+
+
+NO_ANSWER = (Kind.ERROR, Kind.LOST_REPLY, Kind.THROTTLE)
+SLOW_DOWN = "SlowDown: please reduce your request rate"
 
 
 @dataclass
@@ -60,6 +65,32 @@ class Fault:
 
 
 @dataclass
+class Throttle:
+    """A store that takes `rate` calls per second and `burst` at a time, and refuses all for `seconds` when there are
+    more. May be shared by several ways to one bucket."""
+
+    rate: float
+    burst: float
+    seconds: float
+    refused: int = 0
+    _used: float = 0.0
+    _seen_ns: int = 0
+    _until_ns: int = 0
+
+    def refuses(self, now_ns: int) -> bool:
+        """Whether a call is refused; counts it."""
+        self._used = max(0.0, self._used - max(0, now_ns - self._seen_ns) / 1e9 * self.rate)
+        self._seen_ns = now_ns
+        if now_ns >= self._until_ns:
+            self._used += 1
+            if self._used <= self.burst:
+                return False
+            self._until_ns = now_ns + round(self.seconds * 1e9)
+        self.refused += 1
+        return True
+
+
+@dataclass
 class Faults:
     """The rules in force (the first that hits wins) and the pace of the link. May be changed at any time."""
 
@@ -71,6 +102,9 @@ class Faults:
     reply_seconds: float = 1.0
     """How long a caller waits before it gives up on a lost reply."""
     outage: bool = False
+    throttle: Throttle | None = None
+    list_keys: int = 0
+    """How many keys a list gives at most, whatever its caller would take; 0 means as many."""
 
     def draw(self, verb: str, key: str) -> Fault | None:
         return next((rule for rule in self.rules if rule.hits(verb, key, self.random.random)), None)
@@ -96,8 +130,16 @@ def faulty(inner: ObjectStore, faults: Faults, clock: Clock) -> FaultyStore:
 class FaultyStore:
     """The store as a broker sees it on a bad day. `calls` counts requests by verb, `hits` faults by kind."""
 
-    def __init__(self, inner: ObjectStore, faults: Faults, clock: Clock, late: Waiting | None = None) -> None:
-        """`late` is shared by all ways to one bucket: a write under way outlives the process that sent it."""
+    def __init__(
+        self,
+        inner: ObjectStore,
+        faults: Faults,
+        clock: Clock,
+        late: Waiting | None = None,
+        written_ns: dict[str, int] | None = None,
+    ) -> None:
+        """`late` is shared by all ways to one bucket: a write under way outlives the process that sent it. So is
+        `written_ns`, when each key was written: a list that is stale hides what anybody wrote."""
         self.url = inner.url
         self.inner = inner
         self.faults = faults
@@ -105,12 +147,12 @@ class FaultyStore:
         self.hits = dict.fromkeys(Kind, 0)
         self._clock = clock
         self._late: Waiting = [] if late is None else late
-        self._written_ns: dict[str, int] = {}
+        self._written_ns: dict[str, int] = {} if written_ns is None else written_ns
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         fault = await self._begin("get", key)
-        if fault and fault.kind in (Kind.ERROR, Kind.LOST_REPLY):
-            raise await self._no_answer("get", key)
+        if fault and fault.kind in NO_ANSWER:
+            raise await self._no_answer("get", key, fault)
         got = await self.inner.get(key, start, length)
         if isinstance(got, NotFound):
             return got
@@ -140,20 +182,27 @@ class FaultyStore:
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         fault = await self._begin("list", prefix)
-        if fault and fault.kind in (Kind.ERROR, Kind.LOST_REPLY):
-            raise await self._no_answer("list", prefix)
-        found = await self.inner.list(prefix, after, limit)
+        if fault and fault.kind in NO_ANSWER:
+            raise await self._no_answer("list", prefix, fault)
+        limit = min(limit, self.faults.list_keys or limit)
         if fault and fault.kind is Kind.STALE_LIST:
-            since_ns = self._clock.mono_ns() - round(fault.seconds * 1e9)
-            return [entry for entry in found if self._written_ns.get(entry.key, since_ns) <= since_ns]
-        return found
+            return await self._stale(prefix, after, limit, self._clock.mono_ns() - round(fault.seconds * 1e9))
+        return await self.inner.list(prefix, after, limit)
+
+    async def _stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[Listed]:
+        """As much as was there then; full pages, as from a store that lags behind."""
+        shown: list[Listed] = []
+        while len(shown) < limit and (page := await self.inner.list(prefix, after)):
+            shown += [entry for entry in page if self._written_ns.get(entry.key, since_ns) <= since_ns]
+            after = page[-1].key
+        return shown[:limit]
 
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._begin("delete", keys[0] if keys else "")
-        if fault is None or fault.kind is not Kind.ERROR:
+        if fault is None or fault.kind not in (Kind.ERROR, Kind.THROTTLE):
             await self.inner.delete(keys)
-        if fault and fault.kind in (Kind.ERROR, Kind.LOST_REPLY):
-            raise await self._no_answer("delete", keys[0] if keys else "")
+        if fault and fault.kind in NO_ANSWER:
+            raise await self._no_answer("delete", keys[0] if keys else "", fault)
 
     async def close(self) -> None:
         await self._settle()
@@ -166,6 +215,8 @@ class FaultyStore:
         kind = fault.kind if fault else None
         if kind is Kind.CONFLICT:
             return Conflict()
+        if kind is Kind.THROTTLE:
+            return Unknown(SLOW_DOWN)
         if kind in (Kind.ERROR, Kind.LATE_APPLY):
             if fault and kind is Kind.LATE_APPLY:
                 due_ns = self._clock.mono_ns() + round(fault.seconds * 1e9)
@@ -183,7 +234,13 @@ class FaultyStore:
 
     async def _begin(self, verb: str, key: str) -> Fault | None:
         self.calls[verb] += 1
-        fault = Fault(Kind.ERROR) if self.faults.outage else self.faults.draw(verb, key)
+        throttle = self.faults.throttle
+        if self.faults.outage:
+            fault: Fault | None = Fault(Kind.ERROR)
+        elif throttle is not None and throttle.refuses(self._clock.mono_ns()):
+            fault = Fault(Kind.THROTTLE)
+        else:
+            fault = self.faults.draw(verb, key)
         if fault:
             self.hits[fault.kind] += 1
         delay = self.faults.first_byte_seconds + (fault.seconds if fault and fault.kind is Kind.DELAY else 0.0)
@@ -196,7 +253,9 @@ class FaultyStore:
         if self.faults.bytes_per_second:
             await self._clock.sleep(size / self.faults.bytes_per_second)
 
-    async def _no_answer(self, verb: str, key: str) -> Unavailable:
+    async def _no_answer(self, verb: str, key: str, fault: Fault) -> Unavailable:
+        if fault.kind is Kind.THROTTLE:
+            return Unavailable(f"{verb} failed store={self.url} key={key} error={SLOW_DOWN}")
         await self._clock.sleep(self.faults.reply_seconds)
         return Unavailable(f"{verb} failed store={self.url} key={key} error=no reply")
 

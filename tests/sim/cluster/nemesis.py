@@ -12,8 +12,8 @@ from tests.sim.cluster.rot import Rot
 from tests.sim.cluster.truth import Truth
 from tests.sim.cluster.world import Host, World
 from tests.sim.disk import DiskFault
-from tests.sim.store import drawn_faults
-from tiered.cold.faulty import Kind
+from tests.sim.store import bearable, drawn_faults
+from tiered.cold.faulty import Kind, Throttle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 DELAY_SECONDS_MAX = 10.0
@@ -32,20 +32,26 @@ class Nemesis:
         self._rot = Rot(options.seed, world, truth)
         self._makers: list[asyncio.Task[None]] = []
         self._jumps = [0]
+        self.throttle: Throttle | None = None
 
     def begin(self) -> None:
         """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
+        draw = random.Random(f"{self._options.seed}/throttle")
+        if rate := self._options.bucket_rate:
+            self.throttle = Throttle(rate, draw.randint(30, 100), draw.choice((0.3, 1.0, 3.0)))
         for host in self._world.hosts.values():
             host.restart_seconds = lambda: self._draw.choice(RESTART_SECONDS)
             host.machine.clock.drift_ppm = self._draw.randint(-self._options.drift_ppm, self._options.drift_ppm)
             if self._options.worst_fault:
                 drawn = drawn_faults(self._draw, self._options.worst_fault)
-                # A list that hides what is there is beyond what stores promise, and what groups rest on.
-                host.machine.faults.rules[:] = [rule for rule in drawn.rules if rule.kind is not Kind.STALE_LIST]
+                stale = random.Random(f"{self._options.seed}/{host.name}/stale")
+                host.machine.faults.rules[:] = bearable(drawn.rules, stale)
                 for rule in host.machine.faults.rules:
                     if rule.kind is Kind.DELAY:
                         rule.seconds = min(rule.seconds, DELAY_SECONDS_MAX)
                 host.machine.faults.reply_seconds = min(drawn.reply_seconds, 1.0)
+            host.machine.faults.list_keys = self._options.list_keys
+            host.machine.faults.throttle = self.throttle
         for number in range(self._options.troublemakers):
             maker = self._world.loop.create_task(self._make_trouble(), name=f"nemesis-{number}")
             self._makers.append(maker)
@@ -88,6 +94,7 @@ class Nemesis:
         machine.disk.faults.clear()
         machine.faults.outage = False
         machine.faults.rules.clear()
+        machine.faults.throttle = None
         machine.faults.reply_seconds = 0.1
 
     # -- troubles -----------------------------------------------------------------------------------------------------

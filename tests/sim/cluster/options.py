@@ -57,6 +57,10 @@ class Options:
     """Mean time between two troubles of one maker."""
     worst_fault: float
     """Chance of a bucket call to fail, at most."""
+    bucket_rate: float
+    """Calls per second that the bucket takes of all brokers before it throttles them; 0 means all."""
+    list_keys: int
+    """Of one page of a list, at most; 0 means as many as are asked for."""
     latency_seconds: float
     skewed: bool
     """Whether each way between two hosts has a latency of its own."""
@@ -76,7 +80,7 @@ class Options:
         draw = random.Random(f"{seed}/cluster-options")
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
-        net = random.Random(f"{seed}/net-options")
+        net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
         fine_chunk_bytes, fine_share = net.choice(CHUNKS)
         return cls(
             seed=seed,
@@ -97,6 +101,8 @@ class Options:
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
             worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
+            bucket_rate=bucket.choice((0.0, 0.0, 0.0, 10.0, 30.0)),
+            list_keys=bucket.choice((0, 0, 2, 3, 10)),
             latency_seconds=draw.choice((0.001, 0.001, 0.005, 0.05)),
             skewed=net.random() < 0.3,
             fine_chunk_bytes=fine_chunk_bytes,

@@ -82,6 +82,7 @@ class Run:
             ),
             "losses": sum(len(each.losses) for each in self.truth.copies.values()),
             "commits": len(self.history.commits),
+            "bucket_refused": self.nemesis.throttle.refused if self.nemesis.throttle else 0,
         }
         return (
             own

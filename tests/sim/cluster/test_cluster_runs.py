@@ -18,6 +18,7 @@ SEEDS = 300
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
     "admin_create_NONE", "move_NONE", "bucket_snapshots", "bucket_spills", "bucket_collected_slots",
+    "bucket_refused",
     *(f"trouble_{kind}" for kind in (*TROUBLES, "rot")),
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip
