@@ -180,6 +180,14 @@ class FaultyStore:
 
         return await self._write("upload", key, whole.size, lambda: self.inner.upload(key, parts), frozen)
 
+    async def _stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[Listed]:
+        """As much as was there then; full pages, as from a store that lags behind."""
+        shown: list[Listed] = []
+        while len(shown) < limit and (page := await self.inner.list(prefix, after)):
+            shown += [entry for entry in page if self._written_ns.get(entry.key, since_ns) <= since_ns]
+            after = page[-1].key
+        return shown[:limit]
+
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         fault = await self._begin("list", prefix)
         if fault and fault.kind in NO_ANSWER:
@@ -188,14 +196,6 @@ class FaultyStore:
         if fault and fault.kind is Kind.STALE_LIST:
             return await self._stale(prefix, after, limit, self._clock.mono_ns() - round(fault.seconds * 1e9))
         return await self.inner.list(prefix, after, limit)
-
-    async def _stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[Listed]:
-        """As much as was there then; full pages, as from a store that lags behind."""
-        shown: list[Listed] = []
-        while len(shown) < limit and (page := await self.inner.list(prefix, after)):
-            shown += [entry for entry in page if self._written_ns.get(entry.key, since_ns) <= since_ns]
-            after = page[-1].key
-        return shown[:limit]
 
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._begin("delete", keys[0] if keys else "")

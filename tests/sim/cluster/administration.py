@@ -1,14 +1,18 @@
-"""Administration over the wire: the topics of a run are made, and others come, grow, change and go."""
+"""Administration over the wire: the topics of a run are made, and others come, grow, change and go; old records are
+deleted, preferred leaders elected. What is answered is held against the metadata log (`expected`)."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from tests.sim.cluster.expected import Expected
 from tests.sim.cluster.options import Options, TopicShape
+from tests.sim.cluster.witness import Finding, Findings
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
 from tiered_api.kafka.client import Client, code_of
 from tiered_api.kafka.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -21,17 +25,27 @@ from tiered_api.kafka.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from tiered_api.kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from tiered_api.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from tiered_api.kafka.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from tiered_api.kafka.routing import LATEST, offsets_at
 
 CANNOT = (Refused, Unavailable, Corrupt)
 TOPIC = 2
 SET = 0
+PREFERRED = 0
+MORE_CHANCE = 0.4
 NAMES_MAX = 3
 PARTITIONS_MAX = 3
 
@@ -39,14 +53,25 @@ PARTITIONS_MAX = 3
 class Administration:
     """Works until `working` is unset. `names` are the topics that may be there besides those of the run."""
 
-    def __init__(self, client: Client, loop: SimLoop, options: Options, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        loop: SimLoop,
+        options: Options,
+        tell: Callable[[str], None],
+        expected: Expected,
+        findings: Findings,
+    ) -> None:
         self.working = True
+        self.expected = expected
         self.counts: dict[str, int] = {}
         self.names: dict[str, int] = {}
         self._client = client
         self._options = options
         self._tell = tell
+        self._findings = findings
         self._draw = random.Random(f"{loop.seed}/administration")
+        self._more = random.Random(f"{loop.seed}/administration-more")
         self._made = 0
 
     async def make(self, shape: TopicShape) -> Code:
@@ -59,22 +84,42 @@ class Administration:
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
-        got = await self._client.ask_controller(request, CreateTopicsResponse)
-        return code_of(got.topics[0].error_code)
+
+        async def ask() -> Code:
+            got = await self._client.ask_controller(request, CreateTopicsResponse)
+            return code_of(got.topics[0].error_code)
+
+        return await self._noted(ask(), lambda code: self.expected.created(shape.name, shape.partitions, configs, code))
 
     async def work(self) -> None:
         while self.working:
             await asyncio.sleep(self._draw.expovariate(0.5))
-            verb = self._draw.choice((self._create, self._delete, self._grow, self._alter))
-            try:
-                code = await verb()
-            except CANNOT as error:
-                self._tell(f"admin {verb.__name__} {error}")
-                continue
-            if code is not None:
-                name = f"{verb.__name__[1:]}_{code.name}"
-                self.counts[name] = self.counts.get(name, 0) + 1
+            await self._do(self._draw.choice((self._create, self._delete, self._grow, self._alter)))
+            if self._more.random() < MORE_CHANCE:
+                await self._do(self._more.choice((self._elect, self._cut) if self._options.cuts else (self._elect,)))
         await self._client.close()
+
+    async def _do(self, verb: Callable[[], Awaitable[Code | None]]) -> None:
+        called = verb.__name__
+        try:
+            code = await verb()
+        except CANNOT as error:
+            self._tell(f"admin {called} {error}")
+            return
+        if code is not None:
+            self._tell(f"admin {called} {code.name}")
+            name = f"{called[1:]}_{code.name}"
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    async def _noted(self, asking: Awaitable[Code], told: Callable[[Code | None], Iterable[Finding]]) -> Code:
+        """The answer, after it was held against what must be; None stands for no answer."""
+        code: Code | None = None
+        try:
+            code = await asking
+            return code
+        finally:
+            for finding in told(code):
+                self._findings.red(*finding)
 
     async def _create(self) -> Code | None:
         if len(self.names) >= NAMES_MAX:
@@ -91,18 +136,26 @@ class Administration:
             return None
         del self.names[name]
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=5_000)
-        got = await self._client.ask_controller(request, DeleteTopicsResponse)
-        return code_of(got.responses[0].error_code)
+
+        async def ask() -> Code:
+            got = await self._client.ask_controller(request, DeleteTopicsResponse)
+            return code_of(got.responses[0].error_code)
+
+        return await self._noted(ask(), lambda code: self.expected.deleted(name, code))
 
     async def _grow(self) -> Code | None:
         name = self._some()
         if name is None or self.names[name] >= PARTITIONS_MAX:
             return None
         self.names[name] += 1
-        topic = CreatePartitionsTopic(name=name, count=self.names[name])
-        request = CreatePartitionsRequest(topics=[topic], timeout_ms=5_000)
-        got = await self._client.ask_controller(request, CreatePartitionsResponse)
-        return code_of(got.results[0].error_code)
+        count = self.names[name]
+        request = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=count)], timeout_ms=5_000)
+
+        async def ask() -> Code:
+            got = await self._client.ask_controller(request, CreatePartitionsResponse)
+            return code_of(got.results[0].error_code)
+
+        return await self._noted(ask(), lambda code: self.expected.grown(name, count, code))
 
     async def _alter(self) -> Code | None:
         name = self._some()
@@ -115,8 +168,41 @@ class Administration:
         each = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in configs.items()]
         resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=each)
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
-        return code_of(got.responses[0].error_code)
+
+        async def ask() -> Code:
+            got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
+            return code_of(got.responses[0].error_code)
+
+        return await self._noted(ask(), lambda code: self.expected.altered(name, configs, code))
+
+    async def _elect(self) -> Code:
+        """Preferred leaders, of all partitions or of one topic."""
+        topics = [shape.name for shape in self._options.topics]
+        some = None if self._more.random() < 0.5 else [TopicPartitions(self._more.choice(topics), [0])]
+        request = ElectLeadersRequest(PREFERRED, some, 5_000)
+        got = await self._client.ask_controller(request, ElectLeadersResponse)
+        codes = [each.error_code for topic in got.replica_election_results for each in topic.partition_result]
+        return code_of(got.error_code or next(iter(codes), 0))
+
+    async def _cut(self) -> Code:
+        """DeleteRecords of some partition of the run, anywhere up to its end."""
+        shape = self._more.choice(self._options.topics)
+        where = TopicPartition(shape.name, self._more.randrange(shape.partitions))
+        end = (await offsets_at(self._client, [where], LATEST))[where]
+        before = self._more.randint(0, end)
+        self.expected.delete_asked[where] = max(before, self.expected.delete_asked.get(where, 0))
+        part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
+        request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
+        shares, _ = await self._client.by_leader([where])
+        for node in shares:
+            answer = (await self._client.ask(request, DeleteRecordsResponse, node=node)).topics[0].partitions[0]
+            if not answer.error_code:
+                for finding in self.expected.records_deleted(where, answer.low_watermark):
+                    self._findings.red(*finding)
+                return Code.NONE
+            self._client.forget_leaders([where])
+            return code_of(answer.error_code)
+        return Code.LEADER_NOT_AVAILABLE
 
     def _some(self) -> str | None:
         return self._draw.choice(sorted(self.names)) if self.names else None

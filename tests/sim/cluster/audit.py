@@ -84,6 +84,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
+    yield from run.expected.check()
     yield from moved(run)
 
 
@@ -173,12 +174,15 @@ async def _ask_epochs(client: Client, where: TopicPartition, wanted: list[int]) 
 
 
 def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
-    """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was."""
+    """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was; and not below what
+    somebody was told is deleted."""
     for where, dump in dumps.items():
-        pid = run.pid(where)
+        pid, told = run.pid(where), run.expected.deleted_before.get(where, 0)
         known = run.truth.of(pid).log_start if pid is not None else dump.start
         if dump.start > known:
             yield Finding("I22", f"{where} starts at {dump.start}, it was put at {known}")
+        if dump.start < told:
+            yield Finding("I22", f"{where} starts at {dump.start}, told was that what is below {told} is gone")
 
 
 def moved(run: Run) -> Iterator[Finding]:

@@ -182,11 +182,12 @@ class Copies:
         """The bucket holds everything below `end`, from the log start on."""
         self.cold_end = max(self.cold_end, end)
 
-    def starts(self, offset: int, keeps: Keeps, now_ms: int, clocks_apart_ms: int) -> None:
-        """The log starts here from now on. I22: what went, the topic did not promise to keep."""
+    def starts(self, offset: int, keeps: Keeps, now_ms: int, clocks_apart_ms: int, asked_to_go: int = 0) -> None:
+        """The log starts here from now on. I22: what went, the topic did not promise to keep, or somebody asked that
+        all below `asked_to_go` be deleted."""
         if offset <= self.log_start:
             return
-        known = [batch for batch in self.committed.values() if batch.last >= self.log_start]
+        known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, asked_to_go)]
         early = list(
             too_early(
                 known, offset, keeps, tail_bytes=self.tail_bytes(), now_ms=now_ms, clocks_apart_ms=clocks_apart_ms

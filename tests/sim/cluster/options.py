@@ -49,6 +49,8 @@ class Options:
     readers: int
     members: int
     admin: bool
+    cuts: bool
+    """Whether the administration deletes records."""
     moves: bool
     troubles: tuple[str, ...]
     rot: bool
@@ -95,6 +97,7 @@ class Options:
             readers=1,
             members=draw.choice((0, 0, 0, 2)),
             admin=draw.random() < 0.3,
+            cuts=random.Random(f"{seed}/cuts").random() < 0.4,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
             rot=random.Random(f"{seed}/bit").random() < 0.2,

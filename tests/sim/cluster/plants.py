@@ -28,6 +28,7 @@ from tiered.metadata.group_images import GroupImages
 from tiered.metadata.groups import joining
 from tiered.metadata.groups import offsets as commits
 from tiered.metadata.metadata_log import MetadataLog
+from tiered.metadata.runtime import Runtime
 from tiered.replication import leading, offsets, replica
 from tiered.replication.partition import Partition
 from tiered.replication.readable import Readable
@@ -104,6 +105,11 @@ def _rotting(drawn: Options) -> Options:
     return drawn.but(rot=True)
 
 
+def _administered(drawn: Options) -> Options:
+    """Somebody changes topics all the time."""
+    return drawn.but(admin=True, worst_fault=max(drawn.worst_fault, 0.05))
+
+
 PLANTS = {
     plant.name: plant
     for plant in (
@@ -141,6 +147,10 @@ PLANTS = {
         Plant(
             "zombie_controller", "who lost a slot writes into the next",
             ((MetadataLog, "append", bugs.writes_on_when_it_lost),),
+        ),
+        Plant(
+            "answers_at_once", "a change is answered before it is committed",
+            ((Runtime, "submit", bugs.answers_at_once),), _administered,
         ),
         Plant("manifest_first", "the manifest before the object", ((Uploader, "_copy", bugs.names_it_first),)),
         Plant(
@@ -211,6 +221,7 @@ REPLAYED = {
     "equal_epochs": 0,
     "lost_reply": 2,
     "zombie_controller": 2,
+    "answers_at_once": 2,
     "manifest_first": 0,
     "local_delete_first": 7,
     "named_deleted": 0,

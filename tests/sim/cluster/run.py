@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 
 from tests.sim.cluster import audit, reaching, rebuilding, resources
 from tests.sim.cluster.administration import Administration
+from tests.sim.cluster.expected import Expected
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
 from tests.sim.cluster.moves import Mover
@@ -45,8 +46,12 @@ class Run:
         self.truth = Truth(self.world.bucket, COMMON, self.findings.red, lambda: loop.now_ns)
         self.witness = Witness(self.truth)
         self.nemesis = Nemesis(options, self.world, self.truth)
+        self.expected = Expected(lambda name: self.truth.image.topics.get(name), self._manifest_start)
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
-        self.admin = Administration(self.world.client("c-admin"), loop, options, self.world.story.tell)
+        self.truth.asked_to_go = self.expected.asked_to_go
+        self.admin = Administration(
+            self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings
+        )
         self.mover = (
             Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None
         )
@@ -271,6 +276,10 @@ class Run:
     def pid(self, where: TopicPartition) -> PartitionId | None:
         topic = self.truth.image.topics.get(where.topic)
         return PartitionId(topic.topic_id, where.partition) if topic is not None else None
+
+    def _manifest_start(self, where: TopicPartition) -> int:
+        pid = self.pid(where)
+        return self.truth.of(pid).log_start if pid is not None else 0
 
     def state(self) -> str:
         """The cluster in a few lines."""

@@ -17,8 +17,8 @@ from tests.sources import ROOT
 SEEDS = 300
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
-    "admin_create_NONE", "move_NONE", "bucket_snapshots", "bucket_spills", "bucket_collected_slots",
-    "bucket_refused",
+    "admin_create_NONE", "admin_cut_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
+    "bucket_snapshots", "bucket_spills", "bucket_collected_slots", "bucket_refused",
     *(f"trouble_{kind}" for kind in (*TROUBLES, "rot")),
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip

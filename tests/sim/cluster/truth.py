@@ -19,7 +19,7 @@ from tests.sim.store import SimBucket
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.config import Settings, TopicConfig
 from tiered.errors import Corrupt
-from tiered.ids import PartitionId, TopicId
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import BrokerImage, Image, TopicImage
 from tiered.metadata.layout import decode_entry
 from tiered.metadata.settings import topic_config
@@ -69,6 +69,8 @@ class Truth(BucketRules):
         """By incarnation: which life of its machine that is."""
         self.clocks_apart_ms: Callable[[], int] = lambda: 0
         """How far the clocks of brokers were ever apart, at most."""
+        self.asked_to_go: Callable[[TopicPartition], int] = lambda where: 0
+        """Below which offset somebody asked records to be deleted."""
         self._log_starts: dict[PartitionId, list[LogStart]] = {}
         self._fenced: dict[PartitionId, int] = {}
         self._checked: dict[str, Image] = {}
@@ -106,7 +108,9 @@ class Truth(BucketRules):
         """A log starts here, a broker or a manifest says."""
         config = self._config(pid.topic_id)[1]
         keeps = Keeps(config.retention_bytes, config.retention_ms)
-        self.of(pid).starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms())
+        name = self.image.topics_by_id[pid.topic_id].name
+        asked = self.asked_to_go(TopicPartition(name, pid.partition))
+        self.of(pid).starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms(), asked)
 
     def incarnation(self, node: int) -> str:
         """The one that the cluster knows of."""
