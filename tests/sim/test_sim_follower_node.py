@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.e2e.site import QUICK, Site, batch, run
 from tests.unit.kafka.scripted import Scripted
 from tiered.listeners import Endpoint
@@ -59,6 +61,21 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
         link.close()
         await server.close()
         other.stop()
+        await site.stop()
+
+    run(story)
+
+
+def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -> None:
+    """Whatever found it out before: no log that is opened on it is served, and none waits for it for ever."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        site.machine.disk._failed = "sync failed"
+        await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
+        await asyncio.wait_for(site.node.ended.wait(), 5)
+        assert any("data directory" in each for each in site.node.health().problems)
         await site.stop()
 
     run(story)

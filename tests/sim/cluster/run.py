@@ -87,6 +87,7 @@ class Run:
             ),
             "losses": sum(len(each.losses) for each in self.truth.copies.values()),
             "commits": len(self.history.commits),
+            "moved_offsets": self.mover.offsets_moved if self.mover else 0,
             "bucket_refused": self.nemesis.throttle.refused if self.nemesis.throttle else 0,
         }
         return (

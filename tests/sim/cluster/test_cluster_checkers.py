@@ -10,7 +10,7 @@ import pytest
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.history import Commit, History, Owned, Poll, Row, Send, Verdict, verdict_of
-from tests.sim.cluster.moves import Ends
+from tests.sim.cluster.moves import OFFSETS, Ends
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -189,3 +189,12 @@ def test_moves_end_where_the_last_one_that_was_granted_leads() -> None:
     assert len(list(ends.astray(here.__getitem__))) == 1
     ends.answered(T, None, Code.NONE)
     assert list(ends.astray(here.__getitem__)) == []
+
+
+def test_offsets_of_groups_that_moved_to_fewer_brokers_gain_the_missing_one() -> None:
+    """Behind those that they have, and only they do."""
+    for where, gains in ((T, False), (OFFSETS, True)):
+        ends = Ends()
+        ends.answered(where, (3, 1), Code.NONE)
+        assert (not list(ends.astray({where: (3, 1, 2)}.__getitem__))) is gains
+        assert list(ends.astray({where: (1, 3, 2)}.__getitem__))

@@ -41,14 +41,6 @@ def test_no_seed_breaks_a_promise() -> None:
         assert totals[name] > 0, f"the seeds never got to {name}: they prove less than they seem to"
 
 
-@pytest.mark.parametrize(
-    ("seed", "what"),
-    [(8054, "a disk that fails under a log that goes ends the broker when it opens the next, instead of never")],
-)
-def test_seeds_that_once_failed_in_a_cluster(seed: int, what: str) -> None:
-    assert run(seed).counts["acked"] > 0, what
-
-
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
     """Steps and digest of a run in a process of its own."""
     code = f"from tests.sim.cluster.run import run; print(*run({seed}).trace)"

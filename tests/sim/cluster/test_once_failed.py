@@ -1,0 +1,54 @@
+"""Seeds of clusters that once failed, what was wrong, and the test that shows it now.
+
+Each change of a broker or of the simulation gives a seed another story, so that a seed alone soon shows nothing: what
+it found is kept as a test of its own. The seeds are run all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
+from tests.sim.cluster import test_cluster_copies
+from tests.sim.cluster.run import run
+from tests.unit.metadata import test_controller
+from tests.unit.replication import test_partition
+
+FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    8054: (
+        "a disk that failed under a log that goes did not end the broker when it was to follow the next",
+        test_sim_follower_node.test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new,
+    ),
+    20519: (
+        "the model held a deposed leader to a replica that the metadata log had taken away",
+        test_cluster_copies.test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count,
+    ),
+    21472: (
+        "a loss that was told while another leader was elected was told to nobody",
+        test_controller.test_a_loss_is_heard_of_also_when_another_leads_by_then_and_the_lowest_offset_stays,
+    ),
+    50083: (
+        "a log that began anew on a full disk kept the epochs of before, and its followers began anew without end",
+        test_partition.test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts,
+    ),
+    50190: (
+        "a start waited 30 s for one connection",
+        test_sim_start_behind_a_cut.test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended,
+    ),
+}
+"""By seed. Of 21583 and 160809 nothing but the end of a run was wrong (what it waits for); why 5241, 6746 and 6972 were
+not live in time was never found, and they are in time since."""
+ENDS = (21583, 160809, 5241, 6746, 6972)
+
+
+@pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
+def test_a_seed_that_once_failed_does_not(seed: int) -> None:
+    run(seed)
+
+
+def test_what_a_seed_found_is_shown_by_a_test_that_runs() -> None:
+    for seed, (what, test) in FOUND.items():
+        assert what and test.__name__.startswith("test_") and callable(test), seed
