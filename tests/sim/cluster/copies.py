@@ -295,9 +295,11 @@ class Copies:
 
     # -- the metadata log ---------------------------------------------------------------------------------------------
 
-    def settled(self, new: PartitionImage, live: Collection[int], lives: Mapping[int, int]) -> None:
+    def settled(
+        self, new: PartitionImage, live: Collection[int], lives: Mapping[int, int], between: Collection[int] = ()
+    ) -> None:
         """The metadata log says this of the partition now; `live` are the brokers that may lead, `lives` says of each
-        which of its lives has registered."""
+        which of its lives has registered, `between` who was in sync at any time within this slot."""
         old, self.state = self.state, new
         members = sorted({*new.isr, *new.elr})
         if new.leader != NO_LEADER and (new.leader not in new.isr or new.leader not in live):
@@ -309,8 +311,12 @@ class Copies:
         for node in new.elr:
             copy = self.copy(node)
             joined = old is not None and node not in old.isr and node not in old.elr
-            if joined and 0 <= copy.hurt < lives.get(node, 0) - 1:
-                copy.proved, copy.hurt, copy.unsure = True, -1, False  # within one slot it joined, and came back whole
+            if joined and 0 <= copy.hurt < lives.get(node, 0) - (node not in between):
+                copy.proved, copy.hurt, copy.unsure = (
+                    True,
+                    -1,
+                    False,
+                )  # within one slot it joined, and left or came back whole
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:

@@ -34,9 +34,10 @@ class Told:
         last_known: tuple[int, ...] = (),
         live: tuple[int, ...] = LIVE,
         lives: dict[int, int] = LIVES,
+        between: tuple[int, ...] = (),
     ) -> None:
         image = PartitionImage((1, 2, 3), leader, epoch, isr, elr, last_known=last_known)
-        self.copies.settled(image, live, lives)
+        self.copies.settled(image, live, lives, between)
 
     def write(self, *nodes: int, base: int, epoch: int = 0) -> None:
         for node in nodes:
@@ -254,6 +255,16 @@ def test_r1_who_joins_and_comes_back_whole_within_one_slot_is_eligible() -> None
         told.damage(3, batch(0))
         told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: lives})
         assert told.red == ([] if lives == 3 else ["R1"])
+
+
+def test_r1_who_joins_and_is_fenced_within_one_slot_is_eligible() -> None:
+    """By the life that it joined in: what hurt it came before."""
+    for between in ((1, 2, 3), ()):
+        told = three_of(1)
+        told.settle(1, 0, (1, 2))
+        told.damage(3, batch(0))
+        told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: 2}, between=between)
+        assert told.red == ([] if between else ["R1"])
 
 
 def test_r1_who_comes_back_unproved_is_not_eligible() -> None:

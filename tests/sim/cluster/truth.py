@@ -7,7 +7,7 @@ own images are held against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.config import Settings, TopicConfig
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.image import BrokerImage, Image, TopicImage
+from tiered.metadata.changes import PartitionChanged
+from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import decode_entry
 from tiered.metadata.settings import topic_config
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -179,12 +180,16 @@ class Truth(BucketRules):
         self.images[slot] = new
         self.images.pop(slot - IMAGES_KEPT, None)
         brokers_changed = new.brokers != old.brokers
+        between: dict[PartitionId, set[int]] = {}
+        for change in entry.changes:
+            if isinstance(change, PartitionChanged):
+                between.setdefault(PartitionId(change.topic_id, change.partition), set()).update(change.isr)
         for topic in new.topics.values():
             if topic.name != OFFSETS_TOPIC and (brokers_changed or old.topics.get(topic.name) is not topic):
-                self._settle(topic, old.topics_by_id.get(topic.topic_id), new.brokers, brokers_changed)
+                self._settle(topic, old.topics_by_id.get(topic.topic_id), between, brokers_changed)
 
     def _settle(
-        self, topic: TopicImage, before: TopicImage | None, brokers: dict[int, BrokerImage] | object, everything: bool
+        self, topic: TopicImage, before: TopicImage | None, between: Mapping[PartitionId, set[int]], everything: bool
     ) -> None:
         live = [node for node, broker in sorted(self.image.brokers.items()) if broker.live]
         lives = {node: self.lives.get(broker.incarnation, 0) for node, broker in self.image.brokers.items()}
@@ -194,7 +199,7 @@ class Truth(BucketRules):
             if partition.loss is not None and (old is None or old.loss != partition.loss):
                 self.told.setdefault(pid, []).append(partition.loss.from_offset)
             if everything or old is not partition:
-                self.of(pid).settled(partition, live, lives)
+                self.of(pid).settled(partition, live, lives, between.get(pid, ()))
 
     def _manifest(self, manifest: Manifest) -> None:
         known = {base for pid, base in self._home if pid == manifest.pid} if self.follows(manifest.pid) else None
