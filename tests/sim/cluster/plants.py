@@ -146,7 +146,7 @@ PLANTS = {
         ),
         Plant(
             "zombie_controller", "who lost a slot writes into the next",
-            ((MetadataLog, "append", bugs.writes_on_when_it_lost),),
+            ((MetadataLog, "append", bugs.writes_on_when_it_lost),), _zombies,
         ),
         Plant(
             "answers_at_once", "a change is answered before it is committed",
@@ -220,7 +220,7 @@ REPLAYED = {
     "r3_moves_below": 3,
     "equal_epochs": 0,
     "lost_reply": 2,
-    "zombie_controller": 2,
+    "zombie_controller": 0,
     "answers_at_once": 2,
     "manifest_first": 0,
     "local_delete_first": 7,
