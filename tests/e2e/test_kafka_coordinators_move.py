@@ -1,0 +1,290 @@
+"""A consumer group of confluent-kafka whose coordinator is killed, and whose offsets then move to another broker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.e2e.serving import SECONDS, Served, tiered
+from tests.ports import free_port
+from tiered.world import SocketNet
+from tiered_api.kafka.link import open_link
+from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tiered_api.kafka.schema import Message
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="a port below the ephemeral ones is free again at once"),
+]
+confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
+
+A = TypeVar("A", bound=Message)
+
+GROUP, TOPIC, PARTITIONS = "readers", "t", 4
+GIVEN = (
+    "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=2", "default.replication.factor=3",
+    "group.initial.rebalance.delay.ms=0", "min.insync.replicas=1",
+)  # fmt: skip
+SECOND_RECORDS = 200
+AT_ONCE = 20
+"""Records that a member asks for; it commits behind them."""
+
+
+class Read:
+    """What the members of the group were given, checked as it comes: no record is passed over, and what comes again was
+    not committed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.next = dict.fromkeys(range(PARTITIONS), 0)
+        self.committed = dict.fromkeys(range(PARTITIONS), 0)
+        """Of each partition, as answered."""
+        self.values: dict[tuple[int, int], bytes] = {}
+        self.again = 0
+        self.wrong: list[str] = []
+
+    def take(self, partition: int, offset: int, value: bytes) -> None:
+        with self.lock:
+            if offset > self.next[partition]:
+                self.wrong.append(f"{partition}: {offset} comes after {self.next[partition] - 1}")
+            if offset < self.committed[partition]:
+                self.wrong.append(f"{partition}: {offset} comes again, {self.committed[partition]} is committed")
+            if self.values.setdefault((partition, offset), value) != value:
+                self.wrong.append(f"{partition}: {offset} is another record")
+            self.again += offset < self.next[partition]
+            self.next[partition] = offset + 1
+
+
+class Member:
+    """A consumer in a thread of its own. It commits what it read while `commits` is set."""
+
+    def __init__(self, address: str, read: Read, commits: threading.Event) -> None:
+        self._read = read
+        self._commits = commits
+        self._ending = threading.Event()
+        self.between = threading.Lock()
+        """Held while it commits."""
+        self.assigned: list[int] = []
+        group = {"group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+        group |= {"heartbeat.interval.ms": 500}
+        self._consumer = confluent_kafka.Consumer({"bootstrap.servers": address, **group})
+        self._consumer.subscribe([TOPIC], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _given(self, consumer: Any, places: Any) -> None:
+        self.assigned = [each.partition for each in places]
+
+    def _taken(self, consumer: Any, places: Any) -> None:
+        self.assigned = []
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            ends = {}
+            for message in self._consumer.consume(AT_ONCE, 0.1):
+                if message.error() is None:
+                    self._read.take(message.partition(), message.offset(), message.value())
+                    ends[message.partition()] = message.offset() + 1
+            with self.between:
+                if ends and self._commits.is_set():
+                    self._commit(ends)
+
+    def _commit(self, ends: dict[int, int]) -> None:
+        """Where no coordinator answers, nothing is committed: the next one is behind it."""
+        try:
+            found = self._consumer.commit(
+                offsets=[confluent_kafka.TopicPartition(TOPIC, *each) for each in ends.items()], asynchronous=False
+            )
+        except confluent_kafka.KafkaException:
+            return
+        with self._read.lock:
+            self._read.committed |= {each.partition: each.offset for each in found if each.error is None}
+
+    def close(self) -> None:
+        """It leaves the group, and commits nothing more."""
+        self._ending.set()
+        self._thread.join(SECONDS)
+        self._consumer.close()
+
+
+class Writing:
+    """A producer that writes all the time; what was acknowledged, by place."""
+
+    def __init__(self, address: str) -> None:
+        self.acked: dict[tuple[int, int], bytes] = {}
+        self.troubles: list[str] = []
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": address, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        )
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ending.wait(1 / SECOND_RECORDS):
+            value = b"%d" % number
+            self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._told)
+            self._producer.poll(0)
+            number += 1
+        if self._producer.flush(SECONDS):
+            self.troubles.append("not everything is acknowledged")
+
+    def _told(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.troubles.append(str(error))
+        else:
+            self.acked[message.partition(), message.offset()] = message.value()
+
+    def close(self) -> None:
+        """Waits for all answers."""
+        self._ending.set()
+        self._thread.join(SECONDS)
+
+
+class Cluster:
+    """Three brokers, of which one may be killed and started again."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._ports = {node: free_port() for node in (1, 2, 3)}
+        self.address = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        self.served = {node: self.start(node) for node in self._ports}
+        self._client = admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+    def start(self, node: int) -> Served:
+        options = ["--store", f"file://{self._directory / 'bucket'}", "--node-id", str(node)]
+        options += ["--kafka", f"127.0.0.1:{self._ports[node]}", *(word for each in GIVEN for word in ("-c", each))]
+        return self._stack.enter_context(Served(self._directory / f"b{node}", *options))
+
+    def coordinator(self) -> int:
+        """As every broker that runs tells a client; -1 while they do not agree."""
+        told = {asyncio.run(_coordinator(each.kafka)) for each in self.served.values() if each.process.poll() is None}
+        return told.pop() if len(told) == 1 else -1
+
+    def committed(self) -> dict[int, int]:
+        """As the coordinator tells a client that is no member."""
+        return asyncio.run(_committed(self.served[self.coordinator()].kafka))
+
+    def offsets_partition(self) -> Any:
+        """The one partition of `__consumer_offsets`."""
+        name = "__consumer_offsets"
+        return self._client.list_topics(name, timeout=SECONDS).topics[name].partitions[0]
+
+
+async def _ask(address: str, request: Message, answer: type[A], version: int) -> A:
+    host, _, port = address.partition(":")
+    link = await open_link(SocketNet(), host, int(port), "test", SECONDS)
+    try:
+        return await link.ask(request, answer, SECONDS, version)
+    finally:
+        link.close()
+
+
+async def _coordinator(address: str) -> int:
+    found = await _ask(address, FindCoordinatorRequest(GROUP), FindCoordinatorResponse, 3)
+    assert found.error_code == 0 or found.node_id == -1
+    return found.node_id
+
+
+async def _committed(address: str) -> dict[int, int]:
+    found = await _ask(address, OffsetFetchRequest(GROUP, None), OffsetFetchResponse, 5)
+    assert found.error_code == 0, found.error_code
+    (topic,) = found.topics
+    return {each.partition_index: each.committed_offset for each in topic.partitions}
+
+
+def until(holds: Callable[[], bool], told: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.02)
+
+
+class Story:
+    """The cluster, its clients, and what they saw."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+        self.cluster = cluster
+        self.read = Read()
+        self.commits = threading.Event()
+        self.commits.set()
+        self.writing = Writing(cluster.address)
+        stack.callback(self.writing.close)
+        self.members = [Member(cluster.address, self.read, self.commits) for _ in range(2)]
+        for each in self.members:
+            stack.callback(each.close)
+
+    def goes_on(self) -> None:
+        """Every partition is read, and committed, beyond where it is now."""
+        before = dict(self.read.committed)
+        until(
+            lambda: all(end > before[partition] for partition, end in self.read.committed.items()),
+            lambda: (before, self.read.committed, [each.assigned for each in self.members]),
+        )
+
+    @contextmanager
+    def nothing_is_committed(self) -> Iterator[dict[int, int]]:
+        """What is committed, by the members and by the coordinator, until the end."""
+        self.commits.clear()
+        for each in self.members:
+            with each.between:  # one that is under way is over
+                pass
+        assert self.cluster.committed() == self.read.committed
+        yield dict(self.read.committed)
+        self.commits.set()
+
+
+def test_a_group_goes_on_where_it_was_when_its_coordinator_dies_and_when_its_offsets_move(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        made = tiered("topic", "create", TOPIC, "-p", str(PARTITIONS), "--brokers", cluster.address)
+        assert made.returncode == 0, made.stderr
+        story = Story(cluster, stack)
+        until(lambda: all(each.assigned for each in story.members), lambda: "not shared out")
+        story.goes_on()
+
+        first = cluster.coordinator()
+        held = set(cluster.offsets_partition().replicas)
+        assert first in held and len(held) == 2
+        with story.nothing_is_committed() as committed:
+            cluster.served[first].stop(signal.SIGKILL)
+            assert cluster.committed() == committed
+        second = cluster.coordinator()
+        assert held == {first, second}
+        story.goes_on()
+
+        cluster.served[first] = cluster.start(first)
+        (third,) = {1, 2, 3} - held
+        with story.nothing_is_committed() as committed:
+            asked = ("cluster", "reassign", f"__consumer_offsets/0={third},{first}", "--brokers", cluster.address)
+            moved = tiered(*asked)
+            assert moved.returncode == 0, moved.stderr
+            until(lambda: cluster.coordinator() in (third, first), lambda: "the coordinator stays")
+            assert cluster.committed() == committed
+        assert set(cluster.offsets_partition().replicas) == {third, first}
+        story.goes_on()
+
+        for each in story.members:
+            each.close()
+        begun, committed = story.read.next, dict(story.read.committed)
+        assert cluster.committed() == committed
+        story.writing.close()
+        story.members = [Member(cluster.address, story.read, story.commits)]
+        stack.callback(story.members[0].close)
+        ends = {place: max(offset for at, offset in story.writing.acked if at == place) + 1 for place in begun}
+        until(lambda: story.read.committed == ends, lambda: (story.read.committed, ends))
+    assert story.read.values == story.writing.acked
+    assert not story.read.wrong and not story.writing.troubles, (story.read.wrong, story.writing.troubles)
