@@ -201,6 +201,36 @@ def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPa
     town.run(story)
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
+def test_an_heir_with_nothing_to_upload_takes_the_manifest_over_within_a_tick(known: bool) -> None:
+    """No segment is closed here, nothing expires: the manifest is its own all the same."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        first = await led(town)
+        await first.append(batch(0), acks=ALL)
+        if known:
+            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+        await town.fence(first.state.node_id)
+        await until(lambda: first.gone)
+        second = await led(town)
+        assert not second.waiting_segments and (second.manifest is not None) == known
+        broker, settings = town.members[second.state.node_id].broker, Settings()
+        tiering = Tiering(
+            settings, lambda: [second], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        )
+        task = town.rig.loop.create_task(tiering.run())
+        await asyncio.sleep(settings.remote_log_manager_task_interval_ms / 1000 + 1)
+        task.cancel()
+        there = await second.cold.manifests.load(second.pid)
+        assert there is not None and there.leader_epoch == second.leader_epoch
+        with pytest.raises(Fenced):
+            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+
+    town.run(story)
+
+
 def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
     town = Town()
 
