@@ -8,7 +8,7 @@ from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, Following, Rig, produced
 from tests.unit.replication.test_fetcher import same, until
 from tiered.ids import TopicPartition
-from tiered.replication.fetcher import LAST_WAIT_MS
+from tiered.replication.fetcher import LAST_WAIT_MS, ROUNDS_MAX
 from tiered.replication.replica import ALL
 
 
@@ -35,6 +35,52 @@ def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_
             started = rig.clock.mono_ns()
             await each.append(batch(turn), acks=ALL)
             assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000, turn
+
+    rig.run(story)
+
+
+async def opened(rig: Rig, places: list[TopicPartition]) -> None:
+    """The logs of broker 2 are there: to follow them takes no time."""
+    for at in places:
+        await rig.brokers[2].log(at)
+
+
+def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_them_is_answered() -> None:
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX + 1)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        for each in led:
+            peers.serve(each)
+        produced(led[-1], 0)
+        await opened(rig, places)
+        two = Following(rig, rig.brokers[2], peers)
+        for at in places[:-1]:
+            await two.follow(1, 0, at)
+            await asyncio.sleep(0.005)
+        assert [len(each.partitions) for each in peers.asked] == [1] * ROUNDS_MAX, "each waits alone"
+        copy = await two.follow(1, 0, places[-1])
+        started = rig.clock.mono_ns()
+        await until(lambda: same(copy, led[-1]))
+        assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000
+
+    rig.run(story)
+
+
+def test_partitions_that_fail_together_ask_together_again() -> None:
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(8)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)  # nobody leads
+        await opened(rig, places)
+        two = Following(rig, rig.brokers[2], peers)
+        for at in places:
+            await two.follow(1, 0, at)
+        await asyncio.sleep(5)
+        assert len(peers.asked) > 3 and {len(each.partitions) for each in peers.asked} == {len(places)}
 
     rig.run(story)
 
