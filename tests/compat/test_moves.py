@@ -1,38 +1,50 @@
-"""Kafka's own tool moves partitions between three brokers of ours, at a rate, and takes the rate away."""
+"""Kafka's own tools move partitions between three brokers of ours, at a rate, and elect their leaders."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import Served, tiered
+from tests.e2e.serving import SECONDS, Served, tiered
 from tests.peer.kafka import tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 THOROUGH = pytest.mark.skipif(os.environ.get("COMPAT") != "ours", reason="make compat runs it, of ours only")
 confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
 
 RATE = 2_000_000
 COUNT, SIZE = 240, 50_000
 
 
+class Brokers:
+    """Three of ours; each may be stopped and started again."""
+
+    def __init__(self, directory: Path, stack: ExitStack, *settings: str) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._given = [word for each in settings for word in ("-c", each)]
+        self.served = {node: self.start(node) for node in (1, 2, 3)}
+
+    def start(self, node: int) -> Served:
+        store = f"file://{self._directory / 'bucket'}"
+        options = ("--store", store, "--node-id", str(node), *self._given)
+        return self._stack.enter_context(Served(self._directory / f"b{node}", *options))
+
+
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Of one of three brokers; `t` is on the first two."""
+    """Of one of three brokers."""
     with ExitStack() as stack:
-        store = f"file://{tmp_path / 'bucket'}"
-        brokers = [
-            stack.enter_context(Served(tmp_path / f"b{node}", "--store", store, "--node-id", str(node)))
-            for node in (1, 2, 3)
-        ]
-        yield brokers[0].kafka
+        yield Brokers(tmp_path, stack).served[1].kafka
 
 
 def settings(address: str) -> str:
@@ -69,3 +81,51 @@ def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Pat
     assert "Clearing broker-level throttles" in tool("reassign-partitions", *asked, "--verify")
     left = settings(address)
     assert str(RATE) not in left and "0:3" not in left, left
+
+
+@THOROUGH
+def test_leaders_are_elected(tmp_path: Path) -> None:
+    """By nobody else: `auto.leader.rebalance.enable` is off."""
+    with ExitStack() as stack:
+        brokers = Brokers(tmp_path, stack, "auto.leader.rebalance.enable=false")
+        address = brokers.served[3].kafka
+        client = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+        def led() -> dict[int, int]:
+            return {number: each.leader for number, each in client.list_topics("t").topics["t"].partitions.items()}
+
+        def elected(kind: str, *which: str) -> str:
+            return tool("leader-election", "--bootstrap-server", address, "--election-type", kind, *which)
+
+        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
+        assert made.returncode == 0, made.stderr
+        for order in ("t/0=1,2", "t/1=1,3"), ("t/0=2,1", "t/1=3,1"):
+            placed = tiered("cluster", "reassign", *order, "--brokers", address)
+            assert placed.returncode == 0, placed.stderr
+        assert led() == {0: 1, 1: 1}, "who leads goes on"
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"partitions": [{"topic": "t", "partition": 0}]}))
+        said = elected("preferred", "--path-to-json-file", str(plan))
+        assert "Successfully completed leader election (PREFERRED) for partitions t-0" in said
+        assert led() == {0: 2, 1: 1}
+        assert "partitions t-1" in elected("preferred", "--all-topic-partitions") and led() == {0: 2, 1: 3}
+        said = elected("unclean", "--topic", "t", "--partition", "0")
+        assert "Valid replica already elected for partitions t-0" in said
+
+        brokers.served[1].stop()
+        until(lambda: client.list_topics("t").topics["t"].partitions[0].isrs == [2])
+        brokers.served[2].stop(signal.SIGKILL)
+        brokers.start(1)
+        until(lambda: led()[0] == -1)
+        with pytest.raises(RuntimeError, match="PreferredLeaderNotAvailableException"):
+            elected("preferred", "--topic", "t", "--partition", "0")
+        said = elected("unclean", "--topic", "t", "--partition", "0")
+        assert "Successfully completed leader election (UNCLEAN) for partitions t-0" in said
+        assert led() == {0: 1, 1: 3}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -38,6 +38,7 @@ TOOLS = {
     "dump-log": "kafka.tools.DumpLogSegments",
     "format": "kafka.tools.StorageTool",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
