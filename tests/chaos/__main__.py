@@ -40,6 +40,10 @@ def main() -> int:
     asked.add_argument("--seed", type=int, default=1, help="of what is drawn")
     asked.add_argument("--only", action="append", default=[], help="a fault by its name; again for more")
     asked.add_argument("--quick", action="store_true", help="sessions of 2 s instead of the default settings")
+    asked.add_argument(
+        "--allow-resent", default="", metavar="REASON",
+        help="why a record may be there twice that its client sent again under a new producer epoch; else it fails",
+    )  # fmt: skip
     args = asked.parse_args()
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # brokers that die in the midst of a request
     well = True
@@ -48,7 +52,10 @@ def main() -> int:
         faults = chosen(store, args.only, args.minutes, args.seed)
         print(f"store {store}, logs in {directory}", flush=True)
         settings = QUICK if args.quick else {}
-        report = run(directory, store, faults, settings, has_java=has_java(), say=lambda text: print(text, flush=True))
+        report = run(
+            directory, store, faults, settings, has_java=has_java(), resent_allowed=args.allow_resent,
+            say=lambda text: print(text, flush=True),
+        )  # fmt: skip
         print(f"\n{report}\n", flush=True)
         well = well and report.well
         if report.well:

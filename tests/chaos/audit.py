@@ -24,24 +24,27 @@ class Sender(NamedTuple):
 @dataclass
 class Findings:
     """What is wrong, by kind; nothing is as it should be. `resent` is there twice because its producer sent it again
-    under a new epoch of its own accord, before it had an answer: no broker can tell that, and it is not held against
-    them."""
+    under a new epoch of its own accord, before it had an answer. No broker can tell that, but none has to give a reason
+    for it either: it is not well unless `resent_allowed` says why it may happen in this run."""
 
     lost: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     resent: list[str] = field(default_factory=list)
     disorder: list[str] = field(default_factory=list)
     unequal: list[str] = field(default_factory=list)
+    resent_allowed: str = ""
 
     @property
     def well(self) -> bool:
-        return not (self.lost or self.duplicates or self.disorder or self.unequal)
+        resent = self.resent and not self.resent_allowed
+        return not (self.lost or self.duplicates or self.disorder or self.unequal or resent)
 
     def __str__(self) -> str:
         counts = (
             f"acknowledged and lost {len(self.lost)}, duplicates {len(self.duplicates)}, out of order"
             f" {len(self.disorder)}, copies that differ {len(self.unequal)}; sent again by a client under a new"
             f" producer epoch {len(self.resent)}"
+            + (f" (allowed: {self.resent_allowed})" if self.resent_allowed else "")
         )
         kinds = (self.lost, self.duplicates, self.disorder, self.unequal, self.resent)
         return "\n".join([counts, *(each for kind in kinds for each in kind[:SAID])])

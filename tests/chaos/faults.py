@@ -161,6 +161,23 @@ def _back_for_fourth(scene: Scene) -> None:
     _fourth_goes(scene)
 
 
+def _moved_off(scene: Scene) -> None:
+    """What a broker leads moves to the others, all at once, and its copies go."""
+    scene.hit = leader(scene)
+    _reassigned(scene, lambda place, hit: tuple(node for node in scene.view.replicas[place] if node != hit))
+
+
+def _moved_back(scene: Scene) -> None:
+    """It copies everything anew, and is to lead it again."""
+    _reassigned(scene, lambda place, hit: (hit, *(node for node in scene.view.replicas[place] if node != hit)))
+
+
+def _reassigned(scene: Scene, to: Callable[[tuple[str, int], int], tuple[int, ...]]) -> None:
+    [hit] = scene.hit
+    moves = [f"{place[0]}/{place[1]}={','.join(map(str, to(place, hit)))}" for place in scene.view.led_by(hit)]
+    scene.trio.command("cluster", "reassign", *moves)
+
+
 def _there(trio: Trio, *nodes: int) -> bool:
     view = trio.view()
     return view is not None and view.brokers == nodes
@@ -263,6 +280,7 @@ ON_ANY_STORE = (
     Fault("connections reset, five times", _reset, _nothing),
     Fault("kill -9 of a leader, its disk wiped", _killed(leader), _wiped, acks_within=GONE_SECONDS),
     Fault("rolling restart", _rolled, _nothing),
+    Fault("what a leader leads moved off it, and back", _moved_off, _moved_back),
     Fault("a broker added and rebalanced, then decommissioned", _fourth_comes, _fourth_goes, deadline=MOVE_SECONDS),
     Fault("a leader decommissioned, and its successor", _replaced_by_fourth, _back_for_fourth, deadline=MOVE_SECONDS),
 )
@@ -288,7 +306,8 @@ EVERY = (*ON_ANY_STORE, *ON_S3)
 SHORT = {
     "file": (
         "SIGSTOP of the controller", "kill -9 of all", "the controller cut from brokers",
-        "kill -9 of a leader, its disk wiped", "rolling restart",
+        "kill -9 of a leader, its disk wiped", "SIGSTOP of a leader", "what a leader leads moved off it, and back",
+        "rolling restart",
     ),
     "s3": (
         "bucket away", "replies of the bucket lost, kill -9 of the controller", "bucket away, kill -9 of a leader",

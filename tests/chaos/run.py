@@ -187,11 +187,12 @@ def run(
     rate: float = RATE,
     patience: float = 1.0,
     topic: Mapping[str, str] | None = None,
+    resent_allowed: str = "",
     say: Callable[[str], None] = print,
 ) -> Report:
     """Faults one after the other while clients write, `rate` records a second and partition; then everything is stopped
     and judged. Deadlines of faults are `patience` times as long. `topic`: settings of
-    topics."""
+    topics; `resent_allowed`: why a client may send something again under a new producer epoch, if it may."""
     began = time.monotonic()
     report = Report(store)
     with ExitStack() as stack:
@@ -220,6 +221,7 @@ def run(
                 three.heal()
                 break
         _audit(three, writers, report, has_java)
+    report.findings.resent_allowed = resent_allowed
     report.seconds = time.monotonic() - began
     return report
 

@@ -34,7 +34,15 @@ def test_a_record_that_is_there_twice_is_a_duplicate_also_in_another_partition()
     assert len(found.duplicates) == 2 and not found.lost
 
 
-def test_what_a_client_sends_again_under_a_new_epoch_is_told_apart() -> None:
+def test_what_a_client_sends_again_under_a_new_epoch_is_told_apart_and_needs_a_reason() -> None:
+    senders = {1: Sender(7, 0), 4: Sender(7, 1)}
+    found = judge(ACKED, {PLACE: [*LOG, (4, b"b.0.0 x")]}, lambda place, offset: senders.get(offset))
+    assert len(found.resent) == 1 and not found.duplicates and not found.well
+    found.resent_allowed = "the client is known for it"
+    assert found.well and "allowed: the client is known for it" in str(found)
+
+
+def test_a_record_that_comes_again_under_an_epoch_that_is_not_later_is_a_duplicate() -> None:
     log = [*LOG, (4, b"a.0.1 x"), (5, b"b.0.1 x"), (6, b"b.0.0 x")]
     senders = {2: Sender(7, 0), 4: Sender(7, 1), 3: Sender(8, 1), 5: Sender(8, 0), 1: Sender(8, 1), 6: Sender(9, 2)}
     found = judge(ACKED, {PLACE: log}, lambda place, offset: senders.get(offset))
