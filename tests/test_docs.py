@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.cluster.plants import PLANTS
 from tests.sources import ROOT, modules
 from tiered.config import broker_rows, topic_rows
 from tiered.kafka_names import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
@@ -120,6 +121,26 @@ def test_metrics_that_operators_are_told_of_exist() -> None:
     told = set(re.findall(r"`((?:tiered|kafka)_[a-z_]+)`", (ROOT / "docs" / "OPERATIONS.md").read_text()))
     text = "\n".join(path.read_text() for path in modules().values())
     assert told and all(f'"{name}"' in text for name in told), told
+
+
+def acks() -> list[list[str]]:
+    """The cells of the rows of the table of docs/GUARANTEES.md: acks, where the record is, what it survives, tests."""
+    head, _, rest = (ROOT / "docs" / "GUARANTEES.md").read_text().partition("| --- | --- | --- | --- |\n")
+    assert head.endswith("shown by |\n")
+    rows = rest.partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+@pytest.mark.parametrize("row", acks(), ids=lambda row: row[0])
+def test_what_an_ack_promises_is_shown_by_tests_and_plants_that_exist(row: list[str]) -> None:
+    *_, survives, shown = row
+    tests, _, plants = shown.partition("; plants ")
+    named = re.findall(r"`([^`]+)`", tests)
+    assert bool(named) == (survives != "nothing is promised")
+    for each in named:
+        path, _, function = each.partition("::")
+        assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
+    assert set(re.findall(r"`([^`]+)`", plants)) <= PLANTS.keys()
 
 
 def test_the_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
