@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import pytest
 
 from tests.e2e.serving import SECONDS, Served, tiered
 from tests.ports import free_port
+from tiered.errors import Code
 from tiered.world import SocketNet
 from tiered_api.kafka.link import open_link
 from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -36,6 +38,9 @@ GIVEN = (
     "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=2", "default.replication.factor=3",
     "group.initial.rebalance.delay.ms=0", "min.insync.replicas=1",
 )  # fmt: skip
+NOT_YET = {
+    code.number for code in (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
+}
 SECOND_RECORDS = 200
 AT_ONCE = 20
 """Records that a member asks for; it commits behind them."""
@@ -76,6 +81,10 @@ class Member:
         self.between = threading.Lock()
         """Held while it commits."""
         self.assigned: list[int] = []
+        self.refused: list[str] = []
+        """Commits that were not answered well."""
+        self._ends: dict[int, int] = {}
+        """Read, and not committed yet."""
         group = {"group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
         group |= {"heartbeat.interval.ms": 500}
         self._consumer = confluent_kafka.Consumer({"bootstrap.servers": address, **group})
@@ -84,32 +93,34 @@ class Member:
         self._thread.start()
 
     def _given(self, consumer: Any, places: Any) -> None:
-        self.assigned = [each.partition for each in places]
+        self.assigned, self._ends = [each.partition for each in places], {}
 
     def _taken(self, consumer: Any, places: Any) -> None:
-        self.assigned = []
+        self.assigned, self._ends = [], {}
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            ends = {}
             for message in self._consumer.consume(AT_ONCE, 0.1):
                 if message.error() is None:
                     self._read.take(message.partition(), message.offset(), message.value())
-                    ends[message.partition()] = message.offset() + 1
+                    self._ends[message.partition()] = message.offset() + 1
             with self.between:
-                if ends and self._commits.is_set():
-                    self._commit(ends)
+                if self._ends and self._commits.is_set():
+                    self._commit()
 
-    def _commit(self, ends: dict[int, int]) -> None:
-        """Where no coordinator answers, nothing is committed: the next one is behind it."""
+    def _commit(self) -> None:
+        """Where no coordinator answers, nothing is committed: the next one is asked."""
+        ends = [confluent_kafka.TopicPartition(TOPIC, *each) for each in self._ends.items()]
         try:
-            found = self._consumer.commit(
-                offsets=[confluent_kafka.TopicPartition(TOPIC, *each) for each in ends.items()], asynchronous=False
-            )
-        except confluent_kafka.KafkaException:
+            found = self._consumer.commit(offsets=ends, asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            self.refused.append(str(error))
             return
+        done = {each.partition: each.offset for each in found if each.error is None}
+        self.refused += [str(each.error) for each in found if each.error is not None]
         with self._read.lock:
-            self._read.committed |= {each.partition: each.offset for each in found if each.error is None}
+            self._read.committed |= done
+        self._ends = {partition: end for partition, end in self._ends.items() if done.get(partition) != end}
 
     def close(self) -> None:
         """It leaves the group, and commits nothing more."""
@@ -161,7 +172,8 @@ class Cluster:
         self._stack = stack
         self._ports = {node: free_port() for node in (1, 2, 3)}
         self.address = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
-        self.served = {node: self.start(node) for node in self._ports}
+        with ThreadPoolExecutor() as pool:
+            self.served = dict(zip(self._ports, pool.map(self.start, self._ports), strict=True))
         self._client = admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def start(self, node: int) -> Served:
@@ -169,14 +181,28 @@ class Cluster:
         options += ["--kafka", f"127.0.0.1:{self._ports[node]}", *(word for each in GIVEN for word in ("-c", each))]
         return self._stack.enter_context(Served(self._directory / f"b{node}", *options))
 
+    def create(self) -> None:
+        """The topic, on all three."""
+        (made,) = self._client.create_topics([admin.NewTopic(TOPIC, PARTITIONS, 3)]).values()
+        made.result(SECONDS)
+
     def coordinator(self) -> int:
         """As every broker that runs tells a client; -1 while they do not agree."""
         told = {asyncio.run(_coordinator(each.kafka)) for each in self.served.values() if each.process.poll() is None}
         return told.pop() if len(told) == 1 else -1
 
     def committed(self) -> dict[int, int]:
-        """As the coordinator tells a client that is no member."""
-        return asyncio.run(_committed(self.served[self.coordinator()].kafka))
+        """As the coordinator tells a client that is no member, once there is one that has loaded the group."""
+        found: list[dict[int, int]] = []
+
+        def told() -> bool:
+            node = self.coordinator()
+            if node > 0:
+                found.extend(asyncio.run(_committed(self.served[node].kafka)))
+            return bool(found)
+
+        until(told, lambda: "no coordinator")
+        return found[0]
 
     def offsets_partition(self) -> Any:
         """The one partition of `__consumer_offsets`."""
@@ -199,11 +225,13 @@ async def _coordinator(address: str) -> int:
     return found.node_id
 
 
-async def _committed(address: str) -> dict[int, int]:
+async def _committed(address: str) -> list[dict[int, int]]:
+    """Nothing while it does not say."""
     found = await _ask(address, OffsetFetchRequest(GROUP, None), OffsetFetchResponse, 5)
+    if found.error_code in NOT_YET:
+        return []
     assert found.error_code == 0, found.error_code
-    (topic,) = found.topics
-    return {each.partition_index: each.committed_offset for each in topic.partitions}
+    return [{each.partition_index: each.committed_offset for topic in found.topics for each in topic.partitions}]
 
 
 def until(holds: Callable[[], bool], told: Callable[[], Any]) -> None:
@@ -232,7 +260,7 @@ class Story:
         before = dict(self.read.committed)
         until(
             lambda: all(end > before[partition] for partition, end in self.read.committed.items()),
-            lambda: (before, self.read.committed, [each.assigned for each in self.members]),
+            lambda: (before, self.read.committed, [(each.assigned, each.refused) for each in self.members]),
         )
 
     @contextmanager
@@ -250,8 +278,7 @@ class Story:
 def test_a_group_goes_on_where_it_was_when_its_coordinator_dies_and_when_its_offsets_move(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = Cluster(tmp_path, stack)
-        made = tiered("topic", "create", TOPIC, "-p", str(PARTITIONS), "--brokers", cluster.address)
-        assert made.returncode == 0, made.stderr
+        cluster.create()
         story = Story(cluster, stack)
         until(lambda: all(each.assigned for each in story.members), lambda: "not shared out")
         story.goes_on()
@@ -285,6 +312,9 @@ def test_a_group_goes_on_where_it_was_when_its_coordinator_dies_and_when_its_off
         story.members = [Member(cluster.address, story.read, story.commits)]
         stack.callback(story.members[0].close)
         ends = {place: max(offset for at, offset in story.writing.acked if at == place) + 1 for place in begun}
-        until(lambda: story.read.committed == ends, lambda: (story.read.committed, ends))
+        until(
+            lambda: story.read.committed == ends,
+            lambda: (story.read.committed, ends, story.members[0].assigned, story.members[0].refused),
+        )
     assert story.read.values == story.writing.acked
     assert not story.read.wrong and not story.writing.troubles, (story.read.wrong, story.writing.troubles)
