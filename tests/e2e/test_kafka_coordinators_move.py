@@ -86,7 +86,7 @@ class Member:
         self._ends: dict[int, int] = {}
         """Read, and not committed yet."""
         group = {"group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
-        group |= {"heartbeat.interval.ms": 500}
+        group |= {"heartbeat.interval.ms": 500, "session.timeout.ms": 6000}
         self._consumer = confluent_kafka.Consumer({"bootstrap.servers": address, **group})
         self._consumer.subscribe([TOPIC], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
         self._thread = threading.Thread(target=self._run, daemon=True)
