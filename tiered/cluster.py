@@ -84,6 +84,11 @@ class Cluster:
         return self._node.settings.broker_session_timeout_ms
 
     @property
+    def reigns(self) -> bool:
+        """Whether this broker is the controller."""
+        return self.reign is not None
+
+    @property
     def in_touch(self) -> bool:
         """Whether this broker is the controller, or has heard it within a session (rule R6)."""
         return self.reign is not None or self.following.silent_ms < self.session_ms

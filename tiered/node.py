@@ -104,16 +104,13 @@ class Node:
         self.directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
         self.cluster = Cluster(self, self._metadata, self._act)
-        self.figures = ClusterMetrics(
-            metrics, settings.node_id, lambda: self.image, lambda: self.cluster.reign is not None
-        )  # fmt: skip
+        self.figures = ClusterMetrics(metrics, settings.node_id, lambda: self.image, lambda: self.cluster.reigns)
         self.doubts = Doubts(world.clock, lambda: self.image, self.cluster.suspect)
         self.cold = self._cold_tier(manifest_fan)
         self.coordinators = Coordinators(self)
         self.partitions = Partitions(
             settings, self.world, metrics, incarnation=self.incarnation,
-            disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images,
-            peers=peers,
+            disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images, peers=peers,
             begun=self.coordinators.lead,
             closed=lambda replica: self.tiering.closed(replica),
             configured=lambda replica: self.tiering.wake(replica),
