@@ -2,7 +2,7 @@
 
 A pass over a partition asks the plans in their order (object before manifest, manifest before local delete, manifest
 before object delete) and performs what they say. A partition whose pass fails is tried again after a growing pause;
-the others go on. A partition with nothing to do costs no request; taking an inherited manifest over waits for all else.
+the others go on. A partition with nothing to do costs no request; inherited manifests and sweeps wait for uploads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tiering:
         self._chance = rng.stream("tiering")
         self._due: dict[Replica, None] = {}
         self._later: dict[Replica, None] = {}
-        """Due as well, once nothing else is: those with nothing to do but to take over an inherited manifest."""
+        """Due as well, once nothing else is: those with nothing to upload, but a manifest to take over, or to sweep."""
         self._busy: set[Replica] = set()
         self._failures: dict[Replica, int] = {}
         self._sweep_at: dict[Replica, int] = {}
@@ -78,7 +78,8 @@ class Tiering:
             self._enqueue(replica)
 
     def _enqueue(self, replica: Replica) -> None:
-        if replica.owes and not replica.waiting_segments:
+        tidies = replica.owes or self._clock.wall_ms() >= self._sweep_at.get(replica, NEVER)
+        if tidies and not replica.waiting_segments:
             self._later[replica] = None
         else:
             self._later.pop(replica, None)
@@ -277,9 +278,7 @@ class Tiering:
         upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
         nothing to sweep."""
         now_ms = self._clock.wall_ms()
-        if replica.manifest is None or not (replica.manifest.nodes or replica in self._sweep_at):
-            return
-        if now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
+        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
             return
         await self._taken_over(replica)
         await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)

@@ -6,14 +6,15 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import Rig, produced
+from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
 from tiered import tiering
 from tiered.ages import Ages
+from tiered.cold.layout import segment_key
 from tiered.config import Settings
 from tiered.ids import TopicPartition
 from tiered.replication.leading import Past
 from tiered.replication.replica import Replica
-from tiered.tiering import Tiering
+from tiered.tiering import UNDER_WAY_MS, Tiering
 
 INTERVAL = 30.0
 
@@ -64,6 +65,27 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
         while any(each.owes for each in heirs):
             await asyncio.sleep(0.01)
         task.cancel()
+
+    rig.run(story)
+
+
+def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None:
+    """Its first upload was never named: every epoch looks once."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        await broker.cold.manifests.take_over(Replica.id_of(AT, TOPIC_ID), AT.topic, 0)
+        heir = await broker.lead(1, [1, 2], past=Past.INHERITED)
+        left = segment_key(heir.pid, 0, 0, "ab" * 16)
+        await broker.store.put(left, b"never named", if_absent=True)
+        runs = Tiering(
+            Settings(), lambda: [heir], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        )
+        task = asyncio.create_task(runs.run())
+        await asyncio.sleep(UNDER_WAY_MS / 1000 + 2 * INTERVAL + Settings().tiered_object_delete_delay_ms / 1000)
+        task.cancel()
+        assert left not in rig.bucket.objects
 
     rig.run(story)
 
