@@ -127,9 +127,10 @@ class Readable:
 
     @property
     def bytes_above_cold(self) -> int:
-        """Bytes of log that are here only."""
+        """Bytes of log that are here only. A segment of which an earlier leader made a part cold does not count: bytes
+        that are in two places must not make others go."""
         views = (*self.log.closed_segments(), self.log.active_view)
-        return sum(segment.size for segment in views if segment.next_offset > self.cold_end_offset)
+        return sum(segment.size for segment in views if segment.base_offset >= self.cold_end_offset)
 
     @property
     def waiting_segments(self) -> int:

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import content
+from tests.unit.replication.rig import Rig, content, produced
 from tests.unit.replication.test_roles import led, until
 from tests.unit.replication.town import Town
 from tiered.ages import Ages
-from tiered.config import Settings
+from tiered.config import Settings, TopicConfig
 from tiered.errors import Fenced, Refused
+from tiered.replication.leading import Past
 from tiered.replication.replica import ALL
 from tiered.tiering import Tiering
 
@@ -92,6 +93,28 @@ def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPa
         assert (await led(town)).log_start_offset == 0
 
     town.run(story)
+
+
+def test_bytes_that_an_earlier_leader_made_cold_do_not_count_twice() -> None:
+    """Its segments ended elsewhere: one of the heir's lies across the cold end."""
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20))
+
+    async def story() -> None:
+        first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
+        for number in range(20):
+            for each in (first, second):
+                produced(each, number)
+            if number == 9:
+                first.roll()
+        manifest = await first.cold.manifests.take_over(first.pid, first.topic, 0)
+        written = await first.cold.uploader.upload_next(first.log, manifest, 0, first.log.end_offset)
+        assert written is not None and written.cold_end_offset == 10
+        second = await rig.brokers[2].lead(1, [2], past=Past.SETTLED)
+        assert second.cold_end_offset == 10 and second.bytes_above_cold == 0
+        second.roll()
+        assert produced(second, 20) and second.bytes_above_cold == len(batch(20))
+
+    rig.run(story)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
