@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 ROUNDS_MAX = 4
 """Questions to one leader that are under way."""
 LAST_WAIT_MS = 50
-"""How long the last of them may wait at the leader: whoever comes due meanwhile can only ask after it."""
+"""How long the last of them may wait at the leader: whoever comes due meanwhile can only ask after it. Twice as long
+with each that brings nothing, for where all is quiet nobody comes due."""
 RESTORES_MAX = 4
 """Logs that begin anew from the bucket at the same time."""
 PAUSE_SECONDS = (0.05, 2.0)
@@ -170,6 +171,7 @@ class Fetcher:
         self._ports = all_of_them.ports
         self._places: dict[TopicPartition, _Place] = {}
         self._rounds = 0
+        self._last_wait_ms = LAST_WAIT_MS
         self._answers = False
         self._drawn = 0.0
         self._wake = asyncio.Event()
@@ -182,6 +184,7 @@ class Fetcher:
     def add(self, copy: Copy) -> None:
         """One more; it takes the place of an earlier copy of the same partition."""
         self._places[copy.at] = _Place(copy)
+        self._last_wait_ms = LAST_WAIT_MS
         self._wake.set()
 
     async def run(self) -> None:
@@ -271,7 +274,7 @@ class Fetcher:
         ask = ReplicaFetch(
             asking.node_id,
             asking.incarnation,
-            min(asking.max_wait_ms, LAST_WAIT_MS) if last else asking.max_wait_ms,
+            min(asking.max_wait_ms, self._last_wait_ms) if last else asking.max_wait_ms,
             asking.max_bytes,
             asking.partition_max_bytes,
             tuple(asks.values()),
@@ -293,6 +296,9 @@ class Fetcher:
                     restoring.append(places[key])
                 if part.records:
                     await self._ports.clock.sleep(0)  # others have their turn between two large ones
+        if last:
+            quiet = all(place.quiet for place in places.values())
+            self._last_wait_ms = min(2 * self._last_wait_ms, asking.max_wait_ms) if quiet else LAST_WAIT_MS
         return restoring
 
     def _told(self, *, answers: bool) -> None:
@@ -341,6 +347,7 @@ class Fetcher:
         pause = min(longest, shortest * 2 ** (place.failures - 1)) * (0.5 + self._drawn / 2)
         place.not_before_ns = self._ports.clock.mono_ns() + int(pause * 1e9)
         place.quiet, place.copy.trouble = False, why
+        self._last_wait_ms = LAST_WAIT_MS
         self._all.failed(1)
         unsaid = self._quiet.unsaid()
         if unsaid is not None:

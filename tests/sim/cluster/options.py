@@ -9,6 +9,7 @@ from typing import Any
 from tests.sim.cluster.world import LISTENER, PORT
 from tiered.config import Settings
 
+MIB = 1 << 20
 BROKERS = 3
 """How many a run has."""
 TROUBLES = (
@@ -54,6 +55,8 @@ class Options:
     moves: bool
     troubles: tuple[str, ...]
     rot: bool
+    fetch_bytes: int
+    """What a follower asks of a partition at once; a batch at least."""
     troublemakers: int
     pause_seconds: float
     """Mean time between two troubles of one maker."""
@@ -100,6 +103,7 @@ class Options:
             cuts=random.Random(f"{seed}/cuts").random() < 0.4,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
+            fetch_bytes=random.Random(f"{seed}/fetches").choice((MIB,) * 5 + (1000,)),
             rot=random.Random(f"{seed}/bit").random() < 0.2,
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
@@ -147,6 +151,8 @@ class Options:
                 kafka=f"b{number}:{PORT}",
                 advertised_listeners=(f"{LISTENER}://b{number}:{PORT}",),
                 http=f"b{number}:8082",
+                replica_fetch_max_bytes=self.fetch_bytes,
+                replica_fetch_response_max_bytes=10 * self.fetch_bytes,
                 broker_session_timeout_ms=self.session_ms,
                 broker_heartbeat_interval_ms=self.session_ms // 3,
             )

@@ -80,10 +80,30 @@ def _cut_off(drawn: Options) -> Options:
 
 def _dark(drawn: Options) -> Options:
     """All machines lose power, again and again."""
-    topic = TopicShape("t0", 2, 3, 2, "none")
+    topic = TopicShape("t0", 1, 2, 2, "none")
     return drawn.but(
-        topics=(topic,), troubles=("power_all", "power"), troublemakers=2, pause_seconds=1.0, send_rate=4.0,
-        segment_bytes=4096, latency_seconds=0.001, chaos_seconds=25.0, rebuild=False,
+        topics=(topic,), troubles=("power_all",), troublemakers=1, pause_seconds=1.0, send_rate=8.0, senders=3,
+        segment_bytes=4096, latency_seconds=0.001, chaos_seconds=25.0, rebuild=False, worst_fault=0.0, admin=False,
+        moves=False, members=0, rot=False,
+    )  # fmt: skip
+
+
+def _catching_up(drawn: Options) -> Options:
+    """Followers that come back need many fetches."""
+    topic = TopicShape("t0", 1, 3, 2, "none")
+    return drawn.but(
+        topics=(topic,), troubles=("kill", "isolated"), troublemakers=2, pause_seconds=1.0, send_rate=8.0, senders=3,
+        segment_bytes=4096, latency_seconds=0.05, chaos_seconds=25.0, rebuild=False, worst_fault=0.0, admin=False,
+        moves=False, members=0, rot=False, fetch_bytes=1000,
+    )  # fmt: skip
+
+
+def _uploading(drawn: Options) -> Options:
+    """Nothing but uploads, to a bucket that errs half of the time."""
+    topic = TopicShape("t0", 2, 2, 1, "none")
+    return drawn.but(
+        topics=(topic,), troubles=(), worst_fault=0.3, segment_bytes=1024, send_rate=8.0, senders=3, rot=False,
+        chaos_seconds=25.0, retention_bytes=-1, manifest_fan=32,
     )  # fmt: skip
 
 
@@ -121,11 +141,11 @@ PLANTS = {
         Plant("r1_keeps_leading", "a new incarnation keeps its place", ((in_sync, "returned", bugs.keeps_its_place),)),
         Plant(
             "r4_first_leads", "no wait for the others",
-            ((in_sync, "_last_resort", bugs.whoever_returns_first),), _dark, 0,
+            ((in_sync, "_last_resort", bugs.whoever_returns_first),), _dark,
         ),
         Plant(
             "r2_joins_behind", "joins at a stale high watermark",
-            ((Partition, "may_join", bugs.joins_at_a_stale_high_watermark),), seeds=0,
+            ((Partition, "may_join", bugs.joins_at_a_stale_high_watermark),), _catching_up,
         ),
         Plant("r3_moves_below", "moves below min ISR", ((Partition, "_move", bugs.moves_below_min_isr),)),
         Plant(
@@ -164,7 +184,7 @@ PLANTS = {
         Plant(
             "sweep_too_early", "the sweep takes what is being made",
             ((collector, "garbage", bugs.sweeps_what_is_in_the_making), (Tiering, "_settled_ms", bugs.at_once)),
-            _erring, 0,
+            _uploading,
         ),
         Plant(
             "named_deleted", "the sweep takes what the manifest names",
@@ -226,7 +246,7 @@ REPLAYED = {
     "local_delete_first": 7,
     "named_deleted": 0,
     "retention_too_greedy": 2,
-    "duplicate_after_failover": 3,
+    "duplicate_after_failover": 68,
     "above_high_watermark": 0,
     "old_generation": 1,
     "nobody_joins": 0,
@@ -238,6 +258,8 @@ REPLAYED = {
     "no_epochs": 11,
     "below_cold_end": 20,
     "sequences_lost": 71,
+    "r2_joins_behind": 4,
+    "sweep_too_early": 28,
     "rot_is_whole": 0,
 }
 """By plant: the first of a few seeds that show it. The others take a search, and have a story (`stories.py`)."""

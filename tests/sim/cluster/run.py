@@ -271,6 +271,9 @@ class Run:
                 raise failed
         for host, node in self.world.nodes():
             self.truth.check_image(host.process, node.image)
+            for place in node.coordinators._places.values():
+                for broken in place.coordinator.shard.check() if place.coordinator is not None else ():
+                    self.findings.red("groups", f"{host.process}: {broken}")
         resources.sample(self)
         self.findings.check()
 

@@ -8,7 +8,7 @@ from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, Following, Rig, produced
 from tests.unit.replication.test_fetcher import same, until
 from tiered.ids import TopicPartition
-from tiered.replication.fetcher import LAST_WAIT_MS, ROUNDS_MAX
+from tiered.replication.fetcher import LAST_WAIT_MS, ROUNDS_MAX, Asking
 from tiered.replication.replica import ALL
 
 
@@ -65,6 +65,28 @@ def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_
         started = rig.clock.mono_ns()
         await until(lambda: same(copy, led[-1]))
         assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000
+
+    rig.run(story)
+
+
+def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        for at in places:
+            peers.serve(await rig.brokers[1].lead(0, [1, 2], at=at))
+        await opened(rig, places)
+        two = Following(rig, rig.brokers[2], peers)
+        for at in places:
+            await two.follow(1, 0, at)
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(5)
+        before = len(peers.asked)
+        await asyncio.sleep(30)
+        assert len(peers.asked) - before <= ROUNDS_MAX * 30 / (Asking(0, 0).max_wait_ms / 1000)
+        await two.stop()
 
     rig.run(story)
 
