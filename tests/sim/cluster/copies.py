@@ -371,8 +371,8 @@ class Copies:
     # -- the budget ---------------------------------------------------------------------------------------------------
 
     def _agree(self, copy: Copy) -> None:
-        """Moves on to where the copy parts from what is committed."""
-        committed = self.committed
+        """Moves on to where the copy parts from what is committed; below the log start nobody asks."""
+        committed, copy.agreed = self.committed, max(copy.agreed, min(self.log_start, copy.end))
         if copy.agreed >= min(copy.end, self.committed_end):
             return
         for batch in copy.batches[copy.at(copy.agreed) :]:

@@ -72,6 +72,21 @@ def test_a_whole_story_breaks_no_rule() -> None:
     assert told.red == ["I3"], "broker 3 wrote 30 at its end 20"
 
 
+def test_what_lies_below_the_log_start_may_be_of_another_history() -> None:
+    """All of the new epoch is deleted before a follower that has records of the old one asks: nothing parts them."""
+    for start, red in ((30, []), (20, ["I10"])):
+        told = three_of(2)
+        told.write(3, base=20)
+        told.settle(2, 1, (2,), (1,), live=(1, 2))
+        told.copies.leads(2, "b", 1, 20)
+        told.write(1, 2, base=20, epoch=1)
+        told.settle(2, 1, (1, 2))
+        told.commit(30, node=2, epoch=1, isr=(1, 2))
+        told.copies.starts(start, Keeps(), 0, 0, asked_to_go=start)
+        told.settle(2, 1, (1, 2, 3))
+        assert told.red == red
+
+
 def test_i3_a_log_has_no_gap() -> None:
     told = three_of(1)
     told.write(2, base=20)
