@@ -136,7 +136,7 @@ def told(story: Callable[[Three], Awaitable[None]], seed: int = 1, **settings: A
     async def whole() -> None:
         three = Three(loop)
         for each in three.brokers.values():
-            each.overrides = settings
+            each.overrides |= settings
         await three.start()
         await story(three)
         for each in three.brokers.values():
