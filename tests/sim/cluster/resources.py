@@ -35,6 +35,7 @@ CALM_PENDING = 12
 """Requests that wait while nobody but brokers asks."""
 STREAMS_A_PEER = 2 * (IDLE_MAX + 3)
 """Both ways: links that lie ready, and those on which a follower's fetch, a controller's word, or its answer waits."""
+GARBAGE_NS = 5_000_000_000
 FILES_A_SEGMENT = 5
 FILES_A_REPLICA = 2
 """Checkpoints while they are written."""
@@ -79,11 +80,13 @@ def sample(run: Run) -> None:
 
 
 def is_calm(run: Run) -> bool:
-    """Back to what brokers need without clients. What an error's traceback still held goes first: nobody collects
-    garbage during a run."""
+    """Back to what brokers need without clients. What an error's traceback still held goes first, now and then: nobody
+    collects garbage during a run."""
     if not too_much(run):
         return True
-    gc.collect()
+    if run.loop.now_ns >= run.collected_ns + GARBAGE_NS:
+        run.collected_ns = run.loop.now_ns
+        gc.collect()
     return not too_much(run)
 
 

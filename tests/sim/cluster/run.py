@@ -56,6 +56,8 @@ class Run:
             Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None
         )
         self.high_load: dict[str, int] = {}
+        self.collected_ns = 0
+        """When garbage was last collected."""
         self.forgotten: list[int] = []
         """When a machine lost more than a process."""
         network = self.world.network
