@@ -40,6 +40,8 @@ class Logs:
         self._files = OpenFiles(world.disk)
         self._open: dict[TopicPartition, DiskLog] = {}
         self._found: Found | None = None
+        self._unjudged: set[TopicPartition] = set()
+        """Those that the start could not open: what was noted of them still counts."""
         self._rotten: set[TopicPartition] = set()
         """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
         self._noted_before: set[TopicPartition] = set()
@@ -62,6 +64,7 @@ class Logs:
                 self._open[at] = await self._opened(at, topic, found)
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", at, error)
+                self._unjudged.add(at)
                 if isinstance(error, Rotten):
                     self._rotten.add(at)
         return found
@@ -77,11 +80,13 @@ class Logs:
             self._put_aside(at, f"before-{topic.topic_id}", 0)
         if at in self._noted_before:  # else the next start would take them for offsets of this log
             await self.save_offsets()
-        # What is created now has no past to doubt, and no fsync to wait for.
-        unknown = self._found._replace(
-            recovery_points={}, log_starts={}, left={}, same_boot=fresh or self._found.same_boot
-        )
-        hot = await self._opened(at, topic, unknown, fresh=fresh)
+        past = self._found
+        if fresh or at not in self._unjudged:
+            # What is created now has no past to doubt, and no fsync to wait for; what was open was closed in trouble.
+            same_boot = fresh or self._found.same_boot
+            past = past._replace(recovery_points={}, log_starts={}, left={}, same_boot=same_boot, clean=False)
+        hot = await self._opened(at, topic, past, fresh=fresh)
+        self._unjudged.discard(at)
         known = topic.partitions[at.partition]
         counts = self._settings().node_id in (*known.isr, *known.elr)
         if hot.doubted and counts and at not in self._rotten:

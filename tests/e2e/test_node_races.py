@@ -106,6 +106,24 @@ def test_a_start_waits_for_a_bucket_that_takes_no_writes() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("seconds", [2.8, 3.0, 3.1, 3.2, 3.3])
+def test_an_outage_in_the_middle_of_a_start_makes_no_clock_fast(seconds: float) -> None:
+    """The controller keeps when it was first asked for the registration; it is asked again once the bucket is back."""
+
+    async def story(site: Site) -> None:
+        site.machine.faults.first_byte_seconds = 0.1
+        starts = asyncio.create_task(site.start())
+        await asyncio.sleep(seconds)
+        site.machine.faults.outage = True
+        await asyncio.sleep(130)
+        site.machine.faults.outage = False
+        await starts
+        assert site.node.ages.now_ms() == site.node.world.clock.wall_ms()
+        await site.stop()
+
+    run(story)
+
+
 def test_local_copies_of_what_is_cold_go_in_time_although_uploads_fail() -> None:
     async def story(site: Site) -> None:
         await site.start()

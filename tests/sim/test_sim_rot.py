@@ -212,3 +212,31 @@ def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
         assert log_of(a) == log_of(b) == log_of(c) == intact
 
     told(story)
+
+
+def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_a_full_disk() -> None:
+    """There is no room to note it, and room again later: the other one is waited for."""
+
+    async def story(three: Three) -> None:
+        a, b = three.others()
+        await written(three, [a, b], 2)
+        intact = log_of(a)
+        await b.stop()
+        await b.clear()
+        await three.until(lambda: now(three).leader == a.node_id and len(now(three).isr) == 1, 30)
+        await a.stop()
+        await a.clear()
+        await three.until(lambda: now(three).leader == NO_LEADER, 30)
+        b.machine.disk.open(log_file(b)).truncate(len(intact) // RECORDS * 5)
+        b.machine.disk.capacity = 1
+        await b.start()
+        await asyncio.sleep(5)
+        b.machine.disk.capacity = None
+        await asyncio.sleep(60)
+        assert now(three).leader == NO_LEADER
+        await a.start()
+        await three.until(lambda: len(now(three).isr) == 2, 60)
+        assert now(three).loss is None
+        assert [each.node.partitions.end_of(AT)[1] for each in (a, b)] == [RECORDS, RECORDS]
+
+    told(story)

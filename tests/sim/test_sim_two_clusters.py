@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, run
 from tests.sim.test_controllers import Three, told
 from tests.sim.world import SimMachine
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import layout
 from tiered.metadata.load import load
 from tiered.metadata.requests import CreateTopic
@@ -137,3 +137,25 @@ def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
         await site.stop()
 
     run(story)
+
+
+def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one() -> None:
+    """`meta/FORMAT` alone was deleted, by accident: a start refuses until it is put back, those that run write on."""
+
+    async def story(three: Three) -> None:
+        (a, b), c = three.others(), three.controller
+        held = three.bucket.memory._objects.pop(layout.FORMAT_KEY)
+        await asyncio.sleep(NOTICED)
+        await c.node.submit(CreateTopic("t", 1, 3))
+        await a.kill()
+        with pytest.raises(Corrupt, match="is missing, and a metadata log is there"):
+            await a.start()
+        await a.clear()
+        assert layout.FORMAT_KEY not in three.bucket.objects
+        await asyncio.sleep(NOTICED)
+        assert not b.node.ended.is_set() and not c.node.ended.is_set()
+        three.bucket.memory._objects[layout.FORMAT_KEY] = held
+        await a.start()
+        await three.until(three.all_known, 30)
+
+    told(story)

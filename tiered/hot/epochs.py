@@ -27,7 +27,8 @@ class Epochs:
         self._entries: list[tuple[int, int]] = []
         self.latest = NO_EPOCH
         for epoch, start in entries:
-            self.assign(epoch, start)
+            self._assign(epoch, start)
+        self.check()
 
     @property
     def lineage(self) -> Lineage:
@@ -36,6 +37,12 @@ class Epochs:
     def assign(self, epoch: int, start: int) -> bool:
         """`epoch` writes from `start` on. Entries that this contradicts (same or newer epoch, or a start not below)
         go: the newest statement holds. Returns whether anything changed."""
+        changed = self._assign(epoch, start)
+        if changed:
+            self.check()
+        return changed
+
+    def _assign(self, epoch: int, start: int) -> bool:
         if epoch < 0 or (self._entries and self._entries[-1] == (epoch, start)):
             return False
         if epoch == self.latest and start >= self._entries[-1][1]:
@@ -43,7 +50,6 @@ class Epochs:
         kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start]
         self._entries = [*kept, (epoch, start)]
         self.latest = epoch
-        self.check()
         return True
 
     def epoch_at(self, offset: int) -> int:

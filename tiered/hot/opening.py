@@ -76,7 +76,11 @@ class Opening:
         end = opened.segments[-1].next_offset
         if self._clean and end < recovery_point and not self.doubted:
             log.error("log is too short directory=%s end=%d closed_at=%d", self._files.directory, end, recovery_point)
-            await self._doubt(f"it was closed at {recovery_point} and ends at {end}")
+            why = f"it was closed at {recovery_point} and ends at {end}"
+            try:
+                await self._doubt(why)
+            except Unavailable:
+                raise Rotten(why, where=self._files.directory) from None
         return opened
 
     async def _doubt(self, why: str) -> None:

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tiered.errors import Code, Refused
+from tiered.errors import Broken, Code, Refused
 from tiered.metadata.group_image import encode_batches
 from tiered.metadata.groups.log_state import LogState
 from tiered.metadata.groups.records import Record, group_key, offset_record
@@ -158,7 +158,10 @@ class Coordinator:
     def _end_turn(self) -> None:
         self._scheduled = False
         if self._changes and self._gone is None:
-            self._append()
+            try:
+                self._append()
+            except Broken as error:  # of a call-back nobody hears, of a task the broker does
+                self._spawn(_raised(error))
 
     def _append(self) -> None:
         changes, replies = self._changes, self._replies
@@ -267,3 +270,7 @@ def _as_coordinator(why: Refused) -> Refused:
         case _:
             code = Code.COORDINATOR_NOT_AVAILABLE
     return Refused(code, why.why)
+
+
+async def _raised(error: Broken) -> None:
+    raise error

@@ -258,7 +258,9 @@ def _kept(image: PartitionImage, replicas: tuple[int, ...], terms: Terms) -> Par
     leader knows of who was there counts for who is added again, with an empty log."""
     isr = tuple(node for node in image.isr if node in replicas)
     elr = tuple(node for node in image.elr if node in replicas)
-    kept = replace(image, replicas=replicas, isr=isr, elr=elr, adding=(), removing=())
+    last_known = tuple(node for node in image.last_known if node in replicas)
+    ends = tuple(end for end in image.ends if end.node_id in replicas)
+    kept = replace(image, replicas=replicas, isr=isr, elr=elr, adding=(), removing=(), last_known=last_known, ends=ends)
     if replicas == image.replicas:
         return kept
     if image.leader in isr:

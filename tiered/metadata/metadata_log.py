@@ -74,12 +74,22 @@ class MetadataLog:
 
     async def _format(self) -> tuple[Format, bool]:
         found = await read_format(self._store)
+        if found is None and await self._holds_a_log():  # of a cluster whose id is lost, or that was made just now
+            found = await read_format(self._store)
+            if found is None:
+                raise Corrupt("is missing, and a metadata log is there: put it back", where=layout.FORMAT_KEY)
         if found is not None:
             return found, False
         cluster_id = text_id(uuid.UUID(int=self._chance.getrandbits(128), version=4))
         mine = Format(layout.FORMAT_VERSION, cluster_id, self._nonce())
         other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine), mine, layout.decode_format)
         return (mine, True) if other is None else (other, False)
+
+    async def _holds_a_log(self) -> bool:
+        for prefix in (layout.LOG_PREFIX, layout.SNAPSHOT_PREFIX):
+            if await self._store.list(prefix, limit=1):
+                return True
+        return False
 
     async def load(self) -> Image:
         """The committed image; remembers where the log ends."""
@@ -206,13 +216,17 @@ class MetadataLog:
             return
 
     async def _check_cluster(self) -> None:
-        """Once a minute of writing: slots that another cluster has not reached yet are free for this one too."""
+        """Once a minute of writing: slots that another cluster has not reached yet are free for this one too. That
+        FORMAT is missing is an accident, and no reason to write nothing."""
         attempt = 0
         while self.cluster_id and self._clock.mono_ns() - self._proved_ns >= PROVE_NS:
             try:
                 await self.prove_cluster()
-            except (Unavailable, Corrupt) as error:
+            except Unavailable as error:
                 attempt = await self._back_off(attempt, layout.FORMAT_KEY, str(error))
+            except Corrupt as error:
+                log.error("the store does not say any more which cluster it holds why=%s", error)
+                self._proved_ns = self._clock.mono_ns()
 
     async def _create(self, key: str, body: bytes, mine: T, decode: Callable[[bytes], T]) -> T | None:
         """Put-if-absent under rule M1: None when `key` holds `mine` (told by its nonce), else what it holds. What is

@@ -30,6 +30,7 @@ from tiered_api.kafka.server import serve_kafka
 log = logging.getLogger(__name__)
 
 GC_YOUNG_OBJECTS = 20_000
+GC_STARTING = 200_000
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -45,7 +46,8 @@ class Running:
 
 def serve(args: Namespace) -> int:
     """Runs a broker until it is told to stop."""
-    gc.disable()  # what a start makes stays: to look through it again and again would only take time
+    # What a start makes stays: to look through it again and again would only take time. But a start may wait for days.
+    gc.set_threshold(GC_STARTING, 50, 1000)
     chosen, warnings = settings(args.config, os.environ, args.pairs, given_by(args))
     log_to_stderr(chosen.log_level)
     for warning in warnings:

@@ -13,7 +13,7 @@ from tiered.ids import TopicId, incarnation_number
 from tiered.metadata import in_sync, requests
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.controller import Controller
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.image import End, PartitionImage
 from tiered.metadata.in_sync import Terms
 from tiered.metadata.requests import InSync, IsrWish, Move, Reassign
 
@@ -59,6 +59,18 @@ def test_who_leaves_does_so_under_the_next_epoch_whoever_leads() -> None:
     assert in_sync.moved(OLD, (1,), LIVE) == PartitionImage((1,), 1, 6, (1,)), "at once, where nobody is added"
     more = in_sync.moved(OLD, (1, 2, 3), LIVE)
     assert joined(more, 1, 2, 3) == PartitionImage((1, 2, 3), 1, 5, (1, 2, 3)), "nobody leaves"
+
+
+def test_a_move_that_is_called_off_forgets_what_those_who_leave_were_known_to_have() -> None:
+    """Broker 3 was added, led, and lost its disk while the eligible one was away."""
+    ends = (End(3, 6, 0),)
+    waiting = PartitionImage(
+        (3, 1, 2), NO_LEADER, 7, (), (1,), last_known=(3,), ends=ends, adding=(3,), removing=(2,)
+    )  # fmt: skip
+    stays = in_sync.stayed(waiting, terms(3))
+    assert isinstance(stays, PartitionImage)
+    assert (stays.replicas, stays.elr, stays.last_known, stays.ends) == ((1, 2), (1,), (), ())
+    assert list(in_sync.changes(T, 0, waiting, stays, terms(3)))
 
 
 def test_another_order_is_no_move() -> None:
