@@ -231,7 +231,7 @@ class Partitions:
                 await asyncio.sleep(0)  # a thousand new logs wait for nothing: others have their turn between them
             try:
                 replica = await self._begin(topic, lead)
-                if replica.restarted:
+                if replica.log.noted_cuts < replica.log.cuts:
                     # The point noted before may lie above the new end: it must not vouch for what comes below it now.
                     await self._logs.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
@@ -318,6 +318,7 @@ class Partitions:
         copy = self._copies[at] = Copy(
             at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
             high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk,
+            note=self._logs.save_offsets,
         )  # fmt: skip
         if self._fetchers is not None and follow.leader != NO_LEADER:
             self._fetchers.follow(copy)

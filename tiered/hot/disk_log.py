@@ -60,6 +60,7 @@ class DiskLog:
         self.start_offset = start_offset
         self.cut_bytes = opened.cut_bytes  # by recovery, from the tail
         self.doubted = False  # records have rotted away that this log once had, and not everybody knows it yet
+        self.cuts = self.noted_cuts = 0  # of the end; after how many of them it was noted up to where it is durable
         self._files = files
         self._clock = clock
         self._index = SegmentIndex(files, metrics)
@@ -118,6 +119,7 @@ class DiskLog:
             name=name,
         )
         self.doubted = opening.doubted
+        self.cuts = int(end < recovery_point)
         if resumed is None or fresh:
             self._tail.claim(topic_id, fresh)
         if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
@@ -365,6 +367,7 @@ class DiskLog:
         if self._flushing.broken:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._flushing.broken)
         self._reading.forget()
+        self.cuts += 1
         try:
             cut()
         except Unavailable as error:

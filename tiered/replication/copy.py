@@ -7,6 +7,7 @@ must not bring back parts of two histories.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tiered.errors import Refused, Unavailable
@@ -44,6 +45,7 @@ class Copy:
         high_watermark: int,
         clock: Clock,
         disk: DiskState,
+        note: Callable[[], Awaitable[None]],
     ) -> None:
         self.at = at
         self.topic_id = topic_id
@@ -63,6 +65,7 @@ class Copy:
         self._throttled = Named()
         self._clock = clock
         self._disk = disk
+        self._note = note
 
     @property
     def config(self) -> TopicConfig:
@@ -106,15 +109,17 @@ class Copy:
     @property
     def must_flush(self) -> bool:
         """Whether it may ask only after a flush."""
-        return self._flushed_cuts < self._cuts or (
-            self.config.flush == "ack" and self.log.flushed_offset < self.log.end_offset
-        )
+        hot = self.log
+        cut = self._flushed_cuts < self._cuts or hot.noted_cuts < hot.cuts
+        return cut or (self.config.flush == "ack" and hot.flushed_offset < hot.end_offset)
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
         cuts = self._cuts
         await self._disk.flush(self.log, end)
         if end is None:
+            if self.log.noted_cuts < self.log.cuts:
+                await self._note()  # the point noted before must not vouch for what comes below it now
             self._flushed_cuts = cuts
 
     def take(self, asked: FetchFrom, part: FetchedPart) -> FromBucket | Retry | Nothing | None:

@@ -250,9 +250,13 @@ class Following:
 
     async def follow(self, leader: int, epoch: int, at: TopicPartition = AT, *, high_watermark: int = 0) -> Copy:
         hot = await self._broker.log(at)
+
+        async def note() -> None:
+            hot.noted_cuts = hot.cuts
+
         copy = Copy(
             at, TOPIC_ID, hot, leader, epoch,
-            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state,
+            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, note=note,
         )  # fmt: skip
         self._fetchers.follow(copy)
         return copy
