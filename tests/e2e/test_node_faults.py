@@ -92,6 +92,18 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
     run(story)
 
 
+def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
+    async def story(site: Site) -> None:
+        node = await site.start()
+        await fill(await site.create(), 3)
+        site.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
+        await site.until(node.ended.is_set)
+        assert any("the data directory failed" in problem for problem in node.health().problems)
+        await site.stop()
+
+    run(story)
+
+
 def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
     """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
 
