@@ -317,8 +317,7 @@ class Partitions:
             self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
         copy = self._copies[at] = Copy(
             at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
-            high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk,
-            note=self.save_offsets,
+            high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk, note=self.save_offsets,
         )  # fmt: skip
         if self._fetchers is not None and follow.leader != NO_LEADER:
             self._fetchers.follow(copy)
@@ -385,14 +384,8 @@ class Partitions:
             copy.end()
 
     async def save_offsets(self) -> None:
-        """Writes down how far each log is durable and where it starts. `Unavailable`; an I/O error ends the use of the
-        directory, whatever it hit."""
-        try:
-            await self._logs.save_offsets()
-        except Unavailable as error:
-            if error.final:
-                self._disk.died(str(error))
-            raise
+        """Writes down how far each log is durable and where it starts. `Unavailable`."""
+        await self._disk.guard(self._logs.save_offsets())
 
     async def close_clean(self) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""

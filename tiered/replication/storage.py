@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,6 +81,15 @@ class DiskState:
                 self.died(str(error))
             else:
                 self.refused(str(error))
+            raise
+
+    async def guard(self, work: Awaitable[None]) -> None:
+        """Does something else in the directory. An I/O error ends its use, whatever it hit. `Unavailable`."""
+        try:
+            await work
+        except Unavailable as error:
+            if error.final:
+                self.died(str(error))
             raise
 
     def died(self, why: str) -> None:
