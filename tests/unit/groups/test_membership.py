@@ -152,3 +152,17 @@ def test_those_who_gather_wait_no_longer_for_one_that_leaves(rig: Rig) -> None:
     token = rig.join(ids[0])
     rig.leave(ids[1])
     assert rig.reply(token, Joined).generation == 2
+
+
+@pytest.mark.parametrize("what", ["join", "sync"])
+def test_a_member_that_asks_for_its_place_again_begins_a_new_session(rig: Rig, what: str) -> None:
+    """Its connection was broken for a while: who has just been told what is his must not lose it by the old session."""
+    (leader, other), generation = rig.stable(2)
+    for _ in range(2):
+        rig.pass_ms(8_000)
+        assert rig.beat(leader, generation) is Code.NONE
+        if what == "join":
+            assert rig.reply(rig.join(other), Joined).code is Code.NONE
+        else:
+            assert rig.reply(rig.sync(other, generation), Synced).code is Code.NONE
+    assert rig.beat(other, generation) is Code.NONE

@@ -224,6 +224,8 @@ def _join_known(turn: Turn, group: ClassicGroup, request: JoinGroup, token: int)
         _rejoin(turn, group, member, request, token, "leads and asks for a rebalance")
     else:
         turn.answer(token, joined(group, member))
+        if not member.waits:
+            turn.expect(group, member)  # it was heard just now, and has its place
 
 
 def _rejoin(turn: Turn, group: ClassicGroup, member: Member, request: JoinGroup, token: int, what: str) -> None:

@@ -32,6 +32,7 @@ def sync(turn: Turn, request: SyncGroup, token: int) -> None:
         turn.live.deadlines.cancel((SYNC, group.name, ""))
     if group.state is State.STABLE:
         turn.answer(token, synced(group, member))
+        turn.expect(group, member)
         return
     answer_sync(turn, group, member, Synced(Code.REBALANCE_IN_PROGRESS))
     member.sync_token = token
