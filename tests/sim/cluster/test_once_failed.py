@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import test_node_faults
 from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
 from tests.sim.cluster import test_cluster_copies
 from tests.sim.cluster.run import run
+from tests.unit.groups import test_membership
 from tests.unit.metadata import test_controller
-from tests.unit.replication import test_partition
+from tests.unit.replication import test_fetcher, test_partition
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     8054: (
@@ -37,6 +39,22 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     50190: (
         "a start waited 30 s for one connection",
         test_sim_start_behind_a_cut.test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended,
+    ),
+    2042069: (
+        "an I/O error under a checkpoint did not end the broker",
+        test_node_faults.test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too,
+    ),
+    2044372: (
+        "a follower that cut its log kept the old point up to which it was durable",
+        test_fetcher.test_nothing_is_asked_for_after_a_cut_until_it_is_durable,
+    ),
+    2060655: (
+        "the model asked for records below the log start",
+        test_cluster_copies.test_what_lies_below_the_log_start_may_be_of_another_history,
+    ),
+    2064508: (
+        "a member that asked for its place again kept the session from before, and lost its place with it",
+        test_membership.test_a_member_that_asks_for_its_place_again_begins_a_new_session,
     ),
 }
 """By seed. Of 21583 and 160809 nothing but the end of a run was wrong (what it waits for); why 5241, 6746 and 6972 were
