@@ -375,7 +375,8 @@ class Copies:
         committed, copy.agreed = self.committed, max(copy.agreed, min(self.log_start, copy.end))
         if copy.agreed >= min(copy.end, self.committed_end):
             return
-        for batch in copy.batches[copy.at(copy.agreed) :]:
+        first = max(copy.at(copy.agreed) - 1, 0)  # the log may start in the middle of that batch
+        for batch in [each for each in copy.batches[first:] if each.last >= copy.agreed]:
             if committed.get(batch.base) != batch:
                 break
             copy.agreed = batch.last + 1
