@@ -61,7 +61,7 @@ class Copy:
         self.gone = False
         self.trouble = ""
         """Why it does not go on; empty while it does."""
-        self._cuts = self._flushed_cuts = 0
+        self._flushed_cuts = hot.noted_cuts
         self._throttled = Named()
         self._clock = clock
         self._disk = disk
@@ -110,15 +110,14 @@ class Copy:
     def must_flush(self) -> bool:
         """Whether it may ask only after a flush."""
         hot = self.log
-        cut = self._flushed_cuts < self._cuts or hot.noted_cuts < hot.cuts
-        return cut or (self.config.flush == "ack" and hot.flushed_offset < hot.end_offset)
+        return self._flushed_cuts < hot.cuts or (self.config.flush == "ack" and hot.flushed_offset < hot.end_offset)
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
-        cuts = self._cuts
+        cuts = self.log.cuts
         await self._disk.flush(self.log, end)
         if end is None:
-            if self.log.noted_cuts < self.log.cuts:
+            if self.log.noted_cuts < cuts:
                 await self._note()  # the point noted before must not vouch for what comes below it now
             self._flushed_cuts = cuts
 
@@ -158,13 +157,11 @@ class Copy:
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
             self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging,
         )  # fmt: skip
-        self._cuts += 1
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
     def _start_over(self, offset: int) -> None:
         log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
-        self._cuts += 1
         self.log.restart_at(offset, (), None)
 
     def _learn(self, part: FetchedPart) -> None:
@@ -192,7 +189,6 @@ class Copy:
         if self.gone or self.log.end_offset != end:
             return
         log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.at, history.offset, end)
-        self._cuts += 1
         begin_behind(self.log, history)
         self.cold_end_offset = self.high_watermark = history.offset
 
