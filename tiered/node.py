@@ -222,7 +222,7 @@ class Node:
             outage=self.store.outage,
             waiting_segments=self.tiering.waiting_segments(),
             pending_metadata=self.cluster.pending,
-            metadata_trouble=self._metadata.trouble,
+            metadata_trouble=self._metadata.waits_for,
             unopened=self.partitions.troubles() | self.coordinators.troubles(),
             replicas=self.partitions.led(),
             image=self.image,

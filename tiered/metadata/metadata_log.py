@@ -54,6 +54,7 @@ class MetadataLog:
         self.next_slot = 0
         self.epoch = 0
         self.trouble = ""
+        """Why the bucket has not confirmed what was written last, at the last try; empty: it did at the first."""
         self.newest = b""
         """The body of the last entry that was written here."""
         self.taken: list[bytes] = []
@@ -157,6 +158,11 @@ class MetadataLog:
             raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {found[0].epoch}")
 
     @property
+    def waits_for(self) -> str:
+        """Why an entry that is under way is not confirmed yet; empty while none waits, given up or refused included."""
+        return self.trouble if self.undecided_since_ns >= 0 else ""
+
+    @property
     def snapshot_due(self) -> bool:
         """Whether a replay would have to read more than a start should."""
         return self.next_slot - 1 - self._snapshot_slot >= self._snapshot_slots or self._bytes >= _SNAPSHOT_BYTES
@@ -184,7 +190,7 @@ class MetadataLog:
         mine = Entry(self.next_slot, self.epoch, self._nonce(), changes, self.cluster_id)
         body = layout.encode_entry(mine)
         key = layout.slot_key(mine.slot)
-        self.undecided_since_ns = self._clock.mono_ns()
+        self.undecided_since_ns, self.trouble = self._clock.mono_ns(), ""
         try:
             other = await self._create(key, body, mine, lambda data: layout.decode_entry(data, mine.slot))
             if other is not None:
@@ -193,7 +199,6 @@ class MetadataLog:
             await self._check_cluster()
         finally:
             self.undecided_since_ns = -1
-        self.trouble = ""
         if other is not None:
             return other
         self.next_slot += 1

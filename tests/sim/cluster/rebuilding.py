@@ -24,8 +24,7 @@ IMAGE_MORE_SECONDS = 10.0
 async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
     """I31: all disks are lost at once; every topic with its settings, every cold record and every group's offsets are
     back, and offsets go on above."""
-    _roll(run)
-    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold")
+    await run.until(lambda: _gets_cold(run), COLD_SECONDS, "everything is cold")
     offsets = await _group_offsets(run)
     cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
     topics = _settings(run.truth.image)
@@ -51,8 +50,7 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
             run.findings.red("I31", f"{where} has other records at {other[:5]}")
     await run.writable()
     # I23: after one more segment under the new epochs, nothing unnamed is left.
-    _roll(run)
-    await run.until(lambda: _is_cold(run), COLD_SECONDS, "everything is cold again")
+    await run.until(lambda: _gets_cold(run), COLD_SECONDS, "everything is cold again")
     await run.until(lambda: not _unnamed(run), SWEPT_SECONDS, "the bucket holds only what is named")
 
 
@@ -81,19 +79,16 @@ def _unnamed(run: Run) -> list[str]:
     return [key for key in run.truth.unreferenced() if key.split("/")[1] in known]
 
 
-def _roll(run: Run) -> None:
-    for _, node in run.world.nodes():
-        for replica in node.replicas():
-            if replica.log.active_view.size:
-                replica.roll()
-
-
-def _is_cold(run: Run) -> bool:
-    """Whether all closed segments of what is tiered are in the bucket."""
+def _gets_cold(run: Run) -> bool:
+    """Whether all that is tiered is in the bucket. Closes what stands open, at each look: a leader that takes over
+    meanwhile has an active segment of its own."""
+    cold = True
     for _, node in run.world.nodes():
         for replica in node.replicas():
             pid = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
             if run.truth.follows(pid) and gone < replica.high_watermark:
-                return False
-    return True
+                cold = False
+                if replica.log.active_view.size:
+                    replica.roll()
+    return cold

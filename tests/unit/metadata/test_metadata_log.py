@@ -186,6 +186,28 @@ def test_of_two_candidates_one_leads() -> None:
     run(story())
 
 
+def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        faults = Faults([], random.Random(1))
+        log = writer(FaultyStore(memory, faults, clock), clock)
+        await log.format()
+        image = await log.load()
+        faults.rules.append(Fault(Kind.ERROR))
+        standing = asyncio.ensure_future(log.take(image, 1, "i1"))
+        while not log.waits_for:
+            await asyncio.sleep(0)
+        assert "meta/log/" in log.waits_for
+        standing.cancel()
+        await asyncio.wait([standing])
+        assert not log.waits_for
+        faults.rules.clear()
+        await log.take(image, 1, "i1")
+        assert not log.waits_for and not log.trouble
+
+    run(story())
+
+
 def test_snapshots_shorten_the_log_and_nothing_else() -> None:
     async def story() -> None:
         memory, clock = store()
