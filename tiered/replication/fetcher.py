@@ -31,7 +31,7 @@ ROUNDS_MAX = 4
 """Questions to one leader that are under way."""
 LAST_WAIT_MS = 50
 """How long the last of them may wait at the leader: whoever comes due meanwhile can only ask after it. Twice as long
-with each that brings nothing, for where all is quiet nobody comes due."""
+with each that brings nothing, for where all is quiet nobody comes due; who does all the same gives that one up."""
 RESTORES_MAX = 4
 """Logs that begin anew from the bucket at the same time."""
 PAUSE_SECONDS = (0.05, 2.0)
@@ -172,6 +172,8 @@ class Fetcher:
         self._places: dict[TopicPartition, _Place] = {}
         self._rounds = 0
         self._last_wait_ms = LAST_WAIT_MS
+        self._last: asyncio.Timeout | None = None
+        """Of the last question, while it waits longer than whoever comes due should."""
         self._answers = False
         self._drawn = 0.0
         self._wake = asyncio.Event()
@@ -214,6 +216,8 @@ class Fetcher:
                 place.not_before_ns = now_ns + pause_ns
         free = [place for place in free if place.not_before_ns <= now_ns]
         room = ROUNDS_MAX - self._rounds
+        if free and not room and self._last is not None:
+            self._last.reschedule(asyncio.get_running_loop().time())
         if not free or not room:
             return []
         found = [free]
@@ -226,7 +230,7 @@ class Fetcher:
     def _until_next(self) -> float | None:
         """Seconds until somebody's pause is over; None while nobody pauses."""
         pauses = [place.not_before_ns for place in self._places.values() if not place.busy]
-        if not pauses or self._rounds >= ROUNDS_MAX:
+        if not pauses or (self._rounds >= ROUNDS_MAX and self._last is None):
             return None
         return max(0.001, (min(pauses) - self._ports.clock.mono_ns()) / 1e9)
 
@@ -271,19 +275,22 @@ class Fetcher:
         if not address:
             raise Unavailable(f"nobody knows where broker {self.leader} answers")
         asks = {key: place.copy.asks() for key, place in places.items()}
+        wait_ms = min(asking.max_wait_ms, self._last_wait_ms) if last else asking.max_wait_ms
         ask = ReplicaFetch(
-            asking.node_id,
-            asking.incarnation,
-            min(asking.max_wait_ms, self._last_wait_ms) if last else asking.max_wait_ms,
-            asking.max_bytes,
-            asking.partition_max_bytes,
+            asking.node_id, asking.incarnation, wait_ms, asking.max_bytes, asking.partition_max_bytes,
             tuple(asks.values()),
-        )
+        )  # fmt: skip
         try:
-            parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+            async with asyncio.timeout(None) as given_up:
+                self._last = given_up if last and wait_ms > LAST_WAIT_MS else self._last
+                parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+        except TimeoutError:
+            return []
         except Unavailable:
             self._told(answers=False)
             raise
+        finally:
+            self._last = None if self._last is given_up else self._last
         self._told(answers=True)
         answered = {(part.topic_id, part.partition) for part in parts}
         for key, place in places.items():

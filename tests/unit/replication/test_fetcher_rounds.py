@@ -91,6 +91,34 @@ def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
     rig.run(story)
 
 
+def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_for_long() -> None:
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX + 2)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        for each in led:
+            peers.serve(each)
+        await opened(rig, places)
+        two = Following(rig, rig.brokers[2], peers)
+        for at in places[:ROUNDS_MAX]:
+            await two.follow(1, 0, at)
+            await asyncio.sleep(0.005)
+        for each in led[ROUNDS_MAX:]:
+            await asyncio.sleep(30.1)
+            produced(each, 0)
+            copy = await two.follow(1, 0, each.at)
+            started = rig.clock.mono_ns()
+            await until(lambda copy=copy, each=each: same(copy, each))  # type: ignore[misc]
+            assert rig.clock.mono_ns() - started <= 10_000_000
+            await each.append(batch(1), acks=ALL)
+            assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000
+        await two.stop()
+
+    rig.run(story)
+
+
 def test_partitions_that_fail_together_ask_together_again() -> None:
     rig = Rig()
     places = [TopicPartition("t", number) for number in range(8)]
