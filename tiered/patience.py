@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (1.0, 15.0)
 """Between two looks at a bucket that is away: at first, and at most. Jitter takes up to half of it."""
+LOOK_SECONDS = 1.0
+"""Between two looks at whether the store is there while something is written to it."""
 SAID_SECONDS = (60.0, 3600.0)
 """Until it is said again: at first, and at most."""
 
@@ -67,14 +69,16 @@ class Patience:
     async def take(self, step: Coroutine[Any, Any, T], seconds: float, why: Callable[[], str]) -> T:
         """A step that goes on by itself until the store takes what it writes. `Unavailable` after `seconds` in which
         the store was there."""
-        task = asyncio.create_task(step, name="start")
+        task, there_ns = asyncio.create_task(step, name="start"), self._clock.mono_ns()
         try:
-            while not (await asyncio.wait((task,), timeout=seconds))[0]:
-                outage = self._store.outage
-                if outage is None or outage.refused:
+            while not (await asyncio.wait((task,), timeout=min(LOOK_SECONDS, seconds)))[0]:
+                outage, now_ns = self._store.outage, self._clock.mono_ns()
+                if outage is not None and not outage.refused:
+                    there_ns = now_ns
+                    self._waits(outage.why)
+                elif now_ns - there_ns >= seconds * 1e9:
                     text = f"no metadata could be written since {seconds:g} s: {why()}"
                     raise Unavailable(text, refused=True)
-                self._waits(outage.why)
             self._ends()
             return task.result()
         finally:

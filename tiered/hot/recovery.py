@@ -8,6 +8,7 @@ has to be cut though neither explains it is rot (`is_rot`): records are missing 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,11 +16,15 @@ from itertools import pairwise
 from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, sound_offsets, sound_times, times_below
 from tiered.hot.segments import Proof, Segment
 from tiered.ports import Buffer
-from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, MAGIC, MAGIC_AT
+from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, LENGTH_FROM, MAGIC, MAGIC_AT, MIN_LENGTH
 from tiered.records.native import crc32c, walk
 
 EVERYTHING = 2**63 - 1
 """Recovery point of a whole log."""
+
+SEARCHED_BYTES = 64 << 20
+"""Of what looks like batches behind a write cut short, how much is checked."""
+PIECE_BYTES = 1 << 20
 
 LEFTOVERS = (".deleted", ".tmp", ".cleaned", ".swap")
 _INDEXES = (".index", ".timeindex", ".txnindex")
@@ -128,17 +133,32 @@ def is_torn(tail: Buffer, offset: int) -> bool:
     whole = memoryview(tail)
     if crc32c(whole[CRC_FROM:]) == int.from_bytes(whole[CRC_AT : CRC_AT + 4], "big"):
         return False
-    return not any(batch > offset for batch in _proved_behind(bytes(tail)))
+    return not _follows(whole, offset)
 
 
-def _proved_behind(tail: bytes) -> Iterator[int]:
-    """Base offsets of batches that prove themselves at whatever byte behind the first."""
-    at = tail.find(MAGIC, MAGIC_AT + 1)
-    while at >= 0:
-        found = walk(tail, at - MAGIC_AT, max_batches=1).batches
-        if found:
-            yield found[0].base_offset
-        at = tail.find(MAGIC, at + 1)
+def _follows(tail: memoryview, offset: int) -> bool:
+    """Whether a batch above `offset` proves itself at whatever byte behind the first; True too when too much looks like
+    one: records may be made for that."""
+    left = SEARCHED_BYTES
+    for at in _magic(tail):
+        base, length = struct.unpack_from(">qi", tail, at)
+        size = LENGTH_FROM + length
+        if base <= offset or length < MIN_LENGTH or size > len(tail) - at:
+            continue
+        left -= size
+        if left < 0 or walk(tail, at, max_batches=1).batches:
+            return True
+    return False
+
+
+def _magic(tail: memoryview) -> Iterator[int]:
+    """Where a batch could begin, by its magic byte. Searched in pieces: the tail may be a whole segment."""
+    for start in range(MAGIC_AT + 1, len(tail), PIECE_BYTES):
+        piece = bytes(tail[start : start + PIECE_BYTES])
+        found = piece.find(MAGIC)
+        while found >= 0:
+            yield start + found - MAGIC_AT
+            found = piece.find(MAGIC, found + 1)
 
 
 def gaps(segments: Sequence[Segment]) -> list[tuple[int, int]]:

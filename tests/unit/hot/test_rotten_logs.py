@@ -10,8 +10,9 @@ import pytest
 
 from tests.sim.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log
+from tiered.hot import recovery
 from tiered.hot.recovery import EVERYTHING, Cut, is_rot, is_torn
-from tiered.records.model import CRC_FROM
+from tiered.records.model import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_FROM
 from tiered.records.native import walk
 
 LOG = f"{DIRECTORY}/{0:020d}.log"
@@ -77,6 +78,38 @@ def test_an_older_batch_inside_of_a_write_cut_short_is_nothing_that_follows() ->
     outer[8:12] = (4 * SIZE).to_bytes(4, "big")
     assert is_torn(bytes(outer) + stamped(3, 1), 7)
     assert not is_torn(bytes(outer) + stamped(8, 1), 7)
+
+
+def claiming(offset: int, length: int) -> bytes:
+    """A header with a CRC that is wrong."""
+    return HEADER.pack(offset, length, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1)
+
+
+def test_what_only_looks_like_a_later_batch_is_told_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "SEARCHED_BYTES", 0)
+    outer = bytearray(stamped(7, 1))
+    outer[8:12] = (1 << 20).to_bytes(4, "big")
+    for offset, length in ((7, 100), (3, 100), (8, 48), (8, -1), (8, 1 << 19)):
+        assert is_torn(bytes(outer) + claiming(offset, length) * 100, 7)
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_records_that_are_made_to_be_searched_for_ever_are_not(monkeypatch: pytest.MonkeyPatch, enough: bool) -> None:
+    """Where it cannot be told in time, the log says that something may be missing rather than nothing."""
+    count, outer = 100, bytearray(stamped(7, 1))
+    outer[8:12] = (1 << 20).to_bytes(4, "big")
+    sizes = [(count - number) * HEADER_BYTES for number in range(count)]
+    monkeypatch.setattr(recovery, "SEARCHED_BYTES", sum(sizes) - (not enough))
+    inner = b"".join(claiming(8, size - LENGTH_FROM) for size in sizes)
+    assert is_torn(bytes(outer) + inner, 7) is enough
+
+
+def test_a_later_batch_is_found_wherever_the_pieces_part_that_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = bytearray(stamped(7, 1))
+    outer[8:12] = (1 << 20).to_bytes(4, "big")
+    for piece in range(1, 3 * SIZE):
+        monkeypatch.setattr(recovery, "PIECE_BYTES", piece)
+        assert not is_torn(bytes(outer) + stamped(8, 1), 7), piece
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------
