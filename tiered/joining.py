@@ -37,12 +37,11 @@ PARTITIONS_SAID = 100
 
 
 class Joining:
-    """The start of one node, and what is left of it to do later: `trustworthy` once all logs could be opened, `trusted`
-    once every loss is told too, and the next start may believe the data directory."""
+    """The start of one node, and what is left of it to do later: `trusted` once all logs could be opened, every loss
+    is told, and the next start may believe the data directory."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.trustworthy = False
         self._known = False
         self._asked_ms = 0
         """By this broker's clock, when it first asked to be registered."""
@@ -180,7 +179,8 @@ class Joining:
             raise
         partitions.unreported += [replica for replica in lost if self._is_unheard(replica)]
         partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
-        if self.trustworthy and not partitions.doubtful and not partitions.unreported and not self.trusted:
+        untold = partitions.unjudged or partitions.doubtful or partitions.unreported
+        if not untold and not self.trusted:
             # Not earlier: after a death before this, the next start must doubt the same logs again.
             if not self._known and self._found is not None:
                 directory = self._found.directory_id

@@ -120,6 +120,11 @@ class Logs:
         hot = self._open.get(at)
         return at in self._rotten or (hot is not None and hot.doubted)
 
+    @property
+    def unjudged(self) -> bool:
+        """Whether a log that the start could not open has not been opened since."""
+        return bool(self._unjudged)
+
     def believe(self) -> None:
         """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""
         for hot in self._open.values():
@@ -151,6 +156,7 @@ class Logs:
         """The partition is not held here any more; its files go later."""
         hot = self._open.pop(at, None)
         self._noted_before.add(at)
+        self._unjudged.discard(at)
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms

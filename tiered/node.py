@@ -241,7 +241,7 @@ class Node:
         found = self.joining.judge(image, found)
         self.settings = broker_settings(image, self.started_with, self.settings.node_id)
         self.partitions.settings = self.settings
-        self.joining.trustworthy = await self.partitions.recover(image, found)
+        await self.partitions.recover(image, found)
         await self._soon(self.cluster.begin(image))
         self._main = asyncio.create_task(self._run(), name="node")
         try:

@@ -121,6 +121,11 @@ class Partitions:
         """Whether records of its log have rotted away, whatever else the start could prove."""
         return self._logs.is_doubted(at)
 
+    @property
+    def unjudged(self) -> bool:
+        """Whether a log that the start could not open has not been opened since."""
+        return self._logs.unjudged
+
     def believe(self) -> None:
         """The cluster knows what every log lacks. `Unavailable` when that cannot be written down."""
         self._logs.believe()
@@ -156,9 +161,8 @@ class Partitions:
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    async def recover(self, image: Image, found: Found) -> bool:
-        """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told.
-        Whether all could be opened."""
+    async def recover(self, image: Image, found: Found) -> None:
+        """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told."""
         known = dict(held(image, self.settings.node_id))
         found = await self._logs.recover(known, found)
         for at, topic in known.items():
@@ -167,7 +171,6 @@ class Partitions:
                 continue
             if self.past is Past.SETTLED and left.leader_epoch == last.leader_epoch:
                 self._never_cold.add(at)
-        return all(self._logs.get(at) is not None for at in known)
 
     def _alone(self, partition: PartitionImage) -> bool:
         """Whether nobody else can have led it."""
@@ -235,7 +238,7 @@ class Partitions:
                     # The point noted before may lie above the new end: it must not vouch for what comes below it now.
                     await self._logs.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
-                log.error("partition is not served partition=%s why=%s", lead.at, error)
+                _say("served", lead.at, error, self.unopened.get(lead.at))
                 self._judge(lead.at, not isinstance(error, Unavailable) or error.final, str(error))
                 self.unopened[lead.at] = (lead, str(error))
                 return
@@ -276,21 +279,14 @@ class Partitions:
         cold_end = begun.manifest.cold_end_offset if begun.manifest is not None else 0
         committed = max(self._committed.pop(lead.at, 0), cold_end, hot.start_offset)
         return Replica(
-            lead.at,
-            lead.topic_id,
-            hot,
+            lead.at, lead.topic_id, hot,
             Partition(
                 self.settings.node_id, lead.leader_epoch, known.isr, replicas=known.replicas,
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
-            cold=self._cold,
-            begun=begun,
-            clock=self._world.clock,
-            disk=self._disk,
-            segment_closed=self._closed,
-            joinable=self._joinable,
-            in_touch=self._in_touch,
+            cold=self._cold, begun=begun, clock=self._world.clock, disk=self._disk,
+            segment_closed=self._closed, joinable=self._joinable, in_touch=self._in_touch,
         )  # fmt: skip
 
     async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:
@@ -299,7 +295,7 @@ class Partitions:
 
     async def _copy(self, image: Image, follow: Follow, places: asyncio.Semaphore) -> None:
         at, topic = follow.at, image.topics_by_id.get(follow.topic_id)
-        self.uncopied.pop(at, None)
+        before = self.uncopied.pop(at, None)
         if topic is None or topic.partitions[at.partition].leader_epoch != follow.leader_epoch:
             return  # the image went on, and is about to be followed
         async with places:
@@ -308,7 +304,7 @@ class Partitions:
             try:
                 hot = await self._logs.begin(at, topic, fresh=follow.fresh)
             except (Unavailable, Corrupt, Refused) as error:
-                log.error("partition is not followed partition=%s why=%s", at, error)
+                _say("followed", at, error, before)
                 if isinstance(error, Unavailable) and error.final:
                     self._disk.died(str(error))
                 self.uncopied[at] = (follow, str(error))
@@ -397,3 +393,8 @@ class Partitions:
         if replica is not None:
             return hot.left(replica.leader_epoch, replica.manifest is not None or replica.owes)
         return hot.left(copy.leader_epoch, True) if copy is not None else None
+
+
+def _say(done: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:
+    if before is None or before[1] != str(error):  # it is tried every second
+        log.error("partition is not %s partition=%s why=%s", done, at, error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import pytest
+
 from tests.e2e.site import batch
 from tests.sim.test_controllers import Broker, Three, told
 from tiered.ids import TopicPartition
@@ -159,6 +161,34 @@ def test_what_rotted_where_nobody_else_has_it_is_told() -> None:
         await a.kill()
         await a.start()
         await asyncio.sleep(5)
+        assert now(three).loss == loss, "once"
+
+    told(story)
+
+
+def test_what_a_full_disk_could_not_open_is_told_once_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:
+    """From then on the directory is trusted as if the start had opened all of it."""
+
+    async def story(three: Three) -> None:
+        a = three.others()[0]
+        await written(three, [a], 1)
+        await a.kill()
+        rot(a, 5)
+        a.machine.disk.capacity = 1
+        await a.start()
+        await asyncio.sleep(20)
+        assert str(AT) in a.node.partitions.troubles() and now(three).loss is None
+        assert len([each for each in caplog.messages if "is not served" in each]) == 1
+        a.machine.disk.capacity = None
+        await three.until(lambda: now(three).loss is not None, 60)
+        loss = now(three).loss
+        assert loss is not None and loss.from_offset == 5
+        await asyncio.sleep(60)
+        await a.stop()
+        await a.clear()
+        await a.start()
+        await asyncio.sleep(20)
+        assert now(three).leader == a.node_id
         assert now(three).loss == loss, "once"
 
     told(story)
