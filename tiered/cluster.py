@@ -223,7 +223,7 @@ class Cluster:
                 break
             else:
                 await self.following.miss()
-        self.committed.begin()
+        self.committed.begin(image)
 
     async def run(self) -> None:
         """Follows or reigns until it is cancelled."""

@@ -84,9 +84,10 @@ class Committed:
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """What is known so far was acted on before: a start reads it and opens its logs accordingly."""
-        self.applied, self._acted_on = self.image.slot, self.image
+    def begin(self, opened: Image) -> None:
+        """A start opened its logs by this image: what has changed since is to be acted on."""
+        self.applied, self._acted_on = opened.slot, opened
+        self._more.set()
 
     async def carry_out(self) -> None:
         """Acts on what is committed, until it is cancelled."""

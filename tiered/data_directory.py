@@ -104,15 +104,15 @@ class DataDirectory:
                 self._saved = number
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        cuts = [(each, each.cuts) for each in logs.values()]
+        cuts = [(each.cuts, each.cuts.made) for each in logs.values()]
         for name, offsets in (
             (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
             (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),
             (checkpoints.HIGH_WATERMARKS, {at: each.end_offset for at, each in logs.items()}),
         ):
             await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
-        for each, count in cuts:
-            each.noted_cuts = max(each.noted_cuts, count)
+        for each, made in cuts:
+            each.note(made)
 
     def _left(self) -> dict[TopicPartition, Left]:
         try:

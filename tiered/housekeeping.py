@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAKE_UP_SECONDS = (1.0, 10.0)
+"""Pauses between two tries at what could not be done when it was due: at first, and at most."""
 SWEEP_SECONDS = 5.0
 COLLECT_SECONDS = 30.0
 PING_SECONDS = (5.0, 60.0)
@@ -51,6 +53,7 @@ class Housekeeping:
         settings = self._node.settings
         async with asyncio.TaskGroup() as group:
             group.create_task(self.flush_tails())
+            group.create_task(self.make_up())
             group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
@@ -94,8 +97,20 @@ class Housekeeping:
             await node.world.clock.sleep(0)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
             node.disk.worked()
-        await node.partitions.open_missing(lambda: node.image)
-        await node.joining.report_losses()
+
+    async def make_up(self) -> None:
+        """Leads, follows and tells what could not be led, followed or told when it was due: soon at first, then less
+        often."""
+        node, (pause, longest) = self._node, MAKE_UP_SECONDS
+        while True:
+            await node.world.clock.sleep(pause)
+            try:
+                await node.partitions.open_missing(lambda: node.image)
+                await node.joining.report_losses()
+            except (Unavailable, Refused) as error:
+                log.warning("what is not led or told yet is tried again why=%s", error)
+            behind = node.partitions.troubles() or node.partitions.unreported
+            pause = min(2 * pause, longest) if behind else MAKE_UP_SECONDS[0]
 
     async def sweep_deleted(self) -> None:
         """Deletes the files of deleted topics once their delay is over. Soon, not with the next look at all logs: what
@@ -132,6 +147,8 @@ class Housekeeping:
         for replica in self._node.partitions.held():
             waiting = replica.log.end_offset - replica.log.flushed_offset
             since_ms = self._flushed_ms.setdefault(replica, now_ms)
+            if replica.gone:
+                continue
             if waiting <= 0:
                 self._flushed_ms[replica] = now_ms
             elif waiting >= replica.config.flush_messages or now_ms - since_ms >= replica.config.flush_ms:

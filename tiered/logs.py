@@ -44,6 +44,8 @@ class Logs:
         """Those that the start could not open: what was noted of them still counts."""
         self._rotten: set[TopicPartition] = set()
         """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
+        self._half_cut: set[TopicPartition] = set()
+        """Those that were closed because they could not be cut."""
         self._noted_before: set[TopicPartition] = set()
         """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
         self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
@@ -87,6 +89,7 @@ class Logs:
             past = past._replace(recovery_points={}, log_starts={}, left={}, same_boot=same_boot, clean=False)
         hot = await self._opened(at, topic, past, fresh=fresh)
         self._unjudged.discard(at)
+        self._half_cut.discard(at)
         known = topic.partitions[at.partition]
         counts = self._settings().node_id in (*known.isr, *known.elr)
         if hot.doubted and counts and at not in self._rotten:
@@ -112,6 +115,7 @@ class Logs:
             name=str(at),
             files=self._files,
             fresh=fresh,
+            cut=at in self._half_cut,
             left=None if left is None or left.topic_id != topic.topic_id else left,
         )
 
@@ -150,6 +154,7 @@ class Logs:
         """Only opening it anew can tell what is left of it: the next `begin` does."""
         hot = self._open.pop(at, None)
         if hot is not None:
+            self._half_cut.add(at)
             hot.close()
 
     def drop(self, at: TopicPartition, topic_id: str) -> None:
@@ -157,6 +162,7 @@ class Logs:
         hot = self._open.pop(at, None)
         self._noted_before.add(at)
         self._unjudged.discard(at)
+        self._half_cut.discard(at)
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms

@@ -349,6 +349,7 @@ class Node:
         same logs again. Safe to call after a start that did not succeed.
         """
         if clean:
+            await self._tell_losses()
             await self.hand_over()
         served, self._serving = self._serving, False
         self.coordinators.refuse("the broker is stopping")
@@ -359,7 +360,7 @@ class Node:
         await asyncio.gather(*self._loops, return_exceptions=True)
         if clean:
             await self.coordinators.save_last()
-        durable = clean and await self.partitions.close_clean()
+        durable = clean and not self.partitions.unreported and await self.partitions.close_clean()
         if durable and not self.cold.manifests.undecided:
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
         elif self.disk.dead is not None:
@@ -374,6 +375,13 @@ class Node:
         await self.store.close()
         if served or self._failure:
             log.info("broker stopped node_id=%d clean=%s", self.settings.node_id, durable)
+
+    async def _tell_losses(self) -> None:
+        """What was not told yet, if it can be told soon."""
+        if self.partitions.unreported:
+            with contextlib.suppress(Refused, Unavailable, TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self.joining.report_losses()
 
     async def _say(self, request: Request) -> None:
         """A last word to the cluster, if it can be said soon."""

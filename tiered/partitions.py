@@ -234,8 +234,8 @@ class Partitions:
                 await asyncio.sleep(0)  # a thousand new logs wait for nothing: others have their turn between them
             try:
                 replica = await self._begin(topic, lead)
-                if replica.log.noted_cuts < replica.log.cuts:
-                    # The point noted before may lie above the new end: it must not vouch for what comes below it now.
+                if replica.log.cuts.unsettled:  # else parts of what was cut off could come back
+                    await self._disk.flush(replica.log)
                     await self._logs.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
                 _say("served", lead.at, error, self.unopened.get(lead.at))
@@ -396,5 +396,5 @@ class Partitions:
 
 
 def _say(done: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:
-    if before is None or before[1] != str(error):  # it is tried every second
+    if before is None or before[1] != str(error):  # it is tried again and again
         log.error("partition is not %s partition=%s why=%s", done, at, error)

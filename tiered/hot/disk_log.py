@@ -14,6 +14,7 @@ from tiered.config import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot import checkpoints, cutting, recovery
 from tiered.hot.admission import Appended, admit, restamp
+from tiered.hot.cuts import Cuts
 from tiered.hot.dropping import Dropping
 from tiered.hot.epochs import Epochs, Lineage
 from tiered.hot.flushing import Flushing
@@ -60,7 +61,7 @@ class DiskLog:
         self.start_offset = start_offset
         self.cut_bytes = opened.cut_bytes  # by recovery, from the tail
         self.doubted = False  # records have rotted away that this log once had, and not everybody knows it yet
-        self.cuts = self.noted_cuts = 0  # of the end; after how many of them it was noted up to where it is durable
+        self.cuts = Cuts()
         self._files = files
         self._clock = clock
         self._index = SegmentIndex(files, metrics)
@@ -89,10 +90,11 @@ class DiskLog:
         name: str,
         files: OpenFiles | None = None,
         fresh: bool = False,
+        cut: bool = False,
         left: Left | None = None,
     ) -> DiskLog:
         """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together. A
-        `fresh` directory is known not to be there; `left` is what a clean stop said of the log.
+        `fresh` directory is known not to be there; a `cut` of it failed half way; `left`: a clean stop said so of it.
 
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
@@ -108,18 +110,11 @@ class DiskLog:
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.cut_bytes)
         end = opened.segments[-1].next_offset
         self = cls(
-            own,
-            clock,
-            config,
-            opened,
-            start_offset=start_offset,
-            flushed_offset=end if clean else min(recovery_point, end),
-            metrics=metrics,
-            topic_id=topic_id,
-            name=name,
-        )
+            own, clock, config, opened, start_offset=start_offset,
+            flushed_offset=end if clean else min(recovery_point, end), metrics=metrics, topic_id=topic_id, name=name,
+        )  # fmt: skip
         self.doubted = opening.doubted
-        self.cuts = int(end < recovery_point)
+        self.cuts.made = int(cut or end < recovery_point)
         if resumed is None or fresh:
             self._tail.claim(topic_id, fresh)
         if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
@@ -184,6 +179,11 @@ class DiskLog:
     def broken(self) -> str:
         """Why this log takes no writes any more; empty while it does."""
         return self._flushing.broken
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is `broken` because the disk failed."""
+        return bool(self._flushing.broken) and self._flushing.final
 
     @property
     def local_start_offset(self) -> int:
@@ -293,7 +293,7 @@ class DiskLog:
 
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
-            self._flushing.broken = str(error)
+            self._flushing.breaks(str(error), final=True)
         unsaid = self._quiet.unsaid("final" if error.final else "passing")
         if unsaid is not None:
             log.error(
@@ -367,11 +367,11 @@ class DiskLog:
         if self._flushing.broken:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._flushing.broken)
         self._reading.forget()
-        self.cuts += 1
+        self.cuts.made += 1
         try:
             cut()
         except Unavailable as error:
-            self._flushing.broken = f"a cut of the log failed: {error}"
+            self._flushing.breaks(f"a cut of the log failed: {error}", final=error.final)
             raise Unavailable(self._flushing.broken, final=error.final) from None
 
     def prove_epochs(self) -> bool:
@@ -393,5 +393,8 @@ class DiskLog:
         return await self._dropping.sweep(now_ms - self.config.file_delete_delay_ms)
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Makes the log durable below `up_to` (all, with indexes); returns the flushed offset. `Unavailable`, final."""
-        return await self._flushing.run(up_to)
+        """Durable below `up_to` (all, with indexes); returns the flushed offset. `Unavailable`, perhaps final."""
+        made, flushed = self.cuts.made, await self._flushing.run(up_to)
+        if up_to is None:
+            self.cuts.sync(made)
+        return flushed

@@ -20,14 +20,19 @@ _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class Flushing:
-    """The fsyncs of one log. `broken` says why there are no more."""
+    """The fsyncs of one log. `broken` says why there are no more, `final` that the disk failed."""
 
     def __init__(self, tail: Tail, clock: Clock, metrics: Metrics) -> None:
         self.broken = ""
+        self.final = False
         self._tail = tail
         self._clock = clock
         self._running: asyncio.Future[None] | None = None
         self._seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _BUCKETS)
+
+    def breaks(self, why: str, *, final: bool) -> None:
+        """The log takes nothing any more. That the disk failed stays, whatever comes later."""
+        self.broken, self.final = why, final or self.final
 
     async def run(self, up_to: int | None) -> int:
         """Durable below `up_to`; None also proves the indexes, so that a start after a power cut begins there. Callers
@@ -36,7 +41,7 @@ class Flushing:
         target = self._tail.end_offset if up_to is None else up_to
         while True:
             if self.broken:
-                raise Unavailable(self.broken, final=True)
+                raise Unavailable(self.broken, final=self.final)
             reached = unsynced.flushed_offset
             if up_to is None:
                 reached = -1 if unsynced.replaced else unsynced.noted_to
@@ -50,7 +55,7 @@ class Flushing:
                 await self._sync(up_to is None)
             except Unavailable as error:
                 if error.final:
-                    self.broken = str(error)
+                    self.breaks(str(error), final=True)
                 raise
             finally:
                 self._running = None

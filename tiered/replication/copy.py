@@ -61,7 +61,6 @@ class Copy:
         self.gone = False
         self.trouble = ""
         """Why it does not go on; empty while it does."""
-        self._flushed_cuts = hot.noted_cuts
         self._throttled = Named()
         self._clock = clock
         self._disk = disk
@@ -110,16 +109,14 @@ class Copy:
     def must_flush(self) -> bool:
         """Whether it may ask only after a flush."""
         hot = self.log
-        return self._flushed_cuts < hot.cuts or (self.config.flush == "ack" and hot.flushed_offset < hot.end_offset)
+        return hot.cuts.unsettled or (self.config.flush == "ack" and hot.flushed_offset < hot.end_offset)
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
-        cuts = self.log.cuts
+        unsettled = end is None and self.log.cuts.unsettled
         await self._disk.flush(self.log, end)
-        if end is None:
-            if self.log.noted_cuts < cuts:
-                await self._note()  # the point noted before must not vouch for what comes below it now
-            self._flushed_cuts = cuts
+        if unsettled:
+            await self._note()
 
     def take(self, asked: FetchFrom, part: FetchedPart) -> FromBucket | Retry | Nothing | None:
         """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`

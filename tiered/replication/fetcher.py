@@ -217,7 +217,8 @@ class Fetcher:
         free = [place for place in free if place.not_before_ns <= now_ns]
         room = ROUNDS_MAX - self._rounds
         if free and not room and self._last is not None:
-            self._last.reschedule(asyncio.get_running_loop().time())
+            last, self._last = self._last, None  # once: one that is about to end takes no other time
+            last.reschedule(asyncio.get_running_loop().time())
         if not free or not room:
             return []
         found = [free]

@@ -66,7 +66,7 @@ class DiskState:
 
     def judge(self, refused: Refused, hot: DiskLog) -> None:
         """A write to a log was refused, perhaps by the disk."""
-        if refused.code is Code.KAFKA_STORAGE_ERROR and hot.broken:
+        if refused.code is Code.KAFKA_STORAGE_ERROR and hot.failed:
             self.died(refused.why)
         elif refused.code is Code.KAFKA_STORAGE_ERROR:
             self.refused(refused.why)

@@ -68,7 +68,8 @@ class Site:
         self.closing = True
         now = asyncio.get_running_loop().time()
         for deadline in self._patient:
-            deadline.reschedule(now)
+            if not deadline.expired():  # else its own time is up in this moment
+                deadline.reschedule(now)
 
     async def close(self) -> None:
         """Ends the connections to other brokers, and the worker threads."""

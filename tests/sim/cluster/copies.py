@@ -11,12 +11,11 @@ or ELR, and not the bucket either, kept it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.sim.cluster.expiry import Batch, Keeps, too_early
+from tests.sim.cluster.one_copy import Copy
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
@@ -29,38 +28,6 @@ class Loss(NamedTuple):
 
     at_ns: int
     from_offset: int
-
-
-@dataclass
-class Copy:
-    """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
-    show that nothing is missing; else `hurt` is the life of the machine that suffered the damage (-1: none did)."""
-
-    start: int = 0
-    end: int = 0
-    batches: list[Batch] = field(default_factory=list)
-    agreed: int = 0
-    proved: bool = True
-    hurt: int = -1
-    clean: bool = False
-    """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
-    made the stop's mark invalid. So it is `unsure`."""
-    unsure: bool = False
-    left: bool = False
-    """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
-    lasting: bool = False
-    """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
-
-    def at(self, offset: int) -> int:
-        """The index of the first batch at or above an offset."""
-        return bisect_left(self.batches, offset, key=lambda batch: batch.base)
-
-    def replace(self, start: int, batches: Iterable[Batch]) -> None:
-        """It holds just this from now on."""
-        self.batches = list(batches)
-        self.start = self.batches[0].base if self.batches else start
-        self.end = self.batches[-1].last + 1 if self.batches else start
-        self.agreed = self.start
 
 
 class Copies:
@@ -117,13 +84,14 @@ class Copies:
         copy.end = batch.last + 1
 
     def cut(self, node: int, to: int, *, why: str) -> None:
-        """A log ends at `to` from now on. I7: what is committed is never cut away, unless it is lost anyway or cold."""
+        """A log ends at `to` from now on. I7: what is committed is never cut away, unless it is lost anyway or cold, or
+        the copy counts for nothing."""
         copy = self.copy(node)
         self._agree(copy)
         copy.clean = False
         gone = copy.batches[copy.at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
-        for batch in gone:
+        for batch in gone if self._counts(node) else ():
             if self.committed.get(batch.base) == batch and self.cold_end <= batch.last < kept:
                 self._red("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
                 break
@@ -133,6 +101,14 @@ class Copies:
         copy.start = min(copy.start, to)
         copy.agreed = min(copy.agreed, to)
         self._budget()
+
+    def _counts(self, node: int) -> bool:
+        """Whether anybody relies on its copy: not on that of one whom the metadata log took out, and who still obeys an
+        earlier leader. What is committed since may be there, and the earlier leader may lack it."""
+        now = self.state
+        if now is None or node in (*now.isr, *now.elr, *now.last_known):
+            return True
+        return self._obeyed.get(node, now.leader_epoch) >= now.leader_epoch
 
     def restarted(self, node: int, offset: int) -> None:
         """A log begins empty at `offset`: what lies below is cold, or was never here."""

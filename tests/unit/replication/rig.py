@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -252,7 +253,7 @@ class Following:
         hot = await self._broker.log(at)
 
         async def note() -> None:
-            hot.noted_cuts = hot.cuts
+            hot.cuts.note(hot.cuts.made)
 
         copy = Copy(
             at, TOPIC_ID, hot, leader, epoch,
@@ -262,5 +263,7 @@ class Following:
         return copy
 
     async def stop(self) -> None:
+        """Raises what ended them before."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task

@@ -150,9 +150,9 @@ def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
         await asyncio.sleep(1.0)
         assert copy.log.end_offset == 0
         assert [ask.partitions[0].offset for ask in peers.asked] == [3]
-        assert copy.log.noted_cuts < copy.log.cuts, "and until the point up to which it is durable is noted anew"
+        assert copy.log.cuts.noted < copy.log.cuts.made, "and until the point up to which it is durable is noted anew"
         await until(lambda: same(copy, replica))
-        assert copy.log.noted_cuts == copy.log.cuts == 1
+        assert copy.log.cuts.noted == copy.log.cuts.made == 1
 
     rig.run(story)
 

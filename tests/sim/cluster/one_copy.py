@@ -1,0 +1,41 @@
+"""One machine's log of a partition, in the reference model of `copies.py`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.sim.cluster.expiry import Batch
+
+
+@dataclass
+class Copy:
+    """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
+    show that nothing is missing; else `hurt` is the life of the machine that suffered the damage (-1: none did)."""
+
+    start: int = 0
+    end: int = 0
+    batches: list[Batch] = field(default_factory=list)
+    agreed: int = 0
+    proved: bool = True
+    hurt: int = -1
+    clean: bool = False
+    """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
+    made the stop's mark invalid. So it is `unsure`."""
+    unsure: bool = False
+    left: bool = False
+    """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
+    lasting: bool = False
+    """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
+
+    def at(self, offset: int) -> int:
+        """The index of the first batch at or above an offset."""
+        return bisect_left(self.batches, offset, key=lambda batch: batch.base)
+
+    def replace(self, start: int, batches: Iterable[Batch]) -> None:
+        """It holds just this from now on."""
+        self.batches = list(batches)
+        self.start = self.batches[0].base if self.batches else start
+        self.end = self.batches[-1].last + 1 if self.batches else start
+        self.agreed = self.start
