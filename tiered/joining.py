@@ -47,6 +47,8 @@ class Joining:
         """By this broker's clock, when it first asked to be registered."""
         self._found: Found | None = None
         self.trusted = False
+        self._said: set[Replica] = set()
+        """Those of which the log has a line, while they are still to be told."""
         self._reporting = asyncio.Lock()
 
     async def refuse_twins(self, image: Image) -> None:
@@ -168,16 +170,15 @@ class Joining:
     async def _report_losses(self) -> None:
         node, partitions = self._node, self._node.partitions
         lost, partitions.unreported = partitions.unreported, []
-        _say(lost)
+        _say([replica for replica in lost if replica not in self._said])
+        self._said = set(lost)
         try:
             # The lowest offset last: it is the one that stays.
             reports = map(self._loss, sorted(lost, key=lambda each: each.epoch_start, reverse=True))
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(node.submit, some))
-        except Refused:
-            partitions.unreported += lost
-            raise
-        partitions.unreported += [replica for replica in lost if self._is_unheard(replica)]
+        finally:  # a report that is refused, or given up, leaves all of them to be told
+            partitions.unreported += [replica for replica in lost if self._is_unheard(replica)]
         partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
         untold = partitions.unjudged or partitions.doubtful or partitions.unreported
         if not untold and not self.trusted:

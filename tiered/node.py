@@ -360,6 +360,9 @@ class Node:
         await asyncio.gather(*self._loops, return_exceptions=True)
         if clean:
             await self.coordinators.save_last()
+        if self.partitions.unreported:
+            with contextlib.suppress(Unavailable):
+                self.directory.distrust()
         durable = clean and not self.partitions.unreported and await self.partitions.close_clean()
         if durable and not self.cold.manifests.undecided:
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))

@@ -11,6 +11,7 @@ from tests.sim.clock import SimRng
 from tests.sim.disk import DiskFault
 from tiered.cold.faulty import Fault, Kind
 from tiered.cold.observed import Outage
+from tiered.config import Settings
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.metadata.changes import TopicConfigChanged
 from tiered.metadata.layout import BOUNDARY_KEY
@@ -140,6 +141,56 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         assert await read_values(node.replica("t", 0), 0) == numbers(0, 9)
         await site.until(lambda: node.replica("t", 0).explain()["possible_loss"] is not None)
         assert node.health().problems == []
+        await site.stop()
+
+    run(story)
+
+
+def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_that_are_stock() -> None:
+    async def story(site: Site) -> None:
+        await site.start(Settings())
+        replica = await site.create()
+        await fill(replica, 10)
+        await site.crash(site.machine.power_cut)
+        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest")]
+        node = await site.start(Settings())
+        await asyncio.sleep(60)
+        assert node.partitions.unopened
+        site.machine.faults.rules = []
+        await site.until(lambda: not node.partitions.unopened, 15)
+        await site.until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_loss_that_is_not_told_yet_is_told_by_a_stop() -> None:
+    async def story(site: Site) -> None:
+        node = await site.start(Settings())
+        replica = await site.create()
+        await fill(replica, 3)
+        assert node.joining.trusted
+        node.partitions.unreported.append(replica)  # as for a log that the bucket made begin anew
+        await site.stop()
+        again = await site.start()
+        loss = again.image.topics["t"].partitions[0].loss
+        assert loss is not None and loss.from_offset == replica.epoch_start
+        await site.stop()
+
+    run(story)
+
+
+def test_a_loss_that_a_stop_cannot_tell_is_doubted_by_the_next_start() -> None:
+    async def story(site: Site) -> None:
+        node = await site.start(Settings())
+        replica = await site.create()
+        await fill(replica, 3)
+        node.partitions.unreported.append(replica)
+        site.machine.faults.outage = True
+        await site.stop()
+        site.machine.faults.outage = False
+        again = await site.start()
+        await site.until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15)
         await site.stop()
 
     run(story)

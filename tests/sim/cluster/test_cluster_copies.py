@@ -157,19 +157,6 @@ def test_r3_a_high_watermark_needs_enough_in_sync() -> None:
     assert told.red == ["R3"]
 
 
-def test_i7_what_is_committed_is_not_cut() -> None:
-    told = three_of(2)
-    told.copies.cut(3, 10, why="divergence")
-    assert told.red == ["I7"]
-
-
-def test_i7_what_is_cold_may_go_for_a_restart() -> None:
-    told = three_of(2)
-    told.copies.cold(20)
-    told.copies.restarted(3, 20)
-    assert told.red == [] and told.copies.copy(3).end == 20
-
-
 def test_i8_an_epoch_has_one_leader() -> None:
     told = three_of(1)
     told.copies.leads(1, "a", 0, 10)

@@ -64,6 +64,7 @@ async def open_log(
     clean: bool = False,
     recovery_point: int = 0,
     start_offset: int = 0,
+    cut: bool = False,
     clock: FixedClock | None = None,
 ) -> DiskLog:
     return await DiskLog.open(
@@ -75,6 +76,7 @@ async def open_log(
         clean=clean,
         recovery_point=recovery_point,
         start_offset=start_offset,
+        cut=cut,
         metrics=Metrics(),
         topic_id=TOPIC_ID,
         name="t-0",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, Following, Rig, produced
 from tests.unit.replication.test_fetcher import same, until
@@ -114,6 +116,35 @@ def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_f
             assert rig.clock.mono_ns() - started <= 10_000_000
             await each.append(batch(1), acks=ALL)
             assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000
+        await two.stop()
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("new", [2, 3, 40])
+def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) -> None:
+    """They come one after the other, some while that question is being given up."""
+    rig = Rig()
+    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX + new)]
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        for each in led:
+            peers.serve(each)
+            produced(each, 0)
+        await opened(rig, places)
+        two = Following(rig, rig.brokers[2], peers)
+        copies = []
+        for at in places[:ROUNDS_MAX]:
+            copies.append(await two.follow(1, 0, at))
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(30.1)
+        for at in places[ROUNDS_MAX:]:
+            copies.append(await two.follow(1, 0, at))
+            await asyncio.sleep(0)
+        await asyncio.sleep(1)
+        assert all(same(copy, each) for copy, each in zip(copies, led, strict=True))
         await two.stop()
 
     rig.run(story)

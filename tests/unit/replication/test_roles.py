@@ -17,6 +17,7 @@ from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Refused
 from tiered.ids import text_id
 from tiered.metadata import requests
+from tiered.replication.copy import Copy
 from tiered.replication.replica import ALL, Replica
 
 
@@ -273,6 +274,60 @@ def test_what_was_acknowledged_survives(seed: int) -> None:
     storm = Storm(seed)
     storm.town.run(storm.play)
     assert storm.acked
+
+
+def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        leader = await led(town)
+        for number in range(10):
+            await leader.append(batch(number), acks=ALL)
+        old = leader.state.node_id
+        await town.members[old].kill()
+        for member in town.members.values():
+            for held in member.partitions.held() if member.running else ():
+                held.log.cuts.made += 1
+        await town.fence(old)
+        await led(town)
+        assert town.partition.leader != old
+        assert not (await led(town)).log.cuts.unsettled
+
+    town.run(story)
+
+
+def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
+    """The cut is noted with those of all logs, and was not durable when the leader changed."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin()
+        leader = await led(town)
+        for number in range(10):
+            await leader.append(batch(number), acks=ALL)
+        (copy,) = (each for each in town.members[other_than(leader)].partitions.held())
+        assert isinstance(copy, Copy) and not copy.must_flush
+        copy.log.truncate_to(5)
+        await town.members[other_than(leader)].partitions.save_offsets()
+        copy.end()
+        after = Copy(
+            copy.at, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
+            clock=town.rig.clock, disk=town.members[other_than(leader)].broker.state, note=nothing,
+        )  # fmt: skip
+        assert after.must_flush
+        await after.flush()
+        assert not after.must_flush
+
+    town.run(story)
+
+
+async def nothing() -> None:
+    return
+
+
+def other_than(leader: Replica) -> int:
+    return next(node for node in (1, 2, 3) if node != leader.state.node_id)
 
 
 def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:

@@ -1,0 +1,40 @@
+"""I7 in the reference model: what is committed is not cut away, but where that is no loss."""
+
+from __future__ import annotations
+
+from tests.sim.cluster.test_cluster_copies import three_of
+
+
+def test_i7_what_is_committed_is_not_cut() -> None:
+    told = three_of(2)
+    told.copies.cut(3, 10, why="divergence")
+    assert told.red == ["I7"]
+
+
+def test_i7_a_copy_that_counts_for_nobody_may_follow_who_led_before() -> None:
+    """Broker 1 was cut off, and put 2 and 3 out; then 3 led, and 1 followed it. What 2 hears is of before."""
+    told = three_of(1)
+    told.write(2, 3, base=10)
+    told.settle(3, 2, (1, 3))
+    told.copies.leads(3, "c", 2, 20)
+    told.write(1, base=10)
+    told.commit(20, node=3, epoch=2, isr=(1, 3))
+    told.copies.obeys(2, 1)
+    told.copies.cut(2, 10, why="divergence")
+    assert told.red == []
+
+
+def test_i7_nor_is_it_cut_by_who_obeys_the_newest_leader() -> None:
+    told = three_of(2)
+    told.settle(1, 1, (1, 3))
+    told.copies.leads(1, "a", 1, 20)
+    told.copies.obeys(2, 1)
+    told.copies.cut(2, 10, why="divergence")
+    assert told.red == ["I7"]
+
+
+def test_i7_what_is_cold_may_go_for_a_restart() -> None:
+    told = three_of(2)
+    told.copies.cold(20)
+    told.copies.restarted(3, 20)
+    assert told.red == [] and told.copies.copy(3).end == 20
