@@ -13,8 +13,9 @@ import pytest
 
 from tests.e2e import test_node_faults
 from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
-from tests.sim.cluster import test_cluster_copies
+from tests.sim.cluster import test_cluster_copies, test_cluster_cuts
 from tests.sim.cluster.run import run
+from tests.unit import test_committed
 from tests.unit.groups import test_membership
 from tests.unit.metadata import test_controller
 from tests.unit.replication import test_fetcher, test_partition
@@ -55,6 +56,14 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     2064508: (
         "a member that asked for its place again kept the session from before, and lost its place with it",
         test_membership.test_a_member_that_asks_for_its_place_again_begins_a_new_session,
+    ),
+    5011457: (
+        "a replica that went elsewhere while its broker started left its log there, open",
+        test_committed.test_what_changed_while_a_start_opened_its_logs_is_acted_on,
+    ),
+    5021583: (
+        "the model held a follower that had been put out, and heard a leader of before, to what was committed since",
+        test_cluster_cuts.test_i7_a_copy_that_counts_for_nobody_may_follow_who_led_before,
     ),
 }
 """By seed. Of 21583 and 160809 nothing but the end of a run was wrong (what it waits for); why 5241, 6746 and 6972 were

@@ -1,0 +1,34 @@
+"""Long polls end by their own time, or when the server closes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e import site as brokers
+from tiered_api.http.limits import Limits
+from tiered_api.http.site import Site
+
+
+@pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])
+def test_a_server_that_closes_ends_a_long_poll_also_in_the_moment_in_which_its_time_is_up(closes: float) -> None:
+    async def story(there: brokers.Site) -> None:
+        site = Site(there.node, Limits())
+        ended: list[float] = []
+
+        async def poll() -> None:
+            with pytest.raises(TimeoutError):
+                async with site.patience(0.05):
+                    await asyncio.sleep(10)
+            ended.append(there.loop.time())
+
+        began = there.loop.time()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(poll())
+            await asyncio.sleep(0)
+            there.loop.call_later(closes, site.hurry)
+        assert ended == [pytest.approx(began + min(closes, 0.05))]
+        await site.close()
+
+    brokers.run(story)
