@@ -18,7 +18,7 @@ from tiered.metadata import requests
 from tiered.metadata.delta import held
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
-from tiered.metadata.settings import topic_config
+from tiered.metadata.settings import overruled, topic_config
 from tiered.replication.leading import Past
 
 if TYPE_CHECKING:
@@ -116,6 +116,11 @@ class Joining:
             self._asked_ms = node.world.clock.wall_ms()
         await node.insist(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
         self._compare_clocks(self._asked_ms)
+        for name, (given, in_force) in overruled(node.image, node.started_with, settings.node_id).items():
+            log.warning(
+                "a setting of this broker is not in force, the cluster says otherwise name=%s given=%s in_force=%s",
+                name, given, in_force,
+            )  # fmt: skip
         # Where others lead, or are to, the registration said all that there was to say: the log follows theirs.
         node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at) or self._is_alone(at))
         try:

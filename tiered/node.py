@@ -262,7 +262,7 @@ class Node:
         if found is None:
             await probe(self.store, self.world.rng)
         else:
-            await probe_again(self.store, FORMAT_KEY, encode_format(found))
+            await probe_again(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
         held, _ = await self._soon(self._metadata.format())
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:

@@ -18,7 +18,7 @@ from tiered.cold.memory import MemoryStore
 from tiered.cold.probe import probe, probe_again
 from tiered.cold.store_url import open_store
 from tiered.errors import Refused, Unavailable
-from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, PutResult
+from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, Ok, PutResult
 from tiered.world import SystemClock, SystemRng
 
 
@@ -146,14 +146,14 @@ def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_hold
         store = kind(SystemClock())
         await store.put("k", b"held")
         with pytest.raises(Refused, match=reason):
-            await probe_again(store, "k", b"held")
+            await probe_again(store, "k", b"held", SystemRng())
         got = await store.get("k")
         assert isinstance(got, Got) and got.data == b"held"
 
     asyncio.run(body())
 
 
-def test_the_second_look_takes_two_requests_and_changes_nothing() -> None:
+def test_the_second_look_takes_four_requests_and_changes_nothing() -> None:
     loop = SimLoop(1)
     bucket = SimBucket(loop)
     store = bucket.store(Faults(), SimClock(loop))
@@ -161,18 +161,36 @@ def test_the_second_look_takes_two_requests_and_changes_nothing() -> None:
     async def body() -> None:
         await store.put("k", b"held")
         before, version = bucket.requests, (await bucket.memory.get("k"),)
-        await probe_again(store, "k", b"held")
-        assert bucket.requests - before == 1 + 2
+        await probe_again(store, "k", b"held", SimRng(1))
+        assert bucket.requests - before == 1 + 4
         assert (await bucket.memory.get("k"),) == version and list(bucket.objects) == ["k"]
 
     loop.run(body())
+
+
+def test_who_may_only_read_a_store_in_use_is_refused() -> None:
+    class ReadOnly(MemoryStore):
+        async def put(
+            self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+        ) -> PutResult:
+            if if_absent or if_match is not None:  # as of a directory: whether the condition holds is looked at first
+                return await super().put(key, data, if_absent=if_absent, if_match=if_match)
+            raise Unavailable("Permission denied", refused=True)
+
+    async def body() -> None:
+        store = ReadOnly(SystemClock())
+        assert isinstance(await store.put("k", b"held", if_absent=True), Ok)
+        with pytest.raises(Unavailable, match="Permission denied"):
+            await probe_again(store, "k", b"held", SystemRng())
+
+    asyncio.run(body())
 
 
 def test_a_second_look_that_gets_no_clear_answer_is_made_again_later() -> None:
     loop = SimLoop(1)
     store = SimBucket(loop).store(Faults([Fault(Kind.CONFLICT, ("put",))]), SimClock(loop))
     with pytest.raises(Unavailable, match="no clear answer"):
-        loop.run(probe_again(store, "k", b"held"))
+        loop.run(probe_again(store, "k", b"held", SimRng(1)))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -94,6 +94,7 @@ def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, liste
         second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
         assert second.returncode == 2
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {broker.kafka}: Address already in use"
+        assert "broker serves" not in second.stderr and "controller" not in second.stderr, "nobody has heard of it"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

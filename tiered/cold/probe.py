@@ -1,5 +1,5 @@
-"""Does this store keep its word? Asked in full when a cluster is made, and in two requests at each later start: the
-bucket may have been copied to another store, and another broker may reach it by another endpoint.
+"""Does this store keep its word? Asked in full when a cluster is made, and in four requests at each later start: the
+bucket may have been copied to another store, and another broker may reach it by another endpoint, or as somebody else.
 
 Some stores answer 200 and ignore the condition of a put; on such a one two brokers would own one partition. There is no
 fallback: without conditional writes no cluster starts.
@@ -41,9 +41,10 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
             raise _unclear(store)
 
 
-async def probe_again(store: ObjectStore, key: str, body: bytes) -> None:
+async def probe_again(store: ObjectStore, key: str, body: bytes, rng: Rng) -> None:
     """`Refused` and `Unavailable` as `probe`. Two puts of `body` over the object `key`, which holds it already, must
-    fail: a store that lets them through has changed nothing."""
+    fail: a store that lets them through has changed nothing. One of a new object must not be refused: who may only
+    read would lead, and keep what is cold on its disk for ever."""
     checks: tuple[tuple[Callable[[], Awaitable[PutResult]], str], ...] = (
         (lambda: store.put(key, body, if_absent=True), OVERWRITES),
         (lambda: store.put(key, body, if_match=NO_VERSION), REPLACES),
@@ -57,6 +58,10 @@ async def probe_again(store: ObjectStore, key: str, body: bytes) -> None:
                 break
         else:
             raise _unclear(store)
+
+    own = f"{FOLDER}/{rng.stream('probe').getrandbits(64):016x}"
+    await store.put(own, b"mine")
+    await store.delete([own])
 
 
 async def _create(store: ObjectStore, key: str) -> bool:

@@ -18,6 +18,18 @@ def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
     return Settings.from_strings(given, defaults=own) if given else own
 
 
+def overruled(image: Image, own: Settings, node_id: int) -> dict[str, tuple[object, str]]:
+    """What a broker was started with and does not go by, because the cluster says something else: by name, the given
+    value and that in force."""
+    said = {**image.broker_configs.get(CLUSTER, {}), **image.broker_configs.get(node_id, {})}
+    now, stock, found = broker_settings(image, own, node_id), Settings(), {}
+    for name, text in sorted(said.items()):
+        given, default, in_force = (getattr(each, name.replace(".", "_"), None) for each in (own, stock, now))
+        if given not in (default, in_force):
+            found[name] = (given, text)
+    return found
+
+
 def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
     """What a topic goes by. `Refused` names the topic when its settings and the defaults contradict each other."""
     try:

@@ -56,9 +56,9 @@ def standing(image: Image, node_id: int) -> Standing:
 
 def _count_led(made: Standing, at: TopicPartition, each: PartitionImage, asked: int) -> None:
     made.led += 1
-    in_sync, replicas = len(each.isr), len(each.replicas)
-    least = min(asked, replicas)
-    if in_sync < replicas:
+    in_sync, wanted = len(each.isr), len(each.replicas) - len(each.adding)  # a move that is under way lacks nothing
+    least = min(asked, len(each.replicas))
+    if in_sync < wanted:
         made.under_replicated[at] = each
     if in_sync < least:
         made.under_min_isr[at] = each

@@ -84,11 +84,21 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
         node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
         try:
             async with _http(node, chosen) as http:
+                await _refuse_taken(node, chosen)
                 await node.start()
                 async with _kafka(node, chosen, http) as running:
                     yield running
         finally:
             await node.stop()
+
+
+async def _refuse_taken(node: Node, chosen: Settings) -> None:
+    """`Refused` where an address of the Kafka protocol cannot be had: before the cluster hears of the broker."""
+    for each in chosen.listeners_in_force():
+        try:
+            (await node.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
+        except Unavailable as error:
+            raise Refused(Code.INVALID_CONFIG, str(error)) from None
 
 
 @contextlib.asynccontextmanager

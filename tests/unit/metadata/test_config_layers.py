@@ -8,7 +8,7 @@ from tiered.config import Settings, broker_rows, topic_rows
 from tiered.ids import TopicId
 from tiered.metadata.config_layers import OfTopics, Shown, Source, of_all_brokers, of_broker, of_topic
 from tiered.metadata.image import Image, PartitionImage, TopicImage
-from tiered.metadata.settings import broker_settings, topic_config
+from tiered.metadata.settings import broker_settings, overruled, topic_config
 
 STARTED = replace(Settings(), node_id=1, log_retention_ms=5, num_partitions=3)
 IMAGE = Image(broker_configs={-1: {"log.retention.ms": "6", "log.roll.ms": "7"}, 1: {"log.retention.ms": "8"}})
@@ -45,6 +45,12 @@ def test_what_is_shown_is_what_is_in_force() -> None:
     untiered = replace(STARTED, remote_log_storage_system_enable=False)
     (tiered,) = [each for each in of_topic(Image(), untiered, topic()) if each.row.name == "remote.storage.enable"]
     assert (tiered.value, tiered.source) == ("false", Source.STATIC_BROKER_CONFIG)
+
+
+def test_what_a_broker_was_started_with_and_does_not_go_by_is_named() -> None:
+    assert overruled(IMAGE, STARTED, 1) == {"log.retention.ms": (5, "8")}
+    assert overruled(IMAGE, replace(STARTED, log_retention_ms=8), 1) == {}
+    assert overruled(IMAGE, Settings(), 2) == {}, "nobody asked for what is stock"
 
 
 def test_every_setting_is_there_in_order_and_says_whether_it_can_change() -> None:

@@ -23,7 +23,9 @@ def cluster(*partitions: PartitionImage, configs: Mapping[str, str] | None = Non
     brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2, 3, 4)]
     created = kinds.TopicCreated("t", T, tuple(each.replicas for each in partitions), configs or {}, 0)
     told = [
-        kinds.PartitionChanged(T, number, each.leader, each.leader_epoch, each.isr, each.elr, each.last_known)
+        kinds.PartitionChanged(
+            T, number, each.leader, each.leader_epoch, each.isr, each.elr, each.last_known, adding=each.adding
+        )
         for number, each in enumerate(partitions)
     ]
     away: list[Change] = [kinds.BrokerFenced(3, "i3"), kinds.BrokerStopped(4, "i4")]
@@ -48,6 +50,11 @@ def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -
     two = standing(image, 2)
     assert (two.led, two.held) == (1, 4) and list(two.under_replicated) == [TopicPartition("t", 3)]
     assert two.leaderless == one.leaderless
+
+
+def test_a_replica_that_a_move_adds_is_not_missed_yet() -> None:
+    moved, lacks = made(1, (1, 4, 2), (1, 2), adding=(4,)), made(1, (1, 4, 2), (1,), adding=(4,))
+    assert [at.partition for at in standing(cluster(moved, lacks), 1).under_replicated] == [1]
 
 
 @pytest.mark.parametrize(("asked", "under"), [("1", 0), ("2", 1), ("3", 2), ("9", 2)])
