@@ -37,6 +37,18 @@ def test_topics_are_created_listed_and_deleted_each_with_its_outcome(cluster: Cl
     assert "no topic " + first in cluster.run("topic", "list", first, code=1)
 
 
+def test_what_no_request_has_room_for_is_refused_in_one_line(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    for words in (
+        ("create", "t", "-r", "32768"),
+        ("create", "t" * 40_000),
+        ("add-partitions", topic, "-n", str(2**31 - 1)),
+        ("describe", "t" * 40_000),
+    ):
+        said = cluster.run("topic", *words, code=2)
+        assert said.startswith("tiered: ") and said.count("\n") == 1, said
+
+
 def test_a_dry_run_checks_and_changes_nothing(cluster: Cluster) -> None:
     good = cluster.name("dry")
     rows = cluster.rows("topic", "create", good, "no good", "--dry-run", code=1)

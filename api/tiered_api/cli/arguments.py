@@ -6,9 +6,10 @@ import argparse
 
 from tiered import __version__
 from tiered_api.cli.kafka_arguments import add_kafka_commands
-from tiered_api.cli.parsing import EXITS, Command, Commands, Parser, add, add_form, count
+from tiered_api.cli.parsing import EXITS, Command, Commands, Parser, add, add_form, count, number_of, within
 
 STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
+BROKERS_MAX = 100
 WAREHOUSE = "./tiered-warehouse"
 WAREHOUSE_HELP = f"folder of the Delta tables, a path or s3:// URL (default {WAREHOUSE})"
 
@@ -50,7 +51,7 @@ def _serve(commands: Commands) -> None:
 
 def _up(commands: Commands) -> None:
     up = add(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.up", "up"))
-    up.add_argument("--brokers", metavar="N", type=count, default=3, help="how many (default 3)")
+    up.add_argument("--brokers", metavar="N", type=within(1, BROKERS_MAX), default=3, help="how many (default 3)")
     up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
     up.add_argument(
         "--data-dir", metavar="DIR", default="./tiered-data", help="their directories go there (default ./tiered-data)"
@@ -97,7 +98,7 @@ def _cold(commands: Commands) -> None:
     cat.add_argument("--max", metavar="N", type=count, help="so many records of each partition at most")
     for verb in (ls, cat):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
-        verb.add_argument("--partition", metavar="P", type=count, help="only this partition")
+        verb.add_argument("--partition", metavar="P", type=number_of, help="only this partition")
         add_form(verb)
 
 

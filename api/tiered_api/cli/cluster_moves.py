@@ -17,6 +17,7 @@ from tiered_api.cli.cluster_throttle import cordon, cordoned, throttle, unthrott
 from tiered_api.cli.cluster_view import LIVE, View, look
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows, say
+from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import cluster
 from tiered_api.cli.topics import status
 from tiered_api.kafka.client import Client, refused
@@ -56,7 +57,7 @@ def target(text: str) -> tuple[At, tuple[int, ...]]:
     """`flights/0=1,2,3`. `Refused` when it is not that."""
     name, equals, listed = text.partition("=")
     nodes = listed.split(",")
-    if not equals or not all(each.strip().isdecimal() for each in nodes):
+    if not equals or not all(is_number(each.strip()) for each in nodes):
         raise Refused(Code.INVALID_REQUEST, f"{text!r} is not TOPIC/PARTITION=ID,ID,...")
     return partition(name), tuple(int(each) for each in nodes)
 
@@ -64,7 +65,7 @@ def target(text: str) -> tuple[At, tuple[int, ...]]:
 def partition(text: str) -> At:
     """`flights/0`. `Refused` when it is not that."""
     topic, slash, number = text.rpartition("/")
-    if not slash or not topic or not number.isdecimal():
+    if not slash or not topic or not is_number(number):
         raise Refused(Code.INVALID_REQUEST, f"{text!r} is not TOPIC/PARTITION")
     return At(topic, int(number))
 

@@ -11,6 +11,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.offset_range import At, Point, resolve
 from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.parsing import INT64_MAX, is_number
 from tiered_api.cli.reach import cluster
 from tiered_api.cli.topic_describe import partitions_of
 from tiered_api.kafka.client import Client
@@ -93,7 +94,7 @@ def read_file(name: str) -> dict[TopicPartition, int]:
         words = line.split()
         if not words:
             continue
-        if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
+        if len(words) != 3 or not is_number(words[1]) or not is_number(words[2], INT64_MAX):
             raise Refused(Code.INVALID_REQUEST, f"{name}:{number}: a line is TOPIC PARTITION OFFSET, not {line!r}")
         out[TopicPartition(words[0], int(words[1]))] = int(words[2])
     return out

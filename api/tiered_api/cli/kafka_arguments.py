@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from tiered_api.cli.parsing import EXITS, Command, Commands, add, add_form, count
+from tiered_api.cli.parsing import (
+    EXITS,
+    INT16_MAX,
+    INT32_MAX,
+    Command,
+    Commands,
+    add,
+    add_form,
+    count,
+    number_of,
+    within,
+)
 
 DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 ACKS = {"0": 0, "none": 0, "1": 1, "leader": 1, "-1": -1, "all": -1}
@@ -73,10 +84,20 @@ def _topic(verbs: Commands) -> None:
     create = _verb(verbs, "create", "create topics", "topics", "create")
     create.add_argument("topics", metavar="TOPIC", nargs="+")
     create.add_argument(
-        "-p", "--partitions", type=int, default=-1, metavar="N", help="partitions (default: the broker's)"
+        "-p",
+        "--partitions",
+        type=within(-1, INT32_MAX),
+        default=-1,
+        metavar="N",
+        help="partitions (default: the broker's)",
     )
     create.add_argument(
-        "-r", "--replicas", type=int, default=-1, metavar="N", help="replicas of each (default: the broker's)"
+        "-r",
+        "--replicas",
+        type=within(-1, INT16_MAX),
+        default=-1,
+        metavar="N",
+        help="replicas of each (default: the broker's)",
     )
     create.add_argument(
         "-c", "--topic-config", dest="config", action="append", default=[], metavar="NAME=VALUE", help="a setting"
@@ -116,7 +137,7 @@ def _topic_change(verbs: Commands) -> None:
     _regex(alter, "topics")
     more = _verb(verbs, "add-partitions", "give topics more partitions", "topics", "add_partitions")
     more.add_argument("topics", metavar="TOPIC", nargs="+")
-    more.add_argument("-n", "--num", type=count, required=True, metavar="N", help="so many more")
+    more.add_argument("-n", "--num", type=number_of, required=True, metavar="N", help="so many more")
     more.add_argument("--dry-run", action="store_true", help="check it, change nothing")
     delete = _verb(verbs, "delete", "delete topics", "topics", "delete")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
@@ -151,7 +172,7 @@ def _produce(verbs: Commands) -> None:
     produce.add_argument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header of all records"
     )
-    produce.add_argument("-p", "--partition", type=count, metavar="P", help="write to this partition")
+    produce.add_argument("-p", "--partition", type=number_of, metavar="P", help="write to this partition")
     produce.add_argument(
         "-z",
         "--compression",
@@ -166,7 +187,7 @@ def _produce(verbs: Commands) -> None:
         "--delivery-timeout", type=_duration, default=120.0, metavar="30s", help="give up after it (default 2m)"
     )
     produce.add_argument(
-        "--max-message-bytes", type=count, metavar="N", help="bytes of a batch before compression (default 1000000)"
+        "--max-message-bytes", type=number_of, metavar="N", help="bytes of a batch before compression (default 1000000)"
     )
 
 
@@ -198,7 +219,7 @@ def _consume(verbs: Commands) -> None:
     consume.add_argument("--read-committed", action="store_true", help="no records of open or aborted transactions")
     consume.add_argument("--print-control-records", action="store_true", help="markers of transactions too")
     consume.add_argument(
-        "--fetch-max-bytes", type=count, default=16 << 20, metavar="N", help="bytes of an answer (default 16 MiB)"
+        "--fetch-max-bytes", type=number_of, default=16 << 20, metavar="N", help="bytes of an answer (default 16 MiB)"
     )
     consume.add_argument(
         "--fetch-max-wait", type=_milliseconds, default=500, metavar="500ms", help="a broker waits so long for records"
@@ -252,12 +273,15 @@ def _cluster(verbs: Commands) -> None:
     which.add_argument("--plan", action="store_true", help="only show what would move (default)")
     which.add_argument("--execute", action="store_true", help="move it")
     leave = _verb(verbs, "decommission", "move everything off a broker", "cluster_moves", "decommission")
-    leave.add_argument("broker", metavar="ID", type=count)
+    leave.add_argument("broker", metavar="ID", type=number_of)
     leave.add_argument("--plan", action="store_true", help="only show what would move")
     leave.add_argument("--no-wait", action="store_true", help="return as soon as all of it is on its way")
     for verb in (move, even, leave):
         verb.add_argument(
-            "--throttle", type=count, metavar="BYTES", help="copy so much a second at most; waits, and takes it away"
+            "--throttle",
+            type=within(1),
+            metavar="BYTES",
+            help="copy so much a second at most; waits, and takes it away",
         )
     _verb(verbs, "unthrottle", "take every rate away that moves set", "cluster_moves", "unthrottled")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXITS)
@@ -271,7 +295,7 @@ def _cluster(verbs: Commands) -> None:
     reset = _verb(keys, "reset", "give settings back their defaults", "cluster", "config_reset")
     reset.add_argument("keys", metavar="NAME", nargs="+")
     for verb in (listed, get, change, reset):
-        verb.add_argument("--node", type=count, metavar="ID", help="of this broker")
+        verb.add_argument("--node", type=number_of, metavar="ID", help="of this broker")
 
 
 def _acks(text: str) -> int:

@@ -14,6 +14,7 @@ from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import drop_output
 from tiered_api.cli.parsing import Command
+from tiered_api.kafka.wire import Malformed
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a file that takes our output can say."""
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(refused.why, Exit.USAGE)
     except Unavailable as fault:
         return _fail(str(fault), Exit.UNAVAILABLE)
+    except Malformed as error:
+        # What a peer sent and does not parse is Corrupt: this is a number or a name that a request has no room for.
+        return _fail(f"the request cannot be made: {error}", Exit.USAGE)
     except (Corrupt, Fenced) as fault:
         return _fail(str(fault), Exit.FAILED)
     except KeyboardInterrupt:

@@ -41,6 +41,8 @@ class Range(NamedTuple):
 
 
 UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "hr": 3.6e6, "d": 8.64e7}
+LONGEST_MS = 1e15
+"""Longer than any log: thirty thousand years."""
 WORDS = {
     "start": Point(At.START),
     "oldest": Point(At.START),
@@ -117,6 +119,8 @@ def _time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
     if found["duration"]:
         parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|hr|s|m|h|d)", found["duration"])
         ms = sum(float(number) * UNITS_MS[unit] for number, unit in parts)
+        if ms > LONGEST_MS:
+            raise _wrong(text, f"{found[0]} is too long")
         return Point(At.TIME, base_ms + round(-ms if found[0].startswith("-") else ms)), left, True
     if found["number"]:
         return Point(At.TIME, int(found["number"]) * (1 if len(found["number"]) == 13 else 1000)), left, False

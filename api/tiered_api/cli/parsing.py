@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
 EXITS = (
@@ -11,6 +11,10 @@ EXITS = (
     "setting; 3 a tool that is needed is missing (Java, Maven, an extra); 4 store or broker not reached; "
     "10 the cluster is not healthy; 130 interrupted"
 )
+
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
+"""The largest numbers of the protocol's fields."""
+DIGITS_MAX = 100
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -48,8 +52,38 @@ def add_form(command: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
-def count(text: str) -> int:
-    """A number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
-    return int(text)
+def within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
+    """The type of an option that takes a number in a range."""
+
+    def number(text: str) -> int:
+        found = integer(text)
+        if found is not None and low <= found <= high:
+            return found
+        if high < INT64_MAX:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
+        why = f"is not a number from {low} on" if found is None or found < low else f"is more than {high}"
+        raise argparse.ArgumentTypeError(f"{text!r} {why}")
+
+    return number
+
+
+count = within(0)
+"""A number from 0 on."""
+number_of = within(0, INT32_MAX)
+"""That of a partition or a broker, or how many bytes a request may ask for."""
+
+
+def integer(text: str) -> int | None:
+    """A number in decimal digits; None when it is none. One that has no room in 64 bits is the next that has none
+    either: Python refuses to read thousands of digits."""
+    digits = text.removeprefix("-")
+    if not digits.isdecimal():
+        return None
+    size = int(digits) if len(digits) <= DIGITS_MAX else INT64_MAX + 1
+    return -size if text.startswith("-") else size
+
+
+def is_number(text: str, high: int = INT32_MAX) -> bool:
+    """Whether it is a number from 0 on that the protocol has room for; partitions and brokers have 32 bits."""
+    found = integer(text)
+    return found is not None and text.isdecimal() and found <= high

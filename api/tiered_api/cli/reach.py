@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from tiered.errors import Code, Refused
 from tiered.world import SocketNet, SystemClock
+from tiered_api.cli.parsing import is_number
 from tiered_api.kafka.client import Address, Client
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
@@ -49,7 +50,7 @@ def addresses(text: str) -> list[Address]:
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]"):
             host, port = part, str(DEFAULT_PORT)
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or not is_number(port, 65535) or not int(port):
             raise Refused(Code.INVALID_REQUEST, f"--brokers {part}: it must be HOST:PORT")
         out.append(Address(host.strip("[]"), int(port)))
     if not out:
@@ -73,7 +74,7 @@ def numbers(text: str, option: str) -> list[int]:
     out: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if not is_number(first) or (dash and not is_number(last)):
             raise Refused(Code.INVALID_REQUEST, f"{option} {text}: it must be numbers with commas between, or ranges")
         if dash and int(last) - int(first) > 100_000:
             raise Refused(Code.INVALID_REQUEST, f"{option} {text}: that range is too long")

@@ -22,7 +22,6 @@ from tiered_api.cli.sources import settings
 from tiered_api.cli.supervise import Fleet, Program
 from tiered_api.kafka.client import Address
 
-BROKERS_MAX = 100
 OWN_EACH = ("node.id", "data.dir", "http", "kafka", "listeners", "advertised.listeners")
 """Settings that no two brokers of a machine can share."""
 READY = "tiered is ready: "
@@ -64,8 +63,6 @@ def up(args: Namespace) -> int:
 
 def plan(args: Namespace) -> Plan:
     """What the command line asks for. Refused when it cannot be: nothing has been started then."""
-    if not 1 <= args.brokers <= BROKERS_MAX:
-        raise Refused(Code.INVALID_REQUEST, f"--brokers {args.brokers}: it must be from 1 to {BROKERS_MAX}")
     for pair in args.pairs:
         name = pair.partition("=")[0].strip()
         if name in OWN_EACH:

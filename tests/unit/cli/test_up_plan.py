@@ -72,7 +72,6 @@ def test_a_bucket_that_the_environment_or_a_setting_names_is_that_of_all(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--brokers", "0"], "--brokers 0: it must be from 1 to 100"),
         (["-c", "node.id=7"], "-c node.id=7: each broker has its own"),
         (["-c", "listeners=PLAINTEXT://:9092"], "each broker has its own"),
         (["--kafka", ""], "--kafka: it must be HOST:PORT"),

@@ -1,0 +1,92 @@
+"""Numbers of the command line: what has no sense, or no room in a request, is refused before anything is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiered.errors import Refused
+from tiered.ids import TopicPartition
+from tiered_api.cli import main as command_line
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.cluster_moves import partition, target
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.group_seek import read_file
+from tiered_api.cli.main import main
+from tiered_api.cli.offset_range import parse
+from tiered_api.cli.reach import numbers
+from tiered_api.kafka.codec import encode
+from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+MANY = "9" * 5000
+"""More digits than Python makes a number of."""
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("cluster reassign t/0=1 --throttle 0", "argument --throttle: '0' is not a number from 1 on"),
+        ("cluster reassign t/0=1 --throttle -5", "argument --throttle: '-5' is not a number from 1 on"),
+        ("cluster rebalance --throttle 0", "argument --throttle: '0' is not a number from 1 on"),
+        ("cluster decommission 1 --throttle 0", "argument --throttle: '0' is not a number from 1 on"),
+        (f"cluster rebalance --throttle {INT64 + 1}", f"'{INT64 + 1}' is more than {INT64}"),
+        (f"cluster decommission {INT32 + 1}", f"argument ID: '{INT32 + 1}' is not a number from 0 to {INT32}"),
+        ("topic create t -r 32768", "argument -r/--replicas: '32768' is not a number from -1 to 32767"),
+        (f"topic create t -p {INT32 + 1}", f"-p/--partitions: '{INT32 + 1}' is not a number from -1 to {INT32}"),
+        ("topic create t -p many", f"argument -p/--partitions: 'many' is not a number from -1 to {INT32}"),
+        (f"topic add-partitions t -n {INT32 + 1}", f"'{INT32 + 1}' is not a number from 0 to {INT32}"),
+        (f"topic produce t -p {INT32 + 1}", f"'{INT32 + 1}' is not a number from 0 to {INT32}"),
+        (f"topic consume t --fetch-max-bytes {INT32 + 1}", f"'{INT32 + 1}' is not a number from 0 to {INT32}"),
+        (f"cluster config list --node {INT32 + 1}", f"'{INT32 + 1}' is not a number from 0 to {INT32}"),
+        ("up --brokers -1", "argument --brokers: '-1' is not a number from 1 to 100"),
+        ("up --brokers 0", "argument --brokers: '0' is not a number from 1 to 100"),
+        ("up --brokers 101", "argument --brokers: '101' is not a number from 1 to 100"),
+        (f"topic consume t -n {'9' * 200}", f"is more than {INT64}"),
+    ],
+)
+def test_a_number_out_of_its_range_is_a_bad_argument(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words.split())
+    said = capsys.readouterr().err
+    assert ended.value.code == Exit.USAGE and said.startswith("tiered: ") and why in said and said.count("\n") == 1
+
+
+def test_the_ends_of_ranges_are_taken() -> None:
+    made = parser().parse_args(["topic", "create", "t", "-r", "32767", "-p", "-1"])
+    assert (made.replicas, made.partitions) == (32767, -1)
+    assert parser().parse_args(["cluster", "rebalance", "--throttle", str(INT64)]).throttle == INT64
+
+
+@pytest.mark.parametrize("number", [str(INT32 + 1), MANY], ids=["33 bits", "5000 digits"])
+def test_partitions_and_brokers_that_cannot_be_are_refused(number: str, tmp_path: Path) -> None:
+    for read in (lambda: target(f"t/0=1,{number}"), lambda: partition(f"t/{number}"), lambda: numbers(number, "-p")):
+        with pytest.raises(Refused):
+            read()
+    file = tmp_path / "offsets"
+    file.write_text(f"t {number} 5\n")
+    with pytest.raises(Refused):
+        read_file(str(file))
+    file.write_text(f"t 0 {number}\n")
+    if number == MANY:
+        with pytest.raises(Refused):
+            read_file(str(file))
+    else:
+        assert read_file(str(file)) == {TopicPartition("t", 0): INT32 + 1}
+
+
+def test_a_duration_beyond_all_time_is_no_offset() -> None:
+    for text in (f"@-{'9' * 20}d", f"@{MANY}h"):
+        with pytest.raises(Refused, match="too long"):
+            parse(text, 1_700_000_000_000)
+
+
+def test_what_no_request_has_room_for_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the arguments let through: a name may be too long, or a sum too large."""
+    request = CreateTopicsRequest(topics=[CreatableTopic(name="t", replication_factor=1 << 15)])
+    monkeypatch.setattr(command_line, "_loaded", lambda command: lambda args: encode(request, 7))
+    assert main(["topic", "create", "t"]) == Exit.USAGE
+    assert capsys.readouterr().err.startswith("tiered: the request cannot be made: CreateTopicsRequest")
