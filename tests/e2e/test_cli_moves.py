@@ -93,7 +93,9 @@ def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[
             moving.kill()
         assert moving.returncode == 130 and "`tiered cluster unthrottle` takes it away" in said
     assert "1000" in seen.rates()
-    assert tiered("cluster", "reassign", "--cancel", "t/1", *at).returncode == 0
+    done = tiered("cluster", "reassign", "--cancel", "t/1", "--format", "json", *at)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"partition": "t/1", "replicas": before[1], "to": None, "status": "OK"}
     until(lambda: seen.placed()[1] == before[1])
     assert tiered("cluster", "unthrottle", *at).returncode == 0
     assert seen.rates() == unlimited

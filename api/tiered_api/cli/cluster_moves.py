@@ -9,7 +9,7 @@ import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiered.errors import Code, Refused
 from tiered.metadata.balance import At, Moves, balanced, drained
@@ -51,6 +51,8 @@ class Standing:
     leaderless: tuple[At, ...]
     cordoned: tuple[int, ...] = ()
     """Live brokers that take no new ones."""
+    back: dict[At, tuple[int, ...]] = field(default_factory=dict)
+    """Of what moves: the replicas that stay when it is called off."""
 
 
 def target(text: str) -> tuple[At, tuple[int, ...]]:
@@ -183,10 +185,12 @@ async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Want
     listed = sorted(wanted.items())
     for start in range(0, len(listed), AT_ONCE):
         outcomes.update(await alter(client, dict(listed[start : start + AT_ONCE])))
-    rows = [
-        {**_planned(at, standing.placed.get(at, ()), to or ()), "status": outcomes.get(at, "no answer")}
-        for at, to in listed
-    ]
+    rows = []
+    for at, to in listed:
+        replicas = standing.placed.get(at, ())
+        if to is None:
+            replicas = standing.back.get(at, replicas)
+        rows.append({**_planned(at, replicas, to or ()), "status": outcomes.get(at, "no answer")})
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 
@@ -212,18 +216,21 @@ async def stand(client: Client, seen: View | None = None) -> Standing:
     seen = seen or await look(client)
     on_the_way = await moving(client)
     placed: dict[At, tuple[int, ...]] = {}
+    back: dict[At, tuple[int, ...]] = {}
     leaderless = []
     for topic in seen.topics:
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
             at = At(topic.name or "", each.partition_index)
-            leaves = on_the_way[at].removing_replicas if at in on_the_way else ()
-            placed[at] = tuple(node for node in each.replica_nodes if node not in leaves)
+            move = on_the_way.get(at, OngoingPartitionReassignment())
+            placed[at] = tuple(node for node in each.replica_nodes if node not in move.removing_replicas)
+            if at in on_the_way:
+                back[at] = tuple(node for node in each.replica_nodes if node not in move.adding_replicas)
             if each.leader_id < 0:
                 leaderless.append(at)
     live = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
     full = await cordoned(client, list(live))
     racks = {node: rack for node, rack in live.items() if node not in full}
-    return Standing(placed, racks, tuple(leaderless), tuple(sorted(full)))
+    return Standing(placed, racks, tuple(leaderless), tuple(sorted(full)), back)
 
 
 async def moving(client: Client) -> dict[At, OngoingPartitionReassignment]:
