@@ -7,7 +7,12 @@ for, and ends the broker wherever it is raised.
 
 from __future__ import annotations
 
+import errno
 from enum import Enum
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""What the file system says no with: to wait would not help."""
+NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 
 
 class Code(Enum):
@@ -205,6 +210,15 @@ def always(holds: object, *about: object) -> None:
     """`Broken` when it does not."""
     if not holds:
         raise Broken(", ".join(map(str, about)))
+
+
+def unusable(what: str, error: OSError) -> Refused | Unavailable:
+    """Why a directory cannot be had at a start. A path that leads nowhere stays wrong until it is said otherwise; what
+    the system keeps closed may be opened (permissions, a mount, a full disk), as with a bucket."""
+    why = f"{what}: {error.strerror}"
+    if error.errno in NO_SUCH_PATH:
+        return Refused(Code.INVALID_CONFIG, why)
+    return Unavailable(why, refused=error.errno in REFUSALS)
 
 
 def first_cause(error: BaseException) -> BaseException:

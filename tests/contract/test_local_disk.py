@@ -25,6 +25,8 @@ from tiered.hot.local_disk import (
     reserve_blocks,
 )
 from tiered.hot.segment_files import OpenFiles
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.main import main
 
 LIMIT_BYTES = 1 << 20
 HOLDER = """
@@ -179,6 +181,26 @@ def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Refused, match="file/data"):
         LocalDisk(str(tmp_path / "file" / "data"))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
+def test_a_directory_that_the_system_keeps_closed_is_unavailable(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wrong with the setting, and whoever starts brokers may try again: exit code 4, as with a bucket."""
+
+    def no(path: str, *_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "makedirs", no)
+    why = f"cannot use the data directory {tmp_path}/data: {os.strerror(number)}"
+    with pytest.raises(Unavailable, match=why):
+        LocalDisk(str(tmp_path / "data"))
+    assert main(["up", "--data-dir", str(tmp_path / "data")]) == Exit.UNAVAILABLE
+    assert capsys.readouterr().err == f"tiered: {why}\n"
+    monkeypatch.setattr(os, "open", no)
+    with pytest.raises(Unavailable, match=f"cannot lock {tmp_path}/.lock: {os.strerror(number)}"):
+        LockFile(str(tmp_path / ".lock")).acquire()
 
 
 def test_the_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from tests.fakes3 import FakeS3
 from tiered.cold.store_url import open_store
-from tiered.errors import Refused
+from tiered.errors import Refused, Unavailable
 from tiered.world import SystemClock, SystemRng
 
 LIGHT = """
@@ -69,6 +71,23 @@ def test_an_environment_that_s3_cannot_use_is_refused(
     monkeypatch.setenv(name, value)
     with pytest.raises(Refused, match=f"cannot use the store s3://bucket: .*{why}"):
         open_store("s3://bucket", SystemClock(), SystemRng())
+
+
+def test_a_directory_that_the_system_keeps_closed_is_away_as_a_bucket_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there and no directory is a wrong URL; what may not be written is a store that refuses, as S3 can."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Refused, match="Not a directory"):
+        open_store(f"file://{tmp_path}/file/bucket", SystemClock(), SystemRng())
+
+    def no(path: str, **_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "makedirs", no)
+    with pytest.raises(Unavailable, match=f"cannot use the store file://{tmp_path}/bucket: Permission denied") as told:
+        open_store(f"file://{tmp_path}/bucket", SystemClock(), SystemRng())
+    assert told.value.refused
 
 
 def test_a_broker_without_s3_does_not_pay_for_it() -> None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from tiered.cold.lanes import Lane
 from tiered.cold.parts import Parts
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import REFUSALS, Code, Refused, Unavailable, unusable
 from tiered.hot.local_disk import sync_file
 from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult, Rng, Unknown
 
@@ -35,8 +35,6 @@ MOVES = 100
 """Tries to put an object where others come and go."""
 TEMPORARY_MS = 24 * 3600 * 1000
 INTERNAL = (".tmp", ".lock")
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""What the file system says no with: to wait would not help."""
 T = TypeVar("T")
 
 
@@ -61,7 +59,7 @@ class DirectoryStore:
                 os.makedirs(os.path.join(self.root, name), exist_ok=True)
             self._drop_abandoned()
         except OSError as error:
-            raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {error.strerror}") from None
+            raise unusable(f"cannot use the store {self.url}", error) from None
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         path = self._path(key)

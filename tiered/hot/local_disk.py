@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable, unusable
 from tiered.ports import Buffer, Space
 
 THREADS = 4
@@ -48,7 +48,7 @@ class LocalDisk:
         try:
             os.makedirs(self.root, exist_ok=True)
         except OSError as error:
-            raise Refused(Code.INVALID_CONFIG, f"cannot use the data directory {self.root}: {error.strerror}") from None
+            raise unusable(f"cannot use the data directory {self.root}", error) from None
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> LocalFile:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
@@ -310,7 +310,7 @@ class LockFile:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise Refused(Code.INVALID_CONFIG, f"cannot lock {self._path}: {error.strerror}") from None
+            raise unusable(f"cannot lock {self._path}", error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
