@@ -165,6 +165,14 @@ class Code(Enum):
         return self.value[1]
 
 
+_NAMES = {code.number: code.name for code in Code}
+
+
+def code_name(number: int) -> str:
+    """What a code on the wire is called; a peer may know more of them."""
+    return _NAMES.get(number, f"error {number}")
+
+
 class Refused(Exception):
     """The answer is no. `code` is for programs, the text for people; both may leave the broker."""
 

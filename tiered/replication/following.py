@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.errors import Code
+from tiered.errors import Code, code_name
 from tiered.hot.epochs import Epochs
 from tiered.ids import NO_EPOCH
 from tiered.peers import Diverging, FetchedPart, FetchFrom
@@ -94,7 +94,7 @@ def step(asked: FetchFrom, part: FetchedPart, held: Held) -> Step:
             if part.cold_end_offset > part.log_start_offset:
                 return FromBucket(part.cold_end_offset)
             return StartOver(part.log_start_offset)
-    return Retry(part.code, f"the leader answered with code {part.code}")
+    return Retry(part.code, f"the leader answered with {code_name(part.code)}")
 
 
 def high_watermark(known: int, told: int, end: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable, code_name
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered_api.kafka.link import Link, open_link
@@ -50,9 +50,8 @@ def code_of(number: int) -> Code:
 
 def refused(number: int, what: str, message: str | None = None) -> Refused:
     """A broker's no: its code by name, and its own words where it has some."""
-    code = code_of(number)
-    name = code.name if number in _CODES else f"error {number}"
-    return Refused(code, f"{what}: {message} ({name})" if message else f"{what}: {name}")
+    name = code_name(number)
+    return Refused(code_of(number), f"{what}: {message} ({name})" if message else f"{what}: {name}")
 
 
 class Client:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import tiered
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable, code_name
 from tiered.ports import Net, Stream
 from tiered_api.kafka.codec import Malformed, decode, encode
 from tiered_api.kafka.frame_memory import FrameMemory
@@ -114,7 +114,7 @@ class Link:
         except Malformed as error:
             raise Unavailable(f"{self.address} does not speak the Kafka protocol: {error}", final=True) from None
         if answer.error_code:
-            raise Unavailable(f"{self.address} refuses ApiVersions with error {answer.error_code}", final=True)
+            raise Unavailable(f"{self.address} refuses ApiVersions with {code_name(answer.error_code)}", final=True)
         self.versions = {api.api_key: Versions(api.min_version, api.max_version) for api in answer.api_keys}
 
     def close(self) -> None:

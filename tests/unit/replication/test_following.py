@@ -161,7 +161,12 @@ def test_below_a_log_start_with_nothing_cold_behind_it_it_begins_there() -> None
 def test_other_codes_are_for_later(code: Code) -> None:
     found = does(asks(300), holds(0, 300), code)
     assert isinstance(found, Retry)
-    assert found.code == code.number
+    assert (found.code, found.why) == (code.number, f"the leader answered with {code.name}")
+
+
+def test_a_code_without_a_name_is_told_by_its_number() -> None:
+    strange = FetchedPart(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
+    assert step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader answered with error 999")
 
 
 def test_a_followers_high_watermark_is_what_it_has_of_its_leaders_and_never_goes_back() -> None:
