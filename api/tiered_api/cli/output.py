@@ -12,6 +12,9 @@ import orjson
 
 Row = Mapping[str, Any]
 
+WIDE = 40
+"""A column that is no wider holds all of its cells."""
+
 
 def print_rows(rows: Sequence[Row], form: str) -> None:
     """Rows that share their keys: aligned columns under a heading, or one JSON object a line."""
@@ -23,7 +26,7 @@ def print_rows(rows: Sequence[Row], form: str) -> None:
         return
     heading = [name.upper().replace("_", "-") for name in rows[0]]
     cells = [[_cell(value) for value in row.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
+    widths = [_width([len(cell) for cell in column]) for column in zip(heading, *cells, strict=True)]
     columns = zip(*(row.values() for row in rows), strict=True)
     numeric = [all(value is None or isinstance(value, int) for value in column) for column in columns]
     for line in (heading, *cells):
@@ -67,6 +70,13 @@ def say(lines: Iterable[str]) -> None:
     """Lines for people, at once."""
     for line in lines:
         print(line, flush=True)
+
+
+def _width(sizes: Sequence[int]) -> int:
+    """How wide a column is, by its heading and its cells: a cell twice as wide as most moves what follows in its own
+    row instead of widening all of them."""
+    usual = sorted(sizes[1:])[(len(sizes) - 2) // 2]
+    return max(size for size in sizes if size <= max(WIDE, sizes[0], 2 * usual))
 
 
 def _cell(value: Any) -> str:

@@ -16,6 +16,19 @@ def test_a_table_aligns_words_left_and_numbers_right(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "TOPIC  COLD-BYTES  KEY\na               5  -\nlong         1234  k\n"
 
 
+def test_a_cell_much_wider_than_the_others_widens_no_row_but_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 249
+    print_rows([{"topic": name, "partitions": 1} for name in ("a", long, "b" * 40)], "text")
+    heading, first, second, third = capsys.readouterr().out.splitlines()
+    assert heading == "TOPIC".ljust(40) + "  PARTITIONS" and first == "a".ljust(40) + "           1"
+    assert second == long + "           1" and len(third) == len(heading)
+
+
+def test_long_cells_that_are_alike_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"topic": "x" * size, "partitions": 1} for size in (70, 75, 80)], "text")
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80 + len("  PARTITIONS")}
+
+
 def test_json_is_one_object_a_line(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     print_rows(ROWS, "json")
     assert [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()] == ROWS
