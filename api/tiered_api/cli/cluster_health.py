@@ -27,6 +27,10 @@ TOPICS_AT_ONCE = 500
 """Of which one request asks."""
 SHOWN_MAX = 100
 """Partitions that are explained in text; JSON has all."""
+NAMED_MAX = 5
+"""Partitions that are named in one line of text."""
+INTERNAL_PREFIX = "__"
+"""With which the names of Kafka's internal topics begin."""
 MIN_ISR = "min.insync.replicas"
 LISTS = {
     "Leaderless partitions": "leaderless_partitions",
@@ -131,10 +135,11 @@ def _say(found: dict[str, Any]) -> None:
         "Nodes down": found["nodes_down"],
     }
     for words, key in LISTS.items():
-        lines[f"{words} ({len(found[key])})"] = found[key]
+        lines[f"{words} ({len(found[key])})"] = _few(sorted(found[key], key=_is_internal))
     width = max(map(len, lines)) + 2
     say(["CLUSTER HEALTH OVERVIEW", "======================="])
     say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())
+    listed = sorted(found["partitions"], key=lambda each: _is_internal(each["topic"]))
     rows = [
         {
             "partition": f"{each['topic']}/{each['partition']}",
@@ -144,13 +149,23 @@ def _say(found: dict[str, Any]) -> None:
             "isr": each["isr"],
             "why": each["why"],
         }
-        for each in found["partitions"][:SHOWN_MAX]
+        for each in listed[:SHOWN_MAX]
     ]
     if rows:
         say([""])
         print_rows(rows, "text")
-    if len(found["partitions"]) > SHOWN_MAX:
-        say([f"... and {len(found['partitions']) - SHOWN_MAX} more: --format json has all of them"])
+    if len(listed) > SHOWN_MAX:
+        say([f"... and {len(listed) - SHOWN_MAX} more: --format json has all of them"])
+
+
+def _few(names: list[str]) -> list[str]:
+    """Each has a row of its own below: one line gives an idea of them."""
+    return names if len(names) <= NAMED_MAX else [*names[:NAMED_MAX], f"... and {len(names) - NAMED_MAX} more"]
+
+
+def _is_internal(name: str) -> bool:
+    """Whether a topic, or a partition by its name, is of the brokers' own: those come after what users made."""
+    return name.startswith(INTERNAL_PREFIX)
 
 
 def _listed(value: object) -> str:

@@ -20,7 +20,7 @@ from tiered_api.kafka.messages.metadata import (
 )
 
 
-def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1) -> View:
+def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1, names: tuple[str, ...] = ("t",)) -> View:
     """Brokers 1 and 2 are live, 4 is fenced, 5 has stopped; a topic whose partitions have leader, replicas, ISR."""
     made = [
         MetadataResponsePartition(partition_index=number, leader_id=leader, replica_nodes=replicas, isr_nodes=isr)
@@ -29,7 +29,7 @@ def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1) -> 
     got = MetadataResponse(
         brokers=[MetadataResponseBroker(node, "h", 9090 + node, None) for node in (1, 2)],
         controller_id=controller,
-        topics=[MetadataResponseTopic(name="t", partitions=made)],
+        topics=[MetadataResponseTopic(name=name, partitions=made) for name in names],
     )
     registered = [
         DescribeClusterBroker(1, "h", 9091),
@@ -144,6 +144,18 @@ def test_text_explains_so_many_partitions_and_counts_the_rest(capfd: pytest.Capt
     known = seen(*([(1, [1, 4], [1])] * 103))
     say_health(judged(known, found(known)), "text")
     assert capfd.readouterr().out.splitlines()[-1] == "... and 3 more: --format json has all of them"
+
+
+def test_lists_are_short_and_what_users_made_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
+    known = seen(*([(1, [1, 4], [1])] * 4), names=("__consumer_offsets", "u", "v"))
+    verdict = judged(known, found(known))
+    before = json.dumps(verdict)
+    say_health(verdict, "text")
+    lines = capfd.readouterr().out.splitlines()
+    assert "Under-replicated partitions (12): [u/0, u/1, u/2, u/3, v/0, ... and 7 more]" in lines
+    rows = [line.split(" ")[0] for line in lines[lines.index("") + 2 :]]
+    assert rows == [f"{name}/{number}" for name in ("u", "v", "__consumer_offsets") for number in range(4)]
+    assert json.dumps(verdict) == before and verdict["partitions"][0]["topic"] == "__consumer_offsets"
 
 
 def test_a_row_for_each_broker_with_what_it_leads_and_holds() -> None:
