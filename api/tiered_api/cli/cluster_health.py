@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
+from tiered_api.cli.cluster_moves import moving
 from tiered_api.cli.cluster_view import look
 from tiered_api.cli.configs import TOPIC, described
 from tiered_api.cli.exits import Exit
@@ -74,8 +75,18 @@ async def _found(client: Client) -> dict[str, Any]:
     """Asks what has to be known; of a cluster that is well that is two requests."""
     seen = await look(client)
     names = to_ask_about(seen)
+    if not names:
+        return judged(seen, ())
     min_isr, heirs = await least_in_sync(client, names), await eligible(client, names)
-    return judged(seen, list(unwell(seen, min_isr, heirs)))
+    return judged(seen, list(unwell(seen, min_isr, heirs, await _added(client))))
+
+
+async def _added(client: Client) -> dict[At, list[int]]:
+    """Replicas that moves add; nothing where nobody can be asked for them."""
+    try:
+        return {at: each.adding_replicas for at, each in (await moving(client)).items()}
+    except (Refused, Unavailable):
+        return {}
 
 
 async def least_in_sync(client: Client, names: list[str]) -> dict[str, int]:

@@ -60,18 +60,22 @@ def to_ask_about(seen: View) -> list[str]:
     ]
 
 
-def unwell(seen: View, min_isr: Mapping[str, int], eligible: Mapping[At, Eligible]) -> Iterator[Unwell]:
-    """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one."""
+def unwell(
+    seen: View, min_isr: Mapping[str, int], eligible: Mapping[At, Eligible], added: Mapping[At, Sequence[int]]
+) -> Iterator[Unwell]:
+    """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one; replicas that a
+    move has `added` are not missed while they copy."""
     for topic in seen.topics:
         name = topic.name or ""
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
             wanted = min(min_isr.get(name, 1), len(each.replica_nodes))
-            problems = tuple(_problems(seen, each, wanted))
+            new = added.get((name, each.partition_index), ())
+            problems = tuple(_problems(seen, each, wanted, len(new)))
             if problems:
                 heirs = eligible.get((name, each.partition_index), Eligible())
                 yield Unwell(
                     name, each.partition_index, problems, each.leader_id, tuple(each.replica_nodes),
-                    tuple(each.isr_nodes), heirs, wanted, "; ".join(_why(seen, each, heirs, wanted)),
+                    tuple(each.isr_nodes), heirs, wanted, "; ".join(_why(seen, each, heirs, wanted, new)),
                 )  # fmt: skip
 
 
@@ -118,16 +122,18 @@ def judged(seen: View, found: Sequence[Unwell]) -> dict[str, Any]:
     }
 
 
-def _problems(seen: View, each: MetadataResponsePartition, wanted: int) -> Iterator[str]:
+def _problems(seen: View, each: MetadataResponsePartition, wanted: int, new: int) -> Iterator[str]:
     if not seen.is_live(each.leader_id):
         yield LEADERLESS
     if len(each.isr_nodes) < wanted:
         yield UNDER_MIN_ISR
-    if len(each.isr_nodes) < len(each.replica_nodes):
+    if len(each.isr_nodes) < len(each.replica_nodes) - new:
         yield UNDER_REPLICATED
 
 
-def _why(seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: int) -> Iterator[str]:
+def _why(
+    seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: int, new: Sequence[int]
+) -> Iterator[str]:
     """Sentences, the worst first; nobody is named twice."""
     named: set[int] = set()
     if not seen.is_live(each.leader_id):
@@ -138,11 +144,14 @@ def _why(seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: i
         yield f"acks=all is refused: {len(each.isr_nodes)} in sync, min.insync.replicas asks for {wanted}"
     missing = [node for node in each.replica_nodes if node not in each.isr_nodes and node not in named]
     gone = [f"{node} is {seen.state(node)}" for node in missing if not seen.is_live(node)]
-    behind = [node for node in missing if seen.is_live(node)]
+    behind = [node for node in missing if seen.is_live(node) and node not in new]
+    copies = [node for node in missing if seen.is_live(node) and node in new]
     if gone:
         yield f"broker {' and '.join(gone)}"
     if behind:
         yield f"{_brokers(seen, behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
+    if copies:
+        yield f"a move to {_brokers(seen, copies)} is under way"
 
 
 def _waits(seen: View, each: MetadataResponsePartition, heirs: Eligible) -> tuple[Sequence[int], str]:

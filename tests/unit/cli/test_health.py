@@ -41,7 +41,17 @@ def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1, nam
 
 def found(known: View, min_isr: int = 1, **eligible: Eligible) -> list[Unwell]:
     """`p0=Eligible(...)` is that of partition 0."""
-    return list(unwell(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}))
+    return list(unwell(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}, {}))
+
+
+def test_a_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
+    known = seen((1, [1, 2, 4], [1]), (1, [1, 2], [1]), (1, [1, 2], [1]))
+    added = {("t", 0): [2, 4], ("t", 1): [2]}
+    lacks = list(unwell(known, {"t": 1}, {}, added))
+    assert [each.partition for each in lacks] == [2] and lacks[0].why == "broker 2 is not in sync yet"
+    (under,) = (each for each in unwell(known, {"t": 2}, {}, {("t", 1): [2]}) if each.partition == 1)
+    assert under.problems == ("under-min-ISR",)
+    assert under.why.endswith("min.insync.replicas asks for 2; a move to broker 2 is under way")
 
 
 def test_the_states_of_brokers_are_told_apart() -> None:
