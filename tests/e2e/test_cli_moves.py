@@ -26,15 +26,17 @@ RATE = COUNT * SIZE // 3
 """One partition is copied in three seconds."""
 
 
+def broker(stack: ExitStack, directory: Path, node: int) -> Served:
+    """One of the cluster whose bucket is in `directory`."""
+    store = f"file://{directory / 'bucket'}"
+    return stack.enter_context(Served(directory / f"b{node}", "--store", store, "--node-id", str(node)))
+
+
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The option that names one of three brokers; topic `t` has two partitions, each on two of them."""
     with ExitStack() as stack:
-        store = f"file://{tmp_path / 'bucket'}"
-        served = [
-            stack.enter_context(Served(tmp_path / f"b{node}", "--store", store, "--node-id", str(node)))
-            for node in (1, 2, 3)
-        ]
+        served = [broker(stack, tmp_path, node) for node in (1, 2, 3)]
         option = ("--brokers", served[0].kafka)
         made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "-c", "remote.storage.enable=false", *option)
         assert made.returncode == 0, made.stderr
@@ -56,11 +58,15 @@ class Seen:
     """The cluster through a client of its own: a process for every look costs more."""
 
     def __init__(self, address: str) -> None:
-        self._admin = admin.AdminClient({"bootstrap.servers": address})
+        self._admin = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
 
     def placed(self, topic: str = "t") -> dict[int, list[int]]:
         found = self._admin.list_topics(topic, timeout=SECONDS).topics[topic]
         return {number: list(each.replicas) for number, each in found.partitions.items()}
+
+    def leader(self, topic: str) -> int:
+        """Who leads its only partition, -1 when nobody does."""
+        return int(self._admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions[0].leader)
 
     def rates(self) -> set[str]:
         """What the brokers hold copies to."""
@@ -112,3 +118,45 @@ def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[
     assert tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", "2", *at).returncode == 0
     said = tiered("cluster", "rebalance", *at).stdout
     assert "cordoned" not in said and not said.endswith(NOTHING), "nor is 1: it was refused"
+
+
+def test_nobody_leaves_with_the_only_copy_where_it_cannot_be_copied(tmp_path: Path) -> None:
+    """Neither when nobody else takes it, nor when who has it is down. It goes once it can, with all that it holds."""
+    with ExitStack() as stack:
+        served = [broker(stack, tmp_path, node) for node in (1, 2, 3)]
+        at = ("--brokers", served[0].kafka)
+        assert tiered("topic", "create", "only", *at).returncode == 0
+        served[0].produce("only", *range(COUNT))
+        before = Seen(at[1]).placed("only")
+        ((leaving,),) = before.values()
+        others = sorted({1, 2, 3} - {leaving})
+        at = ("--brokers", served[others[0] - 1].kafka)
+        seen = Seen(at[1])
+
+        def refusal() -> str:
+            """Nothing moves; and who stays is not kept from new replicas."""
+            refused = tiered("cluster", "decommission", str(leaving), *at)
+            assert refused.returncode != 0 and refused.stdout == ""
+            assert seen.placed("only") == before and tiered("cluster", "reassign", *at).stdout == ""
+            told = tiered("cluster", "config", "list", "--node", str(leaving), "--filter", "cordoned", *at).stdout
+            assert "*" not in told
+            return refused.stderr
+
+        cordon = ("cluster", "config", "set", "cordoned.log.dirs", "*", "--node")
+        for node in others:
+            assert tiered(*cordon, str(node), *at).returncode == 0
+        assert "only/0 would have too few brokers: 0 others are live and take new ones" in refusal()
+        assert served[leaving - 1].values("only") == [*range(COUNT)]
+        for node in others:
+            assert tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node), *at).returncode == 0
+
+        served[leaving - 1].stop(signal.SIGKILL)
+        until(lambda: seen.leader("only") == -1)
+        said = refusal()
+        assert f"only/0 has no leader to copy from: broker {leaving} may have the last copy" in said
+        broker(stack, tmp_path, leaving)
+        until(lambda: seen.leader("only") == leaving)
+        done = tiered("cluster", "decommission", str(leaving), *at)
+        assert done.returncode == 0, done.stderr
+        ((now,),) = seen.placed("only").values()
+        assert now in others and served[now - 1].values("only") == [*range(COUNT)]

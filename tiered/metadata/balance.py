@@ -39,7 +39,7 @@ def drained(placed: Placed, racks: Mapping[int, str], leaving: int, leaderless: 
         raise Refused(Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, why)
     short = sorted(at for at, replicas in held.items() if not others.keys() - set(replicas))
     if short:
-        why = f"{_some(short)} would have too few brokers: {len(others)} others are live"
+        why = f"{_some(short)} would have too few brokers: {len(others)} others are live and take new ones"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
     loads, firsts = _loads(placed), _firsts(placed)
     made: Moves = {}
