@@ -104,13 +104,14 @@ def test_in_sync_sets_that_shrink_and_grow_are_counted_where_they_are_led() -> N
 
 
 def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now() -> None:
-    image, metrics = cluster(WHOLE, LACKS, NOBODY), Metrics()
+    image, metrics = cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Metrics()
     figures = ClusterMetrics(metrics, 1, lambda: image, lambda: True)
     assert figures.standing is figures.standing
     lines = metrics.render().splitlines()
     for line in (
         "kafka_server_replicamanager_underreplicatedpartitions 1",
         "kafka_server_replicamanager_underminisrpartitioncount 0",
+        "kafka_server_replicamanager_atminisrpartitioncount 1",
         "kafka_server_replicamanager_leadercount 2",
         "kafka_controller_kafkacontroller_offlinepartitionscount 1",
         "kafka_controller_kafkacontroller_activecontrollercount 1",
@@ -126,3 +127,5 @@ def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now(
     lines = metrics.render().splitlines()
     assert "kafka_server_replicamanager_isrshrinks_total 1" in lines
     assert "kafka_server_replicamanager_underreplicatedpartitions 2" in lines
+    assert "kafka_server_replicamanager_underminisrpartitioncount 1" in lines
+    assert "kafka_server_replicamanager_atminisrpartitioncount 1" in lines
