@@ -1,4 +1,5 @@
-"""Kafka's own tools move partitions between three brokers of ours, at a rate, and elect their leaders."""
+"""Kafka's own tools move partitions between three brokers of ours, at a rate, list and call off what moves, and elect
+leaders."""
 
 from __future__ import annotations
 
@@ -81,6 +82,61 @@ def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Pat
     assert "Clearing broker-level throttles" in tool("reassign-partitions", *asked, "--verify")
     left = settings(address)
     assert str(RATE) not in left and "0:3" not in left, left
+
+
+class Two:
+    """Topic `t`: two partitions, each on two of three brokers; the first has something to copy."""
+
+    def __init__(self, address: str) -> None:
+        self._client = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
+        sizes = ("-p", "2", "-r", "2", "-c", "remote.storage.enable=false")
+        made = tiered("topic", "create", "t", *sizes, "--brokers", address)
+        assert made.returncode == 0, made.stderr
+        producer = confluent_kafka.Producer({"bootstrap.servers": address, "acks": "all"})
+        for _ in range(COUNT // 4):
+            producer.produce("t", bytes(SIZE), partition=0)
+        assert producer.flush(30) == 0
+
+    def placed(self) -> list[list[int]]:
+        found = self._client.list_topics("t").topics["t"].partitions
+        return [found[number].replicas for number in (0, 1)]
+
+    def leader(self) -> int:
+        """Of the second one."""
+        return int(self._client.list_topics("t").topics["t"].partitions[1].leader)
+
+
+def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) -> None:
+    """One plan: the first partition has to be copied and waits at its rate, the other only gets another first replica,
+    which leads once it is elected: `auto.leader.rebalance.enable` is off."""
+    with ExitStack() as stack:
+        address = Brokers(tmp_path, stack, "auto.leader.rebalance.enable=false").served[1].kafka
+        topic, asked = Two(address), ("--bootstrap-server", address)
+        before = topic.placed()
+        stays, leaves = before[0]
+        (comes,) = {1, 2, 3} - {stays, leaves}
+        to = [[stays, comes], before[1][::-1]]
+        plan = tmp_path / "plan.json"
+        rows = [{"topic": "t", "partition": number, "replicas": each} for number, each in enumerate(to)]
+        plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+        by_plan = (*asked, "--reassignment-json-file", str(plan))
+
+        told = tool("reassign-partitions", *by_plan, "--execute", "--throttle", "1000")
+        assert "Successfully started partition reassignments for t-0,t-1" in told
+        assert tool("reassign-partitions", *asked, "--list").splitlines() == [
+            "Current partition reassignments:",
+            f"t-0: replicas: {stays},{comes},{leaves}. adding: {comes}. removing: {leaves}.",
+        ]
+        assert topic.leader() == before[1][0], "who leads goes on"
+        told = tool("leader-election", *asked, "--election-type", "preferred", "--topic", "t", "--partition", "1")
+        assert "Successfully completed leader election (PREFERRED) for partitions t-1" in told
+        assert topic.leader() == to[1][0]
+        told = tool("reassign-partitions", *by_plan, "--cancel")
+        assert "Successfully cancelled partition reassignment for: t-0\n" in told
+        until(lambda: topic.placed() == [before[0], to[1]])
+        given = ("--node", str(stays), "--filter", "throttled", "--brokers", address)
+        told = tiered("cluster", "config", "list", *given).stdout
+        assert "throttled.rate" in told and "1000" not in told
 
 
 @THOROUGH
