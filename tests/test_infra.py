@@ -1,20 +1,26 @@
-"""What runs three brokers elsewhere is well formed, and its commands and settings are ones that `tiered` takes."""
+"""What runs three brokers elsewhere is well formed, its commands and settings are ones that `tiered` takes, and brokers
+that are started with them find each other."""
 
 from __future__ import annotations
 
 import configparser
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.e2e.serving import COMMAND, tiered
+from tests.ports import held_port
 from tests.sources import ROOT
 from tiered.config import Settings, broker_rows
 from tiered_api.cli.arguments import parser
@@ -100,6 +106,84 @@ def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
     assert told[chosen.inter_broker_listener_name] == f"{name}:19092" and service["hostname"] == name
     assert published[told["OUTSIDE"]] == "9092"
     assert published[f"127.0.0.1:{8081 + number}"] == chosen.http.split(":")[1]
+
+
+Command = tuple[list[str], dict[str, str]]
+"""The words after `tiered`, and what the environment has besides."""
+
+
+def replaced(text: str, addresses: Mapping[str, str], places: Mapping[str, str]) -> str:
+    """A word or a value for a broker on this machine. Of addresses each must be known."""
+    return re.sub(r"[\w.-]+:\d+", lambda found: addresses[found[0]], places.get(text, text))
+
+
+def containers(directory: Path, free: Callable[[], str]) -> list[Command]:
+    """What compose starts. What the host publishes is the address itself: nothing translates it here."""
+    addresses: dict[str, str] = {}
+    for name, each in COMPOSE["services"].items():
+        addresses |= {f"{name}:{port}": free() for port in (19092, 9092, 8082)}
+        for published in each["ports"]:
+            host, _, port = published.rpartition(":")
+            addresses[host] = addresses[f"{name}:{port}"]
+    made = []
+    for name, each in COMPOSE["services"].items():
+        places = {"/data": str(directory / name), "file:///bucket": f"file://{directory / 'bucket'}"}
+        words = [replaced(word, addresses, places) for word in shlex.split(each["command"])]
+        environment = compose_environment(each).items()
+        made.append((words, {variable: replaced(text, addresses, places) for variable, text in environment}))
+    return made
+
+
+def units(directory: Path, free: Callable[[], str]) -> list[Command]:
+    """What systemd starts, on three machines with an environment of their own each."""
+    config = directory / "cluster.properties"
+    shared = (INFRA / "systemd" / "cluster.properties").read_text()
+    config.write_text(shared.replace("s3://my-bucket/my-cluster", f"file://{directory / 'bucket'}"))
+    own = environment_of(INFRA / "systemd" / "broker-1.env")
+    made = []
+    for number in map(str, BROKERS):
+        addresses = {own[name]: free() for name in ("TIERED_KAFKA", "TIERED_HTTP")}
+        places = {"/etc/tiered/cluster.properties": str(config), f"/var/lib/tiered/{number}": str(directory / number)}
+        words = shlex.split(unit()["ExecStart"].replace("%i", number))[1:]
+        environment = {variable: replaced(text, addresses, {}) for variable, text in own.items()}
+        made.append(([replaced(word, {}, places) for word in words], environment))
+    return made
+
+
+def started(stack: ExitStack, command: Command) -> subprocess.Popen[str]:
+    """A broker that is told to stop in the end."""
+    words, more = command
+    process = subprocess.Popen([*COMMAND, *words], env={**os.environ, **more}, stdout=subprocess.PIPE, text=True)
+    stack.enter_context(process)
+    stack.callback(process.terminate)
+    return process
+
+
+@pytest.mark.parametrize("how", [containers, units])
+def test_three_that_are_started_so_are_a_healthy_cluster(
+    how: Callable[[Path, Callable[[], str]], list[Command]], tmp_path: Path
+) -> None:
+    """Addresses and directories are others here, and nothing else. A topic that asks for nothing has what the files say
+    of replicas."""
+    with ExitStack() as stack:
+
+        def free() -> str:
+            """An address that is held until the end, so that no other one is the same."""
+            return f"127.0.0.1:{stack.enter_context(held_port()).getsockname()[1]}"
+
+        for each in [started(stack, command) for command in how(tmp_path, free)]:
+            assert each.stdout is not None
+            line = each.stdout.readline()
+            assert line.startswith("tiered is ready: "), line
+        address = line.partition(" kafka=")[2].split()[0].split(",")[-1]
+        made = tiered("topic", "create", "t", "--brokers", address)
+        assert made.returncode == 0, made.stderr
+        health = tiered("cluster", "health", "--brokers", address)
+        assert health.returncode == 0 and re.search(r"All nodes: +\[1, 2, 3\]", health.stdout), health
+        (found,) = tiered("topic", "describe", "t", "--format", "json", "--brokers", address).stdout.splitlines()
+        told = json.loads(found)
+        assert told["summary"]["replicas"] == 3
+        assert ("min.insync.replicas", "2") in [(each["key"], each["value"]) for each in told["configs"]]
 
 
 def test_variables_are_settings() -> None:
