@@ -7,7 +7,7 @@
 #   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs: what takes seconds
-#   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single or cluster
+#   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
 #   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make bench   the figures of docs/PERFORMANCE.md

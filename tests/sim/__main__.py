@@ -1,6 +1,7 @@
-"""`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster]`: runs seeds, each as
-the life of one broker and as that of a cluster, and names those that fail. `--plants [NAME ...]` searches for the bugs
-of `cluster/plants.py`, and names those that are not found within their number of seeds."""
+"""`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster|groups]`: runs seeds,
+each as the life of one broker and as that of a cluster, or of one broker that coordinates groups, and names those that
+fail. `--plants [NAME ...]` searches for the bugs of `cluster/plants.py`, and names those that are not found within
+their number of seeds."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tests.sim import single
+from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
 from tests.sim.cluster.plants import PLANTS
 
 WORLDS = ("single", "cluster")
+"""Of a search that names none."""
+Ran = single.Run | cluster.Run | group_run.GroupRun
+RUNS: dict[str, Callable[[int], Ran]] = {"single": single.run, "cluster": cluster.run, "groups": group_run.run}
 
 
 def outcome(seed: int, world: str = "single", plant: str = "") -> tuple[int, str, dict[str, int]]:
@@ -29,7 +33,7 @@ def outcome(seed: int, world: str = "single", plant: str = "") -> tuple[int, str
         if plant:
             with PLANTS[plant].planted():
                 return seed, "", cluster.run(seed, PLANTS[plant].of).counts
-        return seed, "", single.run(seed).counts if world == "single" else cluster.run(seed).counts
+        return seed, "", RUNS[world](seed).counts
     except Exception as error:  # noqa: BLE001 whatever it is, it is reported
         return seed, "".join(traceback.format_exception(error)), {}
     finally:
@@ -76,7 +80,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--of", choices=WORLDS, help="one broker, or a cluster (default: both)")
+    parser.add_argument("--of", choices=RUNS, help="one of these worlds (default: single and cluster)")
     parser.add_argument("--plants", nargs="*", metavar="NAME", help="searches for planted bugs (default: all)")
     args = parser.parse_args()
     for each in ("tiered", "tiered_api"):
@@ -84,7 +88,7 @@ def main() -> int:
     if args.plants is not None:
         return search(args.plants, args.jobs)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    tasks = [(seed, world) for seed in seeds for world in WORLDS if args.of in (None, world)]
+    tasks = [(seed, world) for seed in seeds for world in ([args.of] if args.of else WORLDS)]
     began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()
     with multiprocessing.Pool(min(args.jobs, len(tasks)), maxtasksperchild=50) as pool:
         for seed, world, story, counts in pool.imap_unordered(_outcome, tasks):

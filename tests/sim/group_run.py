@@ -9,7 +9,7 @@ import asyncio
 import random
 import struct
 from collections import Counter, deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tests.e2e.site import batch
 from tests.sim.clock import EPOCH_MS
@@ -19,7 +19,7 @@ from tests.sim.net import SimNetwork
 from tests.sim.options import SETTINGS
 from tests.sim.store import SimBucket, bearable, drawn_faults
 from tests.sim.world import SimMachine
-from tiered.cold.faulty import Throttle
+from tiered.cold.faulty import Fault, Throttle
 from tiered.coordinators import partition_of
 from tiered.errors import Corrupt, Unavailable
 from tiered.metadata.group_image import ImageName, parse_key
@@ -33,36 +33,61 @@ GROUPS = 6
 RECORDS = 5_000
 """In the bucket from the beginning, and more than anybody commits: nothing is ever cut back."""
 SECONDS = 600.0
+EVENTS = 200
 _TIME = struct.Struct(">q")
 _TIME_AT = 56
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """What a seed draws of the bucket; printed with a failing run."""
+
+    seed: int
+    rules: tuple[Fault, ...] = ()
+    reply_seconds: float = 1.0
+    list_keys: int = 0
+    burst: int = 0
+    """Calls at a time that the bucket takes before it refuses; 0 means any number. It may be more than a start asks
+    for, which begins anew when it is refused."""
+
+    @classmethod
+    def drawn(cls, seed: int, draw: random.Random) -> GroupOptions:
+        """`draw` is that of the run, which goes on with it."""
+        if draw.random() >= 0.7:
+            return cls(seed)
+        faults, bucket = drawn_faults(draw, 0.15), random.Random(f"{seed}/bucket")
+        return cls(
+            seed=seed,
+            rules=tuple(bearable(faults.rules, bucket)),
+            reply_seconds=faults.reply_seconds,
+            list_keys=bucket.choice((0, 2, 3)),
+            burst=bucket.randint(60, 100) if bucket.random() < 0.3 else 0,
+        )
 
 
 class GroupRun:
     """One seed."""
 
     def __init__(self, seed: int, loop: SimLoop) -> None:
-        self.events: deque[str] = deque(maxlen=100)
+        self.events: deque[str] = deque(maxlen=EVENTS)
         self.counts: Counter[str] = Counter()
         self.bucket = SimBucket(loop)
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
         self.node: Node | None = None
         self.clients = GroupClients(seed, GROUPS, lambda: self.node, self._now)
-        self._seed = seed
         self._draw = random.Random(f"{seed}/run")
+        self.options = GroupOptions.drawn(seed, self._draw)
         self._loop = loop
         self._settings = replace(SETTINGS, offsets_topic_num_partitions=PARTITIONS)
 
     async def main(self) -> None:
         self.node = await self._started()
         await self._prepare(self.node)
-        if self._draw.random() < 0.7:
-            faults = drawn_faults(self._draw, 0.15)
-            bucket = random.Random(f"{self._seed}/bucket")
-            self.machine.faults.rules[:] = bearable(faults.rules, bucket)
-            self.machine.faults.list_keys = bucket.choice((0, 2, 3))
-            if bucket.random() < 0.3:  # and more at a time than a start asks for: it begins anew when it is refused
-                self.machine.faults.throttle = Throttle(10.0, bucket.randint(60, 100), 1.0)
-            self.machine.faults.reply_seconds = faults.reply_seconds
+        self.machine.faults.rules[:] = self.options.rules
+        self.machine.faults.reply_seconds = self.options.reply_seconds
+        self.machine.faults.list_keys = self.options.list_keys
+        if self.options.burst:
+            self.machine.faults.throttle = Throttle(10.0, self.options.burst, 1.0)
         tasks = [self._loop.create_task(self.clients.work(group), name=group) for group in self.clients.told]
         end_ns = self._loop.now_ns + round(SECONDS * 1e9)
         while self._loop.now_ns < end_ns:
@@ -169,7 +194,7 @@ class GroupRun:
 
 
 def run(seed: int) -> GroupRun:
-    """Runs one seed to its end. What fails carries the last events."""
+    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it."""
     loop = SimLoop(seed, seconds_max=20_000)
     made: list[GroupRun] = []
 
@@ -180,6 +205,8 @@ def run(seed: int) -> GroupRun:
     try:
         loop.run(main())
     except BaseException as error:
-        error.add_note(f"seed {seed}\n" + "\n".join(made[0].events if made else ()))
+        if made:
+            lines = "\n".join(made[0].events)
+            error.add_note(f"{made[0].options}\n{lines}\nagain with: make sim OF=groups SEED={seed}")
         raise
     return made[0]

@@ -395,6 +395,6 @@ def run(seed: int, of: Callable[[Options], Options] = lambda drawn: drawn) -> Ru
     except BaseException as error:
         if made:
             lines = "\n".join(made[0].events)
-            error.add_note(f"{made[0].options}\n{lines}\nagain with: make sim SEED={seed}")
+            error.add_note(f"{made[0].options}\n{lines}\nagain with: make sim OF=single SEED={seed}")
         raise
     return made[0]

@@ -1,7 +1,7 @@
 """The table of docs/GUARANTEES.md, a story for each row: what is acknowledged is there after what the row names.
 
-Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. Where three are in sync one of
-them may still have all: only with two in sync, as few as acknowledge, is the promise at its edge.
+Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. Where three are in sync,
+the third has all that is acknowledged as well: only with two, as few as acknowledge, is the promise at its edge.
 """
 
 from __future__ import annotations

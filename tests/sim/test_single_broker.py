@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.sim import single
 from tests.sim.__main__ import outcome
 from tests.sim.options import Options
 from tests.sim.single import run
@@ -80,3 +81,13 @@ def test_a_seed_is_one_story(seed: int) -> None:
     assert first.counts == second.counts
     assert run(seed + 1).trace != first.trace
     assert trace_elsewhere(seed, 1) == trace_elsewhere(seed, 2)
+
+
+def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing becomes cold in no time at all."""
+    monkeypatch.setattr(single, "SETTLE_SECONDS", 0.0)
+    _, story, _ = outcome(3)
+    _, _, told = story.partition("AssertionError: liveness: not within 0.0 s: everything is cold")
+    said = told.splitlines()[1:]
+    assert said[0] == str(Options.drawn(3)) and said[-1] == "again with: make sim OF=single SEED=3"
+    assert said[1] == "    0.000 started epoch=1" and any(line.endswith(" heal") for line in said[2:-1])
