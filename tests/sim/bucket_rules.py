@@ -1,9 +1,9 @@
 """What must hold of the bucket at every moment, checked on each write that takes effect, and on each delete.
 
-I20 an object never changes, I21 what is cold has no hole and no overlap, I22/I23 a manifest names only objects that are
-there, and nothing that is named is deleted, I24 a metadata slot is written once, I25 controller epochs never go back,
-the boundary only grows and names snapshots that are there; and, beyond them: an offset that a manifest names stays in
-the same object for as long as it is named.
+I20 an object never changes, I21 what is cold has no hole and no overlap and never becomes less, I22/I23 a manifest
+names only objects that are there, and nothing that is named is deleted, I24 a metadata slot is written once, I25
+controller epochs never go back, M3 the boundary only grows and names snapshots that are there; and, beyond them: an
+offset that a manifest names stays in the same object for as long as it is named (I20).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.sim.store import SimBucket
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, Node, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_sub
+from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicDeleted
 from tiered.metadata.layout import BOUNDARY_KEY, Boundary, decode_boundary, decode_entry
@@ -29,6 +30,8 @@ class BucketRules:
         self._crc: dict[str, int] = {}
         self._home: dict[tuple[PartitionId, int], tuple[int, str]] = {}
         """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
+        self._reach: dict[PartitionId, tuple[int, int]] = {}
+        """Log start and cold end as the last manifest had them."""
         self._epochs: dict[int, int] = {}
         self._boundary = Boundary()
         self._deleted: set[TopicId] = set()
@@ -39,16 +42,23 @@ class BucketRules:
     def _check(self) -> None:
         written = self._bucket.written
         for key, body in written[self._seen :]:
-            if key.endswith("/manifest"):
-                self._manifest(decode(body, key))
-            elif key.startswith("data/"):
-                self.counts["spills"] += key.endswith(".sub")
-                self._immutable(key, body)
-            elif key == BOUNDARY_KEY:
-                self._moved(decode_boundary(body))
-            elif key.startswith("meta/log/"):
-                self._slot(key, body)
+            try:
+                self._look_at(key, body)
+            except Corrupt as error:  # raised further, it would only be one more error that a writer can live with
+                rule = "I24" if key.startswith("meta/") else "I21"
+                raise AssertionError(f"{rule}: {key} is written and cannot be read: {error}") from None
         self._seen = len(written)
+
+    def _look_at(self, key: str, body: bytes) -> None:
+        if key.endswith("/manifest"):
+            self._manifest(decode(body, key))
+        elif key.startswith("data/"):
+            self.counts["spills"] += key.endswith(".sub")
+            self._immutable(key, body)
+        elif key == BOUNDARY_KEY:
+            self._moved(decode_boundary(body))
+        elif key.startswith("meta/log/"):
+            self._slot(key, body)
 
     def _may_go(self, keys: Sequence[str]) -> None:
         """I23: nothing goes that is named at this moment. M3: no slot above the boundary does."""
@@ -98,19 +108,23 @@ class BucketRules:
         assert self._crc.setdefault(key, crc) == crc, f"I20: {key} was written twice with different bytes"
 
     def _manifest(self, manifest: Manifest) -> None:
-        assert not manifest.fault(), f"I21: {manifest.pid}: {manifest.fault()}"
+        """That it holds together is proved by reading it."""
+        if manifest.topic_id in self._deleted:
+            return
+        reach = manifest.log_start_offset, manifest.cold_end_offset
+        start, end = self._reach.setdefault(manifest.pid, reach)
+        assert reach[0] >= start and reach[1] >= end, f"I21: {manifest.pid} shrinks from {start, end} to {reach}"
+        self._reach[manifest.pid] = reach
         for entry in manifest.entries:
-            if manifest.topic_id in self._deleted:
-                continue
             assert entry.key in self._bucket.objects, f"I23: {manifest.pid} names {entry.key}, which is not there"
             home = self._home.setdefault((manifest.pid, entry.base_offset), (entry.next_offset, entry.key))
-            assert home == (entry.next_offset, entry.key), f"{manifest.pid} {entry.base_offset} moved from {home}"
+            assert home == (entry.next_offset, entry.key), f"I20: {entry} moved, it was {home}"
 
     def _moved(self, boundary: Boundary) -> None:
         old, self._boundary = self._boundary, boundary
-        assert boundary.collected >= old.collected and boundary.sequence > old.sequence, (old, boundary)
+        assert boundary.collected >= old.collected and boundary.sequence > old.sequence, f"M3: {old}, then {boundary}"
         for snapshot in boundary.snapshots:
-            assert snapshot.key in self._bucket.objects, f"the boundary names {snapshot.key}, which is not there"
+            assert snapshot.key in self._bucket.objects, f"I23: {snapshot.key} is named and not there"
         self.counts["snapshots"] += 1
         self.counts["collected_slots"] = boundary.collected + 1
 
