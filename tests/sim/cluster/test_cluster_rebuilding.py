@@ -1,0 +1,50 @@
+"""What comes back after all disks are lost, and what may be left in the bucket by then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.sim.cluster import rebuilding
+from tests.sim.cluster.rebuilding import astray
+from tests.sim.cluster.test_cluster_truth import cold
+from tests.unit.cold.rig import PID, batch
+from tiered.ids import TopicPartition
+from tiered.metadata.changes import TopicDeleted
+
+T, U = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("was", "found", "wrong"),
+    [
+        ({T: 5, U: 7}, {T: 5, U: 7}, []),
+        ({T: 5, U: 7}, {T: 5}, [U]),
+        ({T: 5}, {T: 5, U: 7}, [U]),
+        ({T: 5}, {T: 4}, [T]),
+        ({T: 5}, {T: 6}, [T]),
+        ({T: 5}, {T: 10}, [T]),
+        ({T: 12}, {T: 12}, []),
+        ({T: 12}, {T: 10}, []),
+        ({T: 12}, {T: 11}, [T]),
+        ({T: 12}, {T: 9}, [T]),
+        ({T: 12}, {}, [T]),
+    ],
+)
+def test_i31_a_group_is_where_it_was_or_is_cut_to_the_end(
+    was: dict[TopicPartition, int], found: dict[TopicPartition, int], wrong: list[TopicPartition]
+) -> None:
+    """Both partitions end at 10."""
+    assert astray(was, found, {T: 10, U: 10}) == wrong
+
+
+def test_i23_what_nothing_names_is_found_while_its_topic_is_there() -> None:
+    kept, _, _ = cold()
+    run = cast(Any, SimpleNamespace(truth=kept.truth))
+    assert rebuilding._unnamed(run) == []
+    unnamed = kept.upload(20, batch(20))
+    assert rebuilding._unnamed(run) == [unnamed.key]
+    kept.slot(1, TopicDeleted(PID.topic_id, 0))
+    assert rebuilding._unnamed(run) == []
