@@ -278,10 +278,10 @@ class Copies:
         which of its lives has registered, `between` who was in sync at any time within this slot."""
         old, self.state = self.state, new
         members = sorted({*new.isr, *new.elr})
-        if new.leader != NO_LEADER and (new.leader not in new.isr or new.leader not in live):
-            self._red(
-                "I10", f"{self.name}: the leader {new.leader} is not live and in sync: {new}, live {sorted(live)}"
-            )
+        if new.leader not in (NO_LEADER, *new.isr):
+            self._red("I10", f"{self.name}: the leader {new.leader} is not in sync: {new}")
+        if not {*new.isr} <= {*live}:  # the last one too: it is eligible then, and nobody leads
+            self._red("I10", f"{self.name}: who is fenced or has stopped is in sync: {new}, live {sorted(live)}")
         if {*new.isr} & {*new.elr} or not {*members} <= {*new.replicas}:
             self._red("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
         for node in new.elr:

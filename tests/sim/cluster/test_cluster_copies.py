@@ -211,12 +211,11 @@ def test_i10_the_last_whole_copy_does_not_leave_for_one_that_is_known_to_lack() 
         assert told.red == red, "damage that nobody knows of yet is forgiven"
 
 
-def test_i10_a_leader_is_live_and_in_sync() -> None:
-    told = three_of(1)
-    told.settle(1, 0, (1, 2), live=(2, 3))
-    assert told.red == ["I10"]
-    told.settle(1, 0, (2, 3))
-    assert told.red == ["I10", "I10"]
+def test_i10_a_leader_is_in_sync_and_all_in_sync_are_live() -> None:
+    for isr, live, red in (((1, 2), (1, 2), []), ((1, 2), (1, 3), ["I10"]), ((2, 3), LIVE, ["I10"])):
+        told = three_of(1)
+        told.settle(1, 0, isr, live=live)
+        assert told.red == red
 
 
 def test_i10_sets_are_disjoint_and_of_replicas() -> None:
