@@ -253,6 +253,18 @@ class Copies:
                     f" {sorted(in_sync)} has only up to {other.agreed}",
                 )  # fmt: skip
 
+    def followed(self, node: int, high_watermark: int) -> None:
+        """A follower takes so much for committed, and serves it to consumers near by (KIP-392). I6: so much is. I5: and
+        it is what the follower has. What is lost meanwhile it may know of later."""
+        copy = self.copy(node)
+        self._agree(copy)
+        sure = min(self.committed_end, copy.agreed)
+        if high_watermark > sure and not self.may_be_gone(sure, 0):
+            self._red(
+                "I6" if high_watermark > self.committed_end else "I5", f"{self.name}: follower b{node} serves up to"
+                f" {high_watermark}, committed is up to {self.committed_end}, of which it has up to {copy.agreed}",
+            )  # fmt: skip
+
     def _bound(self, node: int, epoch: int, in_sync: Collection[int]) -> set[int]:
         """Whom a high watermark has to wait for: a leader in force for all that the metadata log says (R3)."""
         if self.state is None:

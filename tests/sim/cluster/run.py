@@ -25,6 +25,7 @@ from tests.sim.cluster.world import Host, World
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
+from tiered.replication.copy import Copy
 
 TICK_SECONDS = 0.2
 START_SECONDS = 30.0
@@ -273,6 +274,9 @@ class Run:
                 raise failed
         for host, node in self.world.nodes():
             self.truth.check_image(host.process, node.image)
+            for held in node.partitions.held():
+                if isinstance(held, Copy) and self.truth.follows(held.pid):
+                    self.truth.of(held.pid).followed(host.node_id, held.high_watermark)
             for place in node.coordinators._places.values():
                 for broken in place.coordinator.shard.check() if place.coordinator is not None else ():
                     self.findings.red("groups", f"{host.process}: {broken}")
