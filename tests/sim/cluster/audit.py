@@ -1,7 +1,8 @@
 """The end of a run: everything is read, and every predicate is asked.
 
 Who holds which predicate of reliability.md 3.2: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11
-to I13, I17, I18 and their part of I6); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16, I22
+to I13, I17, I18 and their part of I6: no end that ListOffsets names goes back; a fetch's may, for a moment after an
+election, as in Kafka); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16, I22
 with `expiry`, rules R1 to R5); over the bucket, at every write and delete, `bucket_rules` and `truth` (I16 of
 manifests, I20, I21, I23 to I25); over every disk and object at the end `stored` (I3, I5, I20, I21, I23 of what has
 expired). I19 is `reaching`, and the deadlines of `run`; I30 `resources`; I31 and the rest of I23 (what nobody names is
@@ -78,6 +79,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.one_value_each(history, dumps, may_be_gone)
     yield from checkers.contiguous(history)
     yield from checkers.below_high_watermark(history)
+    yield from checkers.ends_go_on(history, may_be_gone)
     yield from checkers.no_phantoms(history, dumps)
     yield from checkers.once(dumps, may_be_gone)
     yield from checkers.in_order(history, dumps)

@@ -128,6 +128,25 @@ def below_high_watermark(history: History) -> Iterator[Finding]:
             yield Finding("I6", f"{poll.reader} {poll.where}: {poll.rows[-1].offset} of {poll.high_watermark}")
 
 
+def ends_go_on(history: History, may_be_gone: MayBeGone) -> Iterator[Finding]:
+    """I6, as seen by clients: ListOffsets names no end below the high watermark that its reader had seen when it asked
+    (KIP-207), but where records were lost since. (A fetch may: a new leader serves before it knows all.)"""
+    known: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+    waiting: list[tuple[int, str, TopicPartition, int]] = [
+        *((poll.at_ns, poll.reader, poll.where, poll.high_watermark) for poll in history.polls),
+        *((end.at_ns, end.reader, end.where, end.offset) for end in history.ends),
+    ]
+    waiting.sort(reverse=True)
+    for end in sorted(history.ends, key=lambda each: each.asked_ns):
+        while waiting and waiting[-1][0] <= end.asked_ns:
+            at_ns, reader, where, offset = waiting.pop()
+            if offset >= known.get((reader, where), (0, 0))[0]:
+                known[reader, where] = offset, at_ns
+        seen, at_ns = known.get((end.reader, end.where), (0, 0))
+        if end.sure and end.offset < seen and not may_be_gone(end.where, end.offset, at_ns - READ_NS):
+            yield Finding("I6", f"{end.where} ends at {end.offset} for {end.reader}, who has seen {seen}: {end}")
+
+
 def no_phantoms(history: History, dumps: Dumps) -> Iterator[Finding]:
     """I13: whatever is read was sent there, and not refused."""
     sent = {value: send for send in history.sends for value in send.values}

@@ -98,6 +98,18 @@ class Poll(NamedTuple):
     high_watermark: int
 
 
+class End(NamedTuple):
+    """What ListOffsets told a reader of the end of a partition. `sure`: one broker led it all the time, and nobody else
+    can have answered."""
+
+    reader: str
+    where: TopicPartition
+    asked_ns: int
+    at_ns: int
+    offset: int
+    sure: bool
+
+
 class Owned(NamedTuple):
     """A member of a group had these partitions, from its assignment until it gave them up, or its session ended."""
 
@@ -127,6 +139,7 @@ class History:
 
     sends: list[Send] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
     owned: list[Owned] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     codes: dict[str, int] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tests.sim.cluster.history import History, Poll, Row
+from tests.sim.cluster.history import End, History, Poll, Row
 from tests.sim.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -19,7 +19,8 @@ JUMP_CHANCE = 0.1
 
 
 class Reader:
-    """One client that reads until `working` is unset. `heard` is told of every poll."""
+    """One client that reads until `working` is unset. `heard` is told of every poll; `sole_epoch` says under which a
+    partition is led, while no broker but one may answer for it, else -1."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Reader:
         history: History,
         partitions: Callable[[], list[TopicPartition]],
         heard: Callable[[Poll], None],
+        sole_epoch: Callable[[TopicPartition], int],
     ) -> None:
         self.name = name
         self.working = True
@@ -40,6 +42,7 @@ class Reader:
         self._history = history
         self._partitions = partitions
         self._heard = heard
+        self._sole_epoch = sole_epoch
         self._draw = random.Random(f"{loop.seed}/{name}")
         self._next: dict[TopicPartition, int] = {}
 
@@ -71,17 +74,27 @@ class Reader:
         """Chooses where to begin: at the start, at the end, or in between."""
         partitions = self._partitions()
         starts = await list_offsets(self._client, dict.fromkeys(partitions, EARLIEST))
-        ends = await list_offsets(self._client, dict.fromkeys(partitions, LATEST))
+        ends = await self._ends(partitions)
         offsets = {}
         for where in partitions:
-            start, end = starts[where], ends[where]
-            if not isinstance(start, Refused) and not isinstance(end, Refused):
-                low, high = start[0], max(start[0], end[0])
+            start = starts[where]
+            if not isinstance(start, Refused) and where in ends:
+                low, high = start[0], max(start[0], ends[where])
                 offsets[where] = self._draw.choice((low, low, high, self._draw.randint(low, high)))
         self._next = {}
         consumer.assign(offsets)
         if not offsets:
             await asyncio.sleep(0.5)
+
+    async def _ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of those of which a leader says it; into the history too."""
+        asked_ns, before = self._loop.now_ns, {where: self._sole_epoch(where) for where in partitions}
+        told = await list_offsets(self._client, dict.fromkeys(partitions, LATEST))
+        ends = {where: answer[0] for where, answer in told.items() if not isinstance(answer, Refused)}
+        for where, offset in ends.items():
+            sure = 0 <= before[where] == self._sole_epoch(where)
+            self._history.ends.append(End(self.name, where, asked_ns, self._loop.now_ns, offset, sure))
+        return ends
 
     def note(self, fetched: Fetched) -> None:
         """Puts one batch into the history."""

@@ -165,7 +165,9 @@ class Run:
         for number in range(options.readers):
             name = f"r{number}"
             client = self.world.client(f"c-{name}")
-            self.clients.append(Reader(name, client, self.loop, self.history, self.own_partitions, self._heard))
+            self.clients.append(
+                Reader(name, client, self.loop, self.history, self.own_partitions, self._heard, self._sole_epoch)
+            )
         for number in range(options.members):
             name = f"m{number}"
             client = self.world.client(f"c-{name}")
@@ -193,6 +195,13 @@ class Run:
         last = poll.rows[-1].offset
         if copies is not None and last >= copies.committed_end and not copies.may_be_gone(last, 0):
             self.findings.red("I4", f"{poll.where}: {last} is served, committed is up to {copies.committed_end}")
+
+    def _sole_epoch(self, where: TopicPartition) -> int:
+        """Under which epoch a partition is led; -1 while somebody may take himself for its leader under another one."""
+        pid = self.pid(where)
+        epoch = self.truth.image.topics[where.topic].partitions[where.partition].leader_epoch if pid is not None else -1
+        led = [each for _, node in self.world.nodes() for each in node.replicas() if each.at == where]
+        return epoch if all(each.leader_epoch == epoch for each in led) else -1
 
     async def _end_clients(self) -> None:
         for each in self.clients:

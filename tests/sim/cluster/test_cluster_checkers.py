@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
-from tests.sim.cluster.history import Commit, History, Owned, Poll, Row, Send, Verdict, verdict_of
+from tests.sim.cluster.history import Commit, End, History, Owned, Poll, Row, Send, Verdict, verdict_of
 from tests.sim.cluster.moves import OFFSETS, Ends
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Code
@@ -96,6 +96,26 @@ def test_i6_nothing_is_served_above_the_high_watermark() -> None:
     poll = polled((0, b"a"), (1, b"b"))
     assert rules(checkers.below_high_watermark(History(polls=[poll._replace(high_watermark=2)]))) == []
     assert rules(checkers.below_high_watermark(History(polls=[poll._replace(high_watermark=1)]))) == ["I6"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "end", "red"),
+    [
+        (5, End("r", T, 2, 3, 5, True), []),
+        (5, End("r", T, 2, 3, 4, True), ["I6"]),
+        (5, End("r", T, 0, 3, 4, True), []),
+        (5, End("r", T, 2, 3, 4, False), []),
+        (5, End("another", T, 2, 3, 4, True), []),
+        (5, End("r", TopicPartition("t", 1), 2, 3, 4, True), []),
+    ],
+)
+def test_i6_an_end_that_is_named_does_not_go_back(seen: int, end: End, red: list[str]) -> None:
+    """Of what its reader saw before it asked, in a fetch or named likewise."""
+    poll = polled((0, b"a"), at_ns=1)._replace(high_watermark=seen)
+    assert rules(checkers.ends_go_on(History(polls=[poll], ends=[end]), never)) == red
+    assert rules(checkers.ends_go_on(History(polls=[poll], ends=[end]), always)) == []
+    before = End("r", T, 0, 1, seen, False)
+    assert rules(checkers.ends_go_on(History(ends=[before, end]), never)) == red
 
 
 def test_i11_a_value_is_there_once_and_sequences_follow() -> None:
