@@ -47,6 +47,8 @@ class Options:
     senders: int
     send_rate: float
     """Batches per second of each sender."""
+    in_flight: int
+    """How many batches of one partition an idempotent sender has under way at once, at most."""
     readers: int
     members: int
     admin: bool
@@ -97,6 +99,7 @@ class Options:
             retention_ms=random.Random(f"{seed}/keeps").choice((-1,) * 6 + (10_000, 20_000)),
             senders=draw.randint(2, 3),
             send_rate=draw.choice((1.0, 2.0, 4.0)),
+            in_flight=random.Random(f"{seed}/in-flight").choice((1, 1, 5)),
             readers=1,
             members=draw.choice((0, 0, 0, 2)),
             admin=draw.random() < 0.3,

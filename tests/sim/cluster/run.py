@@ -186,6 +186,7 @@ class Run:
         return Sender(
             name, self.world.client(f"c-{name}"), self.loop, self.history, self.partitions,
             rate=self.options.send_rate, acks=acks, idempotent=idempotent,
+            in_flight=self.options.in_flight,
         )  # fmt: skip
 
     def _heard(self, poll: Poll) -> None:

@@ -1,14 +1,15 @@
 """Senders over the wire: unique values, in batches, with every kind of acks; idempotent ones repeat until they know.
 
-An idempotent sender has one batch under way, sends it again (the same bytes) while its fate is unknown, and takes a new
-identity when it gives one up: what became of that one stays unknown, and its sequence cannot go on.
+An idempotent sender has one batch under way, or up to `in_flight` of one partition behind each other; it sends again
+(the same bytes, in the same order) what is not known to be written, and takes a new identity when it gives that up:
+what became of it stays unknown, and its sequence cannot go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.sim.clock import EPOCH_MS
@@ -44,6 +45,18 @@ class Identity:
     sequences: dict[TopicPartition, int]
 
 
+def was_refused(send: Send) -> bool:
+    """It is surely not there, and nothing of it is under way."""
+    return send.verdict is Verdict.FAILED and send.attempts == 1
+
+
+def goes_on(sends: Sequence[Send]) -> bool:
+    """Whether an identity can go on behind these batches, which follow each other: some were written, and all behind
+    them refused."""
+    written = next((number for number, send in enumerate(sends) if send.verdict is not Verdict.OK), len(sends))
+    return all(map(was_refused, sends[written:]))
+
+
 class Sender:
     """One client that sends, batch after batch, until `working` is unset."""
 
@@ -58,6 +71,7 @@ class Sender:
         rate: float,
         acks: int,
         idempotent: bool,
+        in_flight: int = 1,
     ) -> None:
         self.name = name
         self.working = True
@@ -68,6 +82,7 @@ class Sender:
         self._rate = rate
         self._acks = acks
         self._idempotent = idempotent
+        self._in_flight = in_flight if idempotent else 1
         self._draw = random.Random(f"{loop.seed}/{name}")
         self._identity: Identity | None = None
         self._count = 0
@@ -77,28 +92,40 @@ class Sender:
             await asyncio.sleep(self._draw.expovariate(self._rate))
             partitions = self._partitions()
             if partitions and self.working:
-                await self.send(self._draw.choice(partitions))
+                where = self._draw.choice(partitions)
+                await self._send_some(where, self._draw.randint(1, self._in_flight) if self._in_flight > 1 else 1)
         await self._client.close()
 
     async def send(self, where: TopicPartition) -> Send | None:
         """One batch, to its end; None when there was no identity to be had."""
+        sends = await self._send_some(where, 1)
+        return sends[0] if sends else None
+
+    async def _send_some(self, where: TopicPartition, count: int) -> list[Send]:
+        """So many batches, none of which waits for the one before it."""
         if self._idempotent and self._identity is None:
             self._identity = await self._introduce()
             if self._identity is None:
-                return None
-        send, data = self._batch(where)
+                return []
+        identity, batches = self._identity, []
+        sequence = identity.sequences.get(where, 0) if identity is not None else -1
+        for _ in range(count):
+            batches.append(self._batch(where, sequence))
+            sequence += len(batches[-1][0].values)
+        sends = [send for send, _ in batches]
         if self._acks == 0:
-            await self._tell(send, data)
+            await self._tell(*batches[0])
         else:
-            await self._until_known(send, data)
-        send.done_ns = self._loop.now_ns
-        identity = self._identity
+            await self._until_known(batches)
+        for send in sends:
+            send.done_ns = self._loop.now_ns
         if identity is not None:
-            if send.verdict is Verdict.UNKNOWN or (send.verdict is Verdict.FAILED and send.attempts > 1):
-                self._identity = None
-            elif send.verdict is Verdict.OK:
-                identity.sequences[where] = send.sequence + len(send.values)
-        return send
+            self._identity = identity if goes_on(sends) else None
+            identity.sequences[where] = max(
+                [identity.sequences.get(where, 0)]
+                + [send.sequence + len(send.values) for send in sends if send.verdict is Verdict.OK]
+            )
+        return sends
 
     async def _introduce(self) -> Identity | None:
         try:
@@ -110,7 +137,7 @@ class Sender:
         self._history.told(code_of(got.error_code))
         return None if got.error_code else Identity(got.producer_id, got.producer_epoch, {})
 
-    def _batch(self, where: TopicPartition) -> tuple[Send, bytes]:
+    def _batch(self, where: TopicPartition, sequence: int) -> tuple[Send, bytes]:
         values = []
         for _ in range(self._draw.randint(1, BATCH_MAX)):
             self._count += 1
@@ -119,7 +146,7 @@ class Sender:
         producer, epoch = -1, -1
         if self._identity is not None:
             producer, epoch = self._identity.producer_id, self._identity.epoch
-            send.producer_id, send.sequence = producer, self._identity.sequences.get(where, 0)
+            send.producer_id, send.sequence = producer, sequence
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
         data = encode(
             [(now_ms, None, value, ()) for value in values],
@@ -140,31 +167,39 @@ class Sender:
         except CANNOT:
             self._client.forget_leaders([send.where])
 
-    async def _until_known(self, send: Send, data: bytes) -> None:
+    async def _until_known(self, batches: list[tuple[Send, bytes]]) -> None:
         give_up_ns = self._loop.now_ns + round(GIVE_UP_SECONDS * 1e9)
         while True:
-            await self._once(send, data)
-            if send.verdict is Verdict.OK or not self._idempotent:
-                return
-            if send.verdict is Verdict.FAILED and send.attempts == 1:
+            await self._once([each for each in batches if each[0].verdict is not Verdict.OK])
+            left = [send for send, _ in batches if send.verdict is not Verdict.OK]
+            if not left or not self._idempotent or all(map(was_refused, left)):
                 return
             if self._loop.now_ns >= give_up_ns:
                 return
+            for send in left:  # what was refused, because of the one before it, is sent again with it
+                send.verdict = Verdict.UNKNOWN
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _once(self, send: Send, data: bytes) -> None:
-        """One request. What it says is noted; what it does not say leaves the verdict as it was."""
+    async def _once(self, batches: list[tuple[Send, bytes]]) -> None:
+        """One request for each. What it says is noted; what it does not say leaves the verdict as it was."""
+        where = batches[0][0].where
         try:
-            shares, _ = await self._client.by_leader([send.where])
+            shares, _ = await self._client.by_leader([where])
         except CANNOT:
             return
         for node in shares:
-            send.attempts += 1
-            try:
-                got = await self._client.ask(self._request(send, data), ProduceResponse, node=node)
-            except CANNOT:
-                self._client.forget_leaders([send.where])
-                return
+            if len(batches) == 1:
+                await self._ask(*batches[0], node)
+            else:
+                await asyncio.gather(*(self._ask(send, data, node) for send, data in batches))
+
+    async def _ask(self, send: Send, data: bytes, node: int) -> None:
+        send.attempts += 1
+        try:
+            got = await self._client.ask(self._request(send, data), ProduceResponse, node=node)
+        except CANNOT:
+            self._client.forget_leaders([send.where])
+        else:
             self._judge(send, got.responses[0].partition_responses[0])
 
     def _judge(self, send: Send, got: PartitionProduceResponse) -> None:
