@@ -210,16 +210,21 @@ def in_order(history: History, dumps: Dumps) -> Iterator[Finding]:
 
 def one_owner(owned: Iterable[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:
     """I17: a partition has one owner in each generation, and one at each moment. At the times of `forgotten` a
-    coordinator may have lost what it knew of its members: it then counts generations anew."""
+    coordinator, or who takes its place later, may have lost what it knew of its members: it then counts generations
+    anew. So what counts is when a member's generation began, not when it was told of it once more."""
     by_partition: dict[tuple[str, TopicPartition], list[Owned]] = {}
+    begun: dict[tuple[str, str, int], int] = {}
     for each in owned:
+        known = begun.setdefault((each.group, each.member, each.generation), each.since_ns)
+        begun[each.group, each.member, each.generation] = min(known, each.since_ns)
         for where in each.partitions:
             by_partition.setdefault((each.group, where), []).append(each)
     for (group, where), owners in by_partition.items():
         owners.sort(key=lambda each: each.since_ns)
         for number, each in enumerate(owners):
+            since_ns = begun[group, each.member, each.generation]
             for other in owners[number + 1 :]:
-                if each.member == other.member or any(each.since_ns <= at <= other.since_ns for at in forgotten):
+                if each.member == other.member or any(since_ns <= at <= other.since_ns for at in forgotten):
                     continue
                 if each.generation == other.generation:
                     yield Finding("I17", f"{group}: {where} has two owners in generation {each.generation}")

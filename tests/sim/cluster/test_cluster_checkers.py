@@ -156,6 +156,9 @@ def test_i17_a_partition_has_one_owner() -> None:
     assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 1, 7, 9)])) == ["I17"]
     assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("a", 2, 4, 9)])) == []
     assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 1, 4, 9)], [3])) == [], "it was forgotten"
+    later = [owner("a", 1, 4, 5), owner("b", 1, 6, 9)]
+    assert rules(checkers.one_owner(later, [3])) == ["I17"]
+    assert rules(checkers.one_owner([owner("a", 1, 0, 3), *later], [3])) == [], "its generation is from before"
 
 
 def test_i18_a_group_is_where_it_was_told_to_be() -> None:
