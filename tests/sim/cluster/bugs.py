@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
-from tiered.errors import Code
+from tiered.errors import Code, Corrupt, Fenced, Unavailable
 from tiered.following import Following
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
@@ -25,10 +26,13 @@ from tiered.peers import Diverging, FetchFrom
 from tiered.replication.diverging import Led
 from tiered.replication.partition import Keep, Partition
 from tiered.replication.readable import Readable
+from tiered.replication.replica import Replica
+from tiered.tiering import Tiering
 from tiered_api.kafka.link import Link
 
 LONG_MAX = 2**63 - 1
 LATE_MS = 20_000
+SWEEP_SECONDS = 0.1
 LEFT: list[Any] = []
 """What a planted bug does not close; emptied when it is gone."""
 
@@ -175,6 +179,26 @@ def sweeps_what_is_in_the_making(original: Any) -> Any:
         return [each for each in listed if each.key not in alive and not each.key.endswith("/manifest")]
 
     return garbage
+
+
+def sweeps_while_it_uploads(original: Any) -> Any:
+    """By itself no bug: what is in the making is no garbage, whenever it is swept."""
+
+    async def sweep(self: Tiering, replica: Replica) -> None:
+        while not replica.gone:
+            if replica.manifest is not None:
+                with suppress(Fenced, Unavailable, Corrupt):
+                    await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+            await self._clock.sleep(SWEEP_SECONDS)
+
+    async def tier(self: Tiering, replica: Replica) -> None:
+        sweeping = asyncio.create_task(sweep(self, replica), name="sweeps")
+        try:
+            await original(self, replica)
+        finally:
+            sweeping.cancel()
+
+    return tier
 
 
 def sweeps_what_is_named(original: Any) -> Any:

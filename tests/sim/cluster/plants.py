@@ -7,6 +7,7 @@ story alone does), and `of` what makes the drawn options fit to show it: the res
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,19 +36,32 @@ from tiered.replication.readable import Readable
 from tiered.tiering import Tiering
 from tiered_api.kafka.link import Link
 
+_ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
 Owner = type[Any] | ModuleType
 Make = Callable[[Any], Any]
 
 
+def complaint(story: str) -> str:
+    """What a run failed for, from the story of its failure: the rule that was broken first, or what did not come to
+    pass in time; "" for a run that is green."""
+    return (_ERROR.findall(story) or story.splitlines() or [""])[-1]
+
+
 @dataclass(frozen=True)
 class Plant:
-    """One bug. `make` turns each original function into the one that has it."""
+    """One bug. `make` turns each original function into the one that has it. `rules` are those that it breaks, or how
+    what it keeps from happening in time begins: a run that fails for anything else has found something else."""
 
     name: str
     what: str
+    rules: tuple[str, ...]
     where: tuple[tuple[Owner, str, Make], ...]
     of: Callable[[Options], Options] = lambda drawn: drawn
     seeds: int = 200
+
+    def shows_in(self, told: str) -> bool:
+        """Whether what a run failed for (`complaint`) is one of its rules."""
+        return any(re.match(rf"{rule}\b", told) for rule in self.rules)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -107,6 +121,27 @@ def _uploading(drawn: Options) -> Options:
     )  # fmt: skip
 
 
+def _frozen_while_uploading(drawn: Options) -> Options:
+    """Leaders freeze with an upload under way, and go on when another leads."""
+    topic = TopicShape("t0", 2, 3, 1, "none")
+    return drawn.but(
+        topics=(topic,), troubles=("freeze",), troublemakers=2, pause_seconds=1.0, session_ms=1500, worst_fault=0.2,
+        bucket_rate=0.0, segment_bytes=1024, send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False,
+        moves=False, members=0, rot=False, retention_bytes=-1, retention_ms=-1,
+    )  # fmt: skip
+
+
+def _forgetful(drawn: Options) -> Options:
+    """Leaders change, what is cold leaves the disk at once, and power cuts take what a disk knew of old epochs."""
+    topic = TopicShape("t0", 2, 2, 1, "none")
+    return drawn.but(
+        topics=(topic,), troubles=("power", "kill"), troublemakers=2, pause_seconds=1.0, session_ms=1500,
+        latency_seconds=0.001, worst_fault=0.0, bucket_rate=0.0, segment_bytes=1024, local_retention_bytes=1,
+        send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False, cuts=False, moves=False, members=0,
+        rot=False, retention_bytes=-1, retention_ms=-1,
+    )  # fmt: skip
+
+
 def _erring(drawn: Options) -> Options:
     """The bucket errs often."""
     return drawn.but(worst_fault=0.2)
@@ -134,101 +169,120 @@ PLANTS = {
     plant.name: plant
     for plant in (
         Plant(
-            "no_epochs", "a follower's history is taken for the leader's own",
+            "no_epochs", "a follower's history is taken for the leader's own", ("I5", "I9", "I10"),
             ((replica, "judge", bugs.compares_no_epochs),),
         ),
-        Plant("unclean_election", "any replica leads", ((in_sync, "_last_resort", bugs.whoever_lives),)),
-        Plant("r1_keeps_leading", "a new incarnation keeps its place", ((in_sync, "returned", bugs.keeps_its_place),)),
         Plant(
-            "r4_first_leads", "no wait for the others",
+            "unclean_election", "any replica leads", ("I9", "I10", "R4"),
+            ((in_sync, "_last_resort", bugs.whoever_lives),),
+        ),
+        Plant(
+            "r1_keeps_leading", "a new incarnation keeps its place", ("I8", "R1"),
+            ((in_sync, "returned", bugs.keeps_its_place),),
+        ),
+        Plant(
+            "r4_first_leads", "no wait for the others", ("R4", "I9"),
             ((in_sync, "_last_resort", bugs.whoever_returns_first),), _dark,
         ),
         Plant(
-            "r2_joins_behind", "joins at a stale high watermark",
+            "r2_joins_behind", "joins at a stale high watermark", ("I9", "I10"),
             ((Partition, "may_join", bugs.joins_at_a_stale_high_watermark),), _catching_up,
         ),
-        Plant("r3_moves_below", "moves below min ISR", ((Partition, "_move", bugs.moves_below_min_isr),)),
+        Plant("r3_moves_below", "moves below min ISR", ("R3",), ((Partition, "_move", bugs.moves_below_min_isr),)),
         Plant(
-            "slot_reuse", "a collected slot is taken for free",
+            "slot_reuse", "a collected slot is taken for free", ("I8", "I9", "I24", "I25"),
             ((MetadataLog, "_check_boundary", bugs.never_looks_at_the_boundary),), _zombies,
         ),
         Plant(
-            "recreated_slot", "a reader obeys a collected slot that was written again",
+            "recreated_slot", "a reader obeys a collected slot that was written again", ("I24",),
             ((Following, "catch_up", bugs.obeys_whatever_slot_is_there),), _zombies,
         ),
         Plant(
-            "equal_epochs", "a candidate stands with the epoch that it read",
+            "equal_epochs", "a candidate stands with the epoch that it read", ("I24", "I25"),
             ((metadata_log, "stand", bugs.stands_with_the_same_epoch),),
         ),
         Plant(
-            "lost_reply", "an own lost reply is taken for a failure",
+            "lost_reply", "an own lost reply is taken for a failure", ("I24",),
             ((MetadataLog, "_write", bugs.takes_its_own_lost_reply_for_a_failure),), _erring,
         ),
         Plant(
-            "zombie_controller", "who lost a slot writes into the next",
+            "zombie_controller", "who lost a slot writes into the next", ("I24", "I25"),
             ((MetadataLog, "append", bugs.writes_on_when_it_lost),), _zombies,
         ),
         Plant(
-            "answers_at_once", "a change is answered before it is committed",
+            "answers_at_once", "a change is answered before it is committed", ("I24", "M5"),
             ((Runtime, "submit", bugs.answers_at_once),), _administered,
         ),
-        Plant("manifest_first", "the manifest before the object", ((Uploader, "_copy", bugs.names_it_first),)),
         Plant(
-            "local_delete_first", "a local delete before the manifest",
+            "manifest_first", "the manifest before the object", ("I23",),
+            ((Uploader, "_copy", bugs.names_it_first),),
+        ),
+        Plant(
+            "local_delete_first", "a local delete before the manifest", ("I22",),
             ((retention, "local_start", bugs.drops_what_is_not_cold),),
         ),
         Plant(
-            "retention_too_greedy", "retention takes every closed segment",
+            "retention_too_greedy", "retention takes every closed segment", ("I22",),
             ((retention, "plan", bugs.keeps_the_open_segment_alone),),
         ),
         Plant(
-            "sweep_too_early", "the sweep takes what is being made",
-            ((collector, "garbage", bugs.sweeps_what_is_in_the_making), (Tiering, "_settled_ms", bugs.at_once)),
+            "sweep_too_early", "the sweep takes what is being made", ("I23",),
+            (
+                (collector, "garbage", bugs.sweeps_what_is_in_the_making),
+                (Tiering, "tier", bugs.sweeps_while_it_uploads),
+            ),
             _uploading,
         ),
         Plant(
-            "named_deleted", "the sweep takes what the manifest names",
+            "named_deleted", "the sweep takes what the manifest names", ("I23",),
             ((collector, "garbage", bugs.sweeps_what_is_named), (Tiering, "_settled_ms", bugs.at_once)),
         ),
         Plant(
-            "fenced_upload", "a manifest takes changes of any epoch",
-            ((ManifestStore, "change", bugs.changes_it_under_any_epoch),),
+            "fenced_upload", "a manifest takes changes of any epoch", ("I16",),
+            ((ManifestStore, "change", bugs.changes_it_under_any_epoch),), _frozen_while_uploading,
         ),
         Plant(
-            "below_cold_end", "a new leader trusts its log alone",
+            "below_cold_end", "a new leader trusts its log alone", ("R5",),
             ((leading, "reconcile", bugs.trusts_its_own_log),),
         ),
         Plant(
-            "sequences_lost", "a restart forgets the producers", ((DiskLog, "open", bugs.forgets_producers_at_a_start),)
+            "sequences_lost", "a restart forgets the producers", ("I11",),
+            ((DiskLog, "open", bugs.forgets_producers_at_a_start),),
         ),
         Plant(
-            "duplicate_after_failover", "a follower does not learn the producers",
+            "duplicate_after_failover", "a follower does not learn the producers", ("I11",),
             ((DiskLog, "append_as_follower", bugs.forgets_producers_while_it_follows),),
         ),
-        Plant("above_high_watermark", "readers get all there is", ((Readable, "ends", bugs.serves_all_it_has),)),
         Plant(
-            "wrong_cold_epoch", "a cold epoch ends where the log does",
-            ((offsets, "_end_of_cold_epoch", bugs.takes_the_end_of_the_log),), seeds=0,
+            "above_high_watermark", "readers get all there is", ("I4",),
+            ((Readable, "ends", bugs.serves_all_it_has),),
         ),
-        Plant("rot_is_whole", "a log that has rotted counts", ((Logs, "is_doubted", bugs.never_doubts),), _rotting),
         Plant(
-            "old_generation", "a member that is out commits",
+            "wrong_cold_epoch", "a cold epoch ends where the log does", ("I4",),
+            ((offsets, "_end_of_cold_epoch", bugs.takes_the_end_of_the_log),), _forgetful,
+        ),
+        Plant(
+            "rot_is_whole", "a log that has rotted counts", ("I9", "R1"),
+            ((Logs, "is_doubted", bugs.never_doubts),), _rotting,
+        ),
+        Plant(
+            "old_generation", "a member that is out commits", ("I18",),
             ((commits, "_refusal", bugs.commits_for_anybody),), _grouped,
         ),
         Plant(
-            "streams_left", "a lost link leaves its stream open",
+            "streams_left", "a lost link leaves its stream open", ("I30",),
             ((Link, "_lose", bugs.leaves_the_stream_open),), _cut_off,
         ),
         Plant(
-            "files_left", "files are opened and never closed",
+            "files_left", "files are opened and never closed", ("I30",),
             ((OpenFiles, "get", bugs.opens_a_file_for_each_read),),
         ),
         Plant(
-            "groups_lost", "images of groups hold nothing",
+            "groups_lost", "images of groups hold nothing", ("I31",),
             ((GroupImages, "write", bugs.keeps_nothing_of_groups),), _rebuilt,
         ),
         Plant(
-            "nobody_joins", "after a while no group takes a member",
+            "nobody_joins", "after a while no group takes a member", ("every partition of the group has an owner",),
             ((joining, "_refusal", bugs.takes_no_member_late),), _grouped,
         ),
     )
@@ -238,8 +292,8 @@ PLANTS = {
 REPLAYED = {
     "r1_keeps_leading": 1,
     "r3_moves_below": 3,
-    "equal_epochs": 0,
-    "lost_reply": 2,
+    "equal_epochs": 1,
+    "lost_reply": 4,
     "zombie_controller": 0,
     "answers_at_once": 2,
     "manifest_first": 0,
@@ -253,13 +307,15 @@ REPLAYED = {
     "groups_lost": 0,
     "streams_left": 3,
     "files_left": 0,
-    "slot_reuse": 7,
-    "recreated_slot": 3,
+    "slot_reuse": 5,
+    "recreated_slot": 5,
     "no_epochs": 11,
-    "below_cold_end": 20,
+    "below_cold_end": 23,
     "sequences_lost": 71,
     "r2_joins_behind": 4,
-    "sweep_too_early": 28,
+    "sweep_too_early": 0,
+    "fenced_upload": 1,
+    "wrong_cold_epoch": 1,
     "rot_is_whole": 0,
 }
 """By plant: the first of a few seeds that show it. The others take a search, and have a story (`stories.py`)."""

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.sim.__main__ import outcome
-from tests.sim.cluster.plants import PLANTS, REPLAYED
+from tests.sim.cluster.plants import PLANTS, REPLAYED, complaint
 from tests.sim.cluster.run import run
 from tests.sim.cluster.stories import STORIES
 from tests.sim.cluster.world import EVENTS
@@ -26,6 +26,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     for seed in range(first, first + TRIES):
         story = outcome(seed, "cluster", name)[1]
         if story:
+            assert PLANTS[name].shows_in(complaint(story)), complaint(story)
             told = [line for line in story.splitlines() if EVENT.match(line)]
             assert 0 < len(told) <= EVENTS, "the last events"
             assert f"\n  seed={seed}\n" in story, "the options"
