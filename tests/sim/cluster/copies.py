@@ -345,9 +345,13 @@ class Copies:
         relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]
         if left and self.committed_end > self.cold_end and not relied_on:
             self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
-        if new.leader != NO_LEADER and not old.isr and not old.elr and old.last_known:
-            ends = {node: self.copy(node).agreed for node in old.last_known}
-            if ends.get(new.leader, 0) < max(ends.values()) and self._lost_from is not None:
+        nobody_was = not old.isr and not old.elr and self._lost_from is not None
+        # Who returned last may have been eligible until this step. That it is the last resort tells the loss then.
+        told = new.loss is not None and new.loss.leader_epoch == new.leader_epoch > old.leader_epoch
+        known = (*old.isr, *old.elr, *old.last_known)
+        if new.leader != NO_LEADER and known and (nobody_was or told):
+            ends = {node: self.copy(node).agreed for node in known}
+            if ends.get(new.leader, 0) < max(ends.values()) > self.cold_end:
                 self._red("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
     def holds(self, node: int) -> bool:
