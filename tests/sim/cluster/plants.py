@@ -1,8 +1,9 @@
 """Bugs planted on purpose: each breaks one rule by putting another function in the place of a production one, in this
 process and for a while. A simulator that does not find them proves nothing.
 
-`seeds` is within how many seeds a search must find it (`make sim-plants`; 0 where a few hundred do not show it, and its
-story alone does), and `of` what makes the drawn options fit to show it: the rest stays as it is drawn.
+`rules` are those that it breaks: a run that fails for anything else has not found it. `seeds` is within how many seeds
+a search must find it (`make sim-plants`), and `of` what makes the drawn options fit to show it: the rest stays as it is
+drawn.
 """
 
 from __future__ import annotations
@@ -290,32 +291,34 @@ PLANTS = {
 
 
 REPLAYED = {
-    "r1_keeps_leading": 1,
-    "r3_moves_below": 3,
-    "equal_epochs": 1,
-    "lost_reply": 4,
-    "zombie_controller": 0,
-    "answers_at_once": 2,
-    "manifest_first": 0,
-    "local_delete_first": 7,
-    "named_deleted": 0,
-    "retention_too_greedy": 2,
-    "duplicate_after_failover": 68,
     "above_high_watermark": 0,
+    "manifest_first": 0,
+    "equal_epochs": 1,
+    "answers_at_once": 2,
     "old_generation": 1,
-    "nobody_joins": 0,
-    "groups_lost": 0,
-    "streams_left": 3,
-    "files_left": 0,
-    "slot_reuse": 5,
+    "r1_keeps_leading": 1,
+    "zombie_controller": 0,
+    "r3_moves_below": 3,
     "recreated_slot": 5,
-    "no_epochs": 11,
+    "lost_reply": 4,
+    "slot_reuse": 5,
+    "local_delete_first": 2,
+    "duplicate_after_failover": 15,
     "below_cold_end": 23,
-    "sequences_lost": 71,
+    "no_epochs": 11,
+    "fenced_upload": 1,
+    "sequences_lost": 15,
+    "unclean_election": 5,
     "r2_joins_behind": 4,
     "sweep_too_early": 0,
-    "fenced_upload": 1,
-    "wrong_cold_epoch": 1,
+    "r4_first_leads": 0,
     "rot_is_whole": 0,
+    "nobody_joins": 0,
+    "named_deleted": 0,
+    "files_left": 0,
+    "groups_lost": 0,
+    "retention_too_greedy": 2,
+    "streams_left": 0,
+    "wrong_cold_epoch": 1,
 }
-"""By plant: the first of a few seeds that show it. The others take a search, and have a story (`stories.py`)."""
+"""By plant: the first seed that shows it. Some have a story as well (`stories.py`)."""

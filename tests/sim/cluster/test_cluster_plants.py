@@ -1,5 +1,5 @@
-"""Planted bugs that a few seeds show: red with the bug, green without it. Those that they seldom show have a
-story. (`make sim-plants` searches for all.)"""
+"""Planted bugs, each at a seed that shows it: red with the bug and by a rule of its own, green without it. Those that
+seeds seldom showed have a story. (`make sim-plants` searches for all.)"""
 
 from __future__ import annotations
 
@@ -45,8 +45,19 @@ def test_a_planted_bug_breaks_its_story(name: str) -> None:
 
 
 def test_every_planted_bug_is_shown_here() -> None:
-    assert REPLAYED.keys() | STORIES.keys() == PLANTS.keys()
-    assert {name for name, plant in PLANTS.items() if not plant.seeds} <= STORIES.keys() - REPLAYED.keys()
+    assert REPLAYED.keys() == PLANTS.keys() >= STORIES.keys()
+
+
+def test_a_plant_is_shown_by_its_own_rules_alone() -> None:
+    story = "Traceback (most recent call last):\n  1.0 b1: I4: no\na.Broken: I10: b1 lacks some; I4: t\n  seed=1\n"
+    assert complaint(story) == "I10: b1 lacks some; I4: t" and complaint("") == ""
+    plant = PLANTS["above_high_watermark"]
+    assert plant.rules == ("I4",) and plant.shows_in("I4: t0-0") and not plant.shows_in("I40: t0-0")
+    assert not plant.shows_in(complaint(story)) and not plant.shows_in("")
+    late = complaint(
+        "AssertionError: liveness: not within 15.0 s: I30: brokers come to rest once nobody asks them\nslot=1"
+    )
+    assert PLANTS["files_left"].shows_in(late) and not PLANTS["nobody_joins"].shows_in(late)
 
 
 def test_a_plant_is_gone_when_it_is_over() -> None:
