@@ -102,6 +102,7 @@ class Housekeeping:
         """Leads, follows and tells what could not be led, followed or told when it was due: soon at first, then less
         often."""
         node, (pause, longest) = self._node, MAKE_UP_SECONDS
+        left: object = None
         while True:
             await node.world.clock.sleep(pause)
             try:
@@ -109,8 +110,8 @@ class Housekeeping:
                 await node.joining.report_losses()
             except (Unavailable, Refused) as error:
                 log.warning("what is not led or told yet is tried again why=%s", error)
-            behind = node.partitions.troubles() or node.partitions.unreported
-            pause = min(2 * pause, longest) if behind else MAKE_UP_SECONDS[0]
+            before, left = left, (node.partitions.troubles().keys(), set(node.partitions.unreported))
+            pause = min(2 * pause, longest) if left == before and any(left) else MAKE_UP_SECONDS[0]
 
     async def sweep_deleted(self) -> None:
         """Deletes the files of deleted topics once their delay is over. Soon, not with the next look at all logs: what

@@ -16,6 +16,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.opening import Rotten
 from tiered.hot.segment_files import OpenFiles
+from tiered.hot.unopened import proved_end
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.settings import topic_config
@@ -44,6 +45,8 @@ class Logs:
         """Those that the start could not open: what was noted of them still counts."""
         self._rotten: set[TopicPartition] = set()
         """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        """What a start could read of logs that it could not open."""
         self._half_cut: set[TopicPartition] = set()
         """Those that were closed because they could not be cut."""
         self._noted_before: set[TopicPartition] = set()
@@ -53,6 +56,11 @@ class Logs:
     def get(self, at: TopicPartition) -> DiskLog | None:
         """The log of a partition, when it is open."""
         return self._open.get(at)
+
+    def end_of(self, at: TopicPartition) -> tuple[int, int]:
+        """The epoch of the last record of a log and where it ends; (-1, 0) where nothing can be read."""
+        hot = self._open.get(at)
+        return (hot.epochs.latest, hot.end_offset) if hot is not None else self._ends.get(at, (-1, 0))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -69,6 +77,10 @@ class Logs:
                 self._unjudged.add(at)
                 if isinstance(error, Rotten):
                     self._rotten.add(at)
+                if not isinstance(error, Corrupt) or isinstance(error, Rotten):
+                    with contextlib.suppress(Unavailable):
+                        point = found.recovery_points.get(at, 0)
+                        self._ends[at] = proved_end(self._world.disk, self._directory.path(at), point)
         return found
 
     async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:

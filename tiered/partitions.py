@@ -113,9 +113,8 @@ class Partitions:
         return self._copies.get(at)
 
     def end_of(self, at: TopicPartition) -> tuple[int, int]:
-        """The epoch of the last record of a log and where it ends; (-1, 0) of one that could not be opened."""
-        hot = self._logs.get(at)
-        return (hot.epochs.latest, hot.end_offset) if hot is not None else (-1, 0)
+        """The epoch of the last record of a log and where it ends; (-1, 0) where nothing can be read."""
+        return self._logs.end_of(at)
 
     def is_doubted(self, at: TopicPartition) -> bool:
         """Whether records of its log have rotted away, whatever else the start could prove."""

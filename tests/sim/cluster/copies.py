@@ -151,7 +151,7 @@ class Copies:
         self.tail_gone = max(self.tail_gone, self._tail(copy))
 
     def stopped(self, node: int) -> None:
-        """Its broker stopped cleanly."""
+        """Its broker notes that it has stopped cleanly."""
         self.copy(node).clean = True
 
     def cold(self, end: int) -> None:

@@ -230,9 +230,6 @@ class Run:
 
     def _gone(self, host: Host, how: str) -> None:
         """A process is gone: what that took is said to the model before anybody can notice."""
-        if how == "stop":
-            for copies in self.truth.copies.values():
-                copies.stopped(host.node_id)
         if how in ("kill", "stop"):
             return
         self.forgotten.append(self.loop.now_ns)
@@ -253,10 +250,15 @@ class Run:
         if not all(host.up and not host.frozen for host in self.world.hosts.values()):
             return False
         brokers = [broker.live for broker in image.brokers.values()]
-        return all(brokers) and all(
-            each.leader >= 0 and sorted(each.isr) == sorted(each.replicas) and not each.adding and not each.removing
-            for topic in image.topics.values()
-            for each in topic.partitions
+        told = not any(node.partitions.unreported for _, node in self.world.nodes())
+        return (
+            told
+            and all(brokers)
+            and all(
+                each.leader >= 0 and sorted(each.isr) == sorted(each.replicas) and not each.adding and not each.removing
+                for topic in image.topics.values()
+                for each in topic.partitions
+            )
         )
 
     # -- time ---------------------------------------------------------------------------------------------------------

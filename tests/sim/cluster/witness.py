@@ -17,6 +17,7 @@ from tests.sim.cluster.truth import Truth, batches_of
 from tests.sim.disk import SimDisk
 from tests.sim.loop import PROCESS
 from tests.sim.platter import Folder, Inode
+from tiered.data_directory import DataDirectory
 from tiered.errors import Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
@@ -95,6 +96,7 @@ class Witness:
             (DiskLog, "restart_at", self._restart_at),
             (DiskLog, "advance_start", self._advance_start),
             (DiskLog, "drop_local_below", self._drop_local_below),
+            (DataDirectory, "mark_clean", self._mark_clean),
             (Replica, "__init__", self._replica),
             (Partition, "_move", self._move),
             (Copy, "_append", self._follower_append),
@@ -120,6 +122,14 @@ class Witness:
             return log
 
         return classmethod(open)
+
+    def _mark_clean(self, original: Any) -> Any:
+        async def mark_clean(directory: DataDirectory, *args: Any) -> None:
+            for copies in self._truth.copies.values():  # whether it lasts, a process that ends now does not learn
+                copies.stopped(acting_node())
+            await original(directory, *args)
+
+        return mark_clean
 
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
