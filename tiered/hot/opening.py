@@ -234,7 +234,11 @@ class Opening:
         )  # fmt: skip
 
     def _resume(self, base: int, noted: Segment | None, size: int, offsets: bytes, times: bytes) -> recovery.Resume:
+        """In a log that is doubted nothing is proved: what rotted may be back, where the power failed before the cut of
+        it was durable, and lie below the point from which on a start looks."""
         interval = self._config.index_interval_bytes
+        if self.doubted:
+            return recovery.Resume(0, base, IndexBuilder(base, interval))
         if self._trusted_to == recovery.EVERYTHING:
             position, builder = recovery.resume_whole(base, interval, size, offsets, times)
             batch = self._files.batch(base, position) if position >= 0 else None

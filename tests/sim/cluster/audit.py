@@ -82,7 +82,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.ends_go_on(history, may_be_gone)
     yield from checkers.no_phantoms(history, dumps)
     yield from checkers.once(dumps, may_be_gone)
-    yield from checkers.in_order(history, dumps)
+    yield from checkers.in_order(history, dumps, run.forgotten)
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)

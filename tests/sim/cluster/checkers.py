@@ -187,8 +187,10 @@ def once(dumps: Dumps, may_be_gone: MayBeGone) -> Iterator[Finding]:
             following[producer] = sequence + count
 
 
-def in_order(history: History, dumps: Dumps) -> Iterator[Finding]:
-    """I12: what one sender knew to be written stands before what it sent later; of one identity, all it sent does."""
+def in_order(history: History, dumps: Dumps, forgotten: Sequence[int] = ()) -> Iterator[Finding]:
+    """I12: what one sender knew to be written stands before what it sent later; of one identity, all it sent does. At
+    the times of `forgotten` a leader may have lost what it knew of an identity, and takes any sequence of it then, as
+    Kafka does: of what was under way together after that, the later may come first."""
     for where, dump in dumps.items():
         places = {value: offset for offset, value in dump.values.items()}
         last: dict[tuple[str, int], tuple[int, Send]] = {}
@@ -198,7 +200,10 @@ def in_order(history: History, dumps: Dumps) -> Iterator[Finding]:
                 continue
             for key in dict.fromkeys(((send.sender, -1), (send.sender, send.producer_id))):
                 before = last.get(key)
-                if before is not None and before[0] > found[0]:
+                if before is None or before[0] <= found[0]:
+                    continue
+                together = before[1].done_ns < 0 or before[1].done_ns > send.invoked_ns
+                if not (together and any(send.done_ns < 0 or at < send.done_ns for at in forgotten)):
                     yield Finding("I12", f"{where}: {send.values[0][:20]!r} at {found[0]} comes after {before[0]}")
             if found != sorted(found):
                 yield Finding("I12", f"{where}: {send.values[0][:20]!r} is torn: {found}")

@@ -136,6 +136,12 @@ def test_i12_a_sender_finds_its_records_in_order() -> None:
     assert rules(checkers.in_order(History(unsure), dump(b"b", b"a"))) == [], "the first may have come late"
     identity = [replace(each, producer_id=7) for each in unsure]
     assert rules(checkers.in_order(History(identity), dump(b"b", b"a"))) == ["I12"], "not under one identity"
+    together = [replace(identity[0], done_ns=9), replace(identity[1], invoked_ns=1, done_ns=8)]
+    assert rules(checkers.in_order(History(together), dump(b"b", b"a"))) == ["I12"]
+    assert rules(checkers.in_order(History(together), dump(b"b", b"a"), [9])) == ["I12"], "it was forgotten later"
+    assert rules(checkers.in_order(History(together), dump(b"b", b"a"), [0])) == []
+    after = [together[0], replace(identity[1], invoked_ns=9, done_ns=12)]
+    assert rules(checkers.in_order(History(after), dump(b"b", b"a"), [0])) == ["I12"], "one after the other"
 
 
 def test_i13_what_is_read_was_sent_and_not_refused() -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from tests.e2e import test_node_faults
 from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
-from tests.sim.cluster import test_cluster_copies, test_cluster_cuts
+from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts
 from tests.sim.cluster.run import run
 from tests.unit import test_committed
 from tests.unit.groups import test_membership
-from tests.unit.hot import test_unopened
+from tests.unit.hot import test_rotten_logs, test_unopened
 from tests.unit.metadata import test_controller
 from tests.unit.replication import test_fetcher, test_partition
 
@@ -69,6 +69,14 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     6000217: (
         "what a full disk kept closed counted as empty in an election, and another one led with less",
         test_unopened.test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_nothing,
+    ),
+    7020636: (
+        "rot that was found came back with a power cut, below the point from which on the next start looked",
+        test_rotten_logs.test_rot_whose_cut_a_power_cut_takes_back_is_cut_again,
+    ),
+    7030212: (
+        "the checker wanted the order of what was under way together where the broker had lost all of the producer",
+        test_cluster_checkers.test_i12_a_sender_finds_its_records_in_order,
     ),
 }
 """By seed. Of 21583, 160809, 3003123 and 6000070 nothing but the end of a run was wrong (what it waits for), of 6020474

@@ -147,6 +147,22 @@ def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> No
     story(told)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
+    """It is durable, and lies below the point from which on a start looks."""
+
+    async def told(on: SimDisk) -> None:
+        await filled(on, flush=True)
+        on.flip(LOG, 8 * (4 * SIZE + 40))
+        first = await open_log(on)
+        assert (first.end_offset, first.doubted) == (4, True)
+        after = on.crash_image(random.Random(seed))
+        again = await open_log(after, same_boot=False, recovery_point=10)
+        assert (again.end_offset, again.doubted) == (4, True)
+
+    story(told)
+
+
 def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on)
