@@ -36,7 +36,7 @@ def truncate(tail: Tail, keep: Segment, offset: int, interval: int) -> None:
     tail.unsynced.cut(next_offset)
     for above in tail.snapshots():
         if above > next_offset:
-            files.disk.remove(files.path(above, ".snapshot"))
+            files.remove(files.path(above, ".snapshot"))
     tail.producers, used = load_producers(files, tail.segments, tail.snapshots(), next_offset)
     tail.begin(builder, (len(builder.offsets), len(builder.times)), used)
     if tail.epochs.truncate_from(next_offset):
@@ -49,7 +49,7 @@ def restart(tail: Tail, offset: int, epochs: Lineage, producers: ProducerStates,
     for segment in reversed(tail.segments):
         _remove(tail, segment)
     for left in tail.snapshots():
-        tail.files.disk.remove(tail.files.path(left, ".snapshot"))
+        tail.files.remove(tail.files.path(left, ".snapshot"))
     tail.segments.clear()
     tail.end_offset = offset
     tail.unsynced.cut(offset)
@@ -64,9 +64,7 @@ def restart(tail: Tail, offset: int, epochs: Lineage, producers: ProducerStates,
 def _remove(tail: Tail, segment: Segment) -> None:
     tail.index.forget(segment.base_offset)
     for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
-        path = tail.files.path(segment.base_offset, suffix)
-        tail.files.forget(path)
-        tail.files.disk.remove(path)
+        tail.files.remove(tail.files.path(segment.base_offset, suffix))
 
 
 def _cut_aborted(files: SegmentFiles, base_offset: int, end: int) -> None:

@@ -108,7 +108,7 @@ class Opening:
             self._files.replace(self._checkpoint(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
         for offset in listing.snapshots:
             if offset > end:
-                self._files.disk.remove(self._files.path(offset, ".snapshot"))
+                self._files.remove(self._files.path(offset, ".snapshot"))
         producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end)
         return Opened(segments, builder, self._indexed, epochs, producers, snapshot_at, self._cut_bytes)
 
@@ -273,8 +273,7 @@ class Opening:
             log.warning("dropped a segment behind a torn one directory=%s base=%d", self._files.directory, base)
             self._cut_bytes += self._files.size(self._files.path(base, ".log"))
             for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
-                self._files.forget(self._files.path(base, suffix))
-                self._files.disk.remove(self._files.path(base, suffix))
+                self._files.remove(self._files.path(base, suffix))
 
     # -- leader epochs ------------------------------------------------------------------------------------------------
 

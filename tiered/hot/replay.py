@@ -32,7 +32,7 @@ def load_producers(
             states = ProducerStates.from_snapshot(files.read(path) or b"", offset, where=path)
         except Corrupt as error:
             log.warning("producer snapshot is dropped error=%s", error)
-            files.disk.remove(path)
+            files.remove(path)
             continue
         if len(states) and offset > start:
             _recall(files, states, segments[holder(segments, offset - 1)], offset)

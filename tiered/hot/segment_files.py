@@ -96,6 +96,11 @@ class SegmentFiles:
     def forget(self, path: str) -> None:
         self._files.forget(path)
 
+    def remove(self, path: str) -> None:
+        """Nobody keeps it open either: its room on the disk is free once whoever reads it has finished."""
+        self._files.forget(path)
+        self.disk.remove(path)
+
     def read(self, path: str) -> bytes | None:
         """All bytes of a file; None when it is absent."""
         if not self.disk.exists(path):

@@ -205,7 +205,7 @@ class Tail:
         bases = {segment.base_offset for segment in self.segments}
         for offset in self.snapshots():
             if offset < end and offset not in bases:
-                self.files.disk.remove(self.files.path(offset, ".snapshot"))
+                self.files.remove(self.files.path(offset, ".snapshot"))
         self._snapshot_due = self.active.size + SNAPSHOT_BYTES
 
     def snapshots(self) -> tuple[int, ...]:

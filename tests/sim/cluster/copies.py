@@ -60,6 +60,7 @@ class Copies:
         """A start found this on its disk. What was there when the process was gone must be there still; after a power
         cut, what is committed, if it counted only what was fsynced."""
         copy = self.copy(node)
+        copy.opened += 1
         self._agree(copy)
         end = batches[-1].last + 1 if batches else start
         if (

@@ -24,6 +24,8 @@ class Copy:
     """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
     made the stop's mark invalid. So it is `unsure`."""
     unsure: bool = False
+    opened: int = 0
+    """How often a start has looked at it."""
     left: bool = False
     """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
     lasting: bool = False

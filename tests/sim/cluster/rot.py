@@ -4,9 +4,10 @@ Demanded is what the design can keep: nothing that was acknowledged is lost as l
 has it, nobody is told of a loss then, and all are in sync again in the end. So a bit flips only where another member of
 ISR or ELR has everything and no other copy of that partition has rotted; and only in what a start reads, which after a
 mere death is the log from its last index entry on. Any bit but those of a leader epoch may: that is covered by no CRC
-and by nothing around it. Where a topic has `flush=ack` the machine keeps its power until a start has looked: after a
-power cut what rotted looks like what was torn, and only other topics' logs are in doubt then. What rots where no start
-looks is found by who copies or consumes it (GUARANTEES.md); a run would have to play the operator there.
+and by nothing around it. The machine keeps its power until a start has looked: after a power cut one looks only above
+what was fsynced, and there what rotted looks like what was torn. (With `flush=ack` until that start is over: only other
+topics' logs are in doubt after a power cut.) What rots where no start looks is found by who copies or consumes it
+(GUARANTEES.md); a run would have to play the operator there.
 """
 
 from __future__ import annotations
@@ -60,16 +61,21 @@ class Rot:
             places = [*self._places(host)]  # others may have suffered in that moment
             place = self._draw.choice(places) if places and not host.machine.disk.failed else None
             if place is not None:
+                host.spared, looked = True, place.copies.copy(host.node_id).opened
                 self._flip(host, place)
             await asyncio.sleep(self._draw.choice(DOWN_SECONDS))
             host.power_on()
-            if place is not None and place.synced:
-                await self._spare(host)
+            if place is not None:
+                await self._spare(host, place, looked)
 
-    async def _spare(self, host: Host) -> None:
-        host.spared = True
+    async def _spare(self, host: Host, place: Place, looked: int) -> None:
+        """Until a start has looked; where that has to be told too, until it is."""
+        copies = place.copies
+        copy = copies.copy(host.node_id)
         try:
-            while not host.up and not host.machine.disk.failed:
+            while not host.machine.disk.failed and (copy.opened == looked or (place.synced and not host.up)):
+                if copies.state is None or host.node_id not in copies.state.replicas:
+                    return
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             host.spared = False

@@ -142,21 +142,26 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
         log = await open_log(on, config())
         for number in range(30):
             append(log, batch(number, producer=7, sequence=number))
+        await log.flush()
         view = log.closed_segments()[-1]
         whole = log.sections(view.base_offset).producer_snapshot
         assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
         path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
+        held = on.files
         if damage == "gone":
             on.remove(path)
         else:
             file = on.open(path)
-            size = file.size()
+            size, held = file.size(), on.files - 1
             if damage == "short":
                 file.truncate(size - 5)
             else:
                 file.pwrite(0, bytes(size))
         made = log.sections(view.base_offset).producer_snapshot
         assert ProducerStates.from_snapshot(made, view.next_offset).snapshot() == whole
+        if damage != "gone":
+            file.close()
+            assert not on.exists(path) and on.files == held - 1, "nobody keeps open what is gone"
 
     asyncio.run(told())
 
