@@ -129,7 +129,7 @@ class Housekeeping:
         if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
         if isinstance(replica, Copy):
-            replica.retain()
+            await replica.retain()
 
     async def flush_tails(self) -> None:
         """Once: what an earlier process of this boot left in the page cache only. Not before all is led: earlier

@@ -269,7 +269,7 @@ class Tiering:
                     manifest, replica.leader_epoch, plan.log_start
                 )
             replica.log.advance_start(plan.log_start)
-        replica.log.drop_local_below(plan.drop_below)
+        await replica.log.drop_local_below(plan.drop_below)
         if plan.close_active:
             replica.roll()
 

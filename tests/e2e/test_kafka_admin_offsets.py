@@ -59,7 +59,7 @@ async def cold(site: KafkaSite, replica: Replica) -> None:
     """All that is there goes to the bucket, and its local copy goes."""
     replica.roll()
     await until(lambda: replica.cold_end_offset == replica.log.end_offset)
-    replica.log.drop_local_below(replica.cold_end_offset)
+    await replica.log.drop_local_below(replica.cold_end_offset)
 
 
 def test_an_empty_log_begins_and_ends_at_zero(tmp_path: Path) -> None:

@@ -383,8 +383,9 @@ class DiskLog:
         self.start_offset = max(self.start_offset, min(offset, self.end_offset))
         self._tail.epochs.truncate_start(self.start_offset)
 
-    def drop_local_below(self, offset: int) -> int:
+    async def drop_local_below(self, offset: int) -> int:
         """Takes closed segments that end at or below `offset` out of the log, for `sweep` to delete; how many."""
+        await self._dropping.secure(offset)
         self._reading.forget()
         return self._dropping.below(offset, self._clock.wall_ms())
 
@@ -395,6 +396,5 @@ class DiskLog:
     async def flush(self, up_to: int | None = None) -> int:
         """Durable below `up_to` (all, with indexes); returns the flushed offset. `Unavailable`, perhaps final."""
         made, flushed = self.cuts.made, await self._flushing.run(up_to)
-        if up_to is None:
-            self.cuts.sync(made)
+        self.cuts.sync(made if up_to is None else 0)
         return flushed

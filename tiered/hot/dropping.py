@@ -21,6 +21,16 @@ class Dropping:
         self._waiting: deque[tuple[int, str]] = deque()
         """(renamed at, path), in order."""
 
+    async def secure(self, offset: int) -> None:
+        """What is known of producers where the log begins after `below` is durable: the segments that it was made from
+        go, and a start after a power cut would know nobody who wrote them. `Unavailable`."""
+        tail = self._tail
+        kept = next((each for each in tail.segments if each.next_offset > offset), tail.active)
+        path = tail.files.path(kept.base_offset, ".snapshot")
+        if kept is not tail.segments[0] and tail.files.disk.exists(path):
+            await tail.files.open(path).sync()
+            await tail.files.disk.sync_dir(tail.files.directory)
+
     def below(self, offset: int, now_ms: int) -> int:
         """Drops closed segments that end at or below `offset`; returns how many."""
         tail, files, dropped = self._tail, self._tail.files, 0

@@ -92,8 +92,9 @@ def _total(
 ) -> int:
     """The new log start as far as local segments decide it.
 
-    What only the bucket holds is older and leaves first, by the cold tier's plan; so local segments go for size only
-    when they alone exceed the limit.
+    What only the bucket holds leaves first, by the cold tier's plan. So local segments go for size only when they alone
+    exceed the limit, and for age only when nothing lies between the log start and them: producers name the timestamps,
+    and what was sent again after a while may be older than what stands before it.
     """
     excess = 0
     if config.retention_bytes >= 0 and size_known:
@@ -103,7 +104,8 @@ def _total(
         gone = segment.next_offset <= log_start
         if not gone:
             too_much = excess >= segment.size
-            if segment.next_offset > deletable_below or not (too_much or _too_old(segment, config, now_ms)):
+            too_old = segment.base_offset <= start and _too_old(segment, config, now_ms)
+            if segment.next_offset > deletable_below or not (too_much or too_old):
                 break
             start = segment.next_offset
         excess -= segment.size

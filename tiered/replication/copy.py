@@ -195,11 +195,11 @@ class Copy:
         """Closes the active segment."""
         self.log.roll()
 
-    def retain(self) -> None:
+    async def retain(self) -> None:
         """Drops local segments that local retention lets go and the bucket has, and what lies below the log start."""
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0
         below = retention.local_start(
             hot.closed_segments(), config, self._clock.wall_ms(), cold_end=min(cold_end, self.high_watermark)
         )
-        hot.drop_local_below(max(below, hot.start_offset))
+        await hot.drop_local_below(max(below, hot.start_offset))

@@ -170,7 +170,7 @@ PLANTS = {
     plant.name: plant
     for plant in (
         Plant(
-            "no_epochs", "a follower's history is taken for the leader's own", ("I5", "I9", "I10"),
+            "no_epochs", "a follower's history is taken for the leader's own", ("I5", "I6", "I9", "I10"),
             ((replica, "judge", bugs.compares_no_epochs),),
         ),
         Plant(
@@ -305,7 +305,7 @@ REPLAYED = {
     "local_delete_first": 2,
     "duplicate_after_failover": 15,
     "below_cold_end": 23,
-    "no_epochs": 11,
+    "no_epochs": 46,
     "fenced_upload": 1,
     "sequences_lost": 15,
     "unclean_election": 5,

@@ -124,6 +124,7 @@ class Run:
         await self.until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
         await reaching.the_end(self)
         await self._end_clients()
+        self.world.network.fine_share = 0.0  # all is read now: byte by byte that would take millions of steps
         await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
         await self.writable()
         dumps = await audit.end_of_run(self)

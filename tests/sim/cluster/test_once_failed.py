@@ -17,7 +17,7 @@ from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_c
 from tests.sim.cluster.run import run
 from tests.unit import test_committed
 from tests.unit.groups import test_membership
-from tests.unit.hot import test_log_bad_days, test_rotten_logs, test_unopened
+from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs, test_unopened
 from tests.unit.metadata import test_controller
 from tests.unit.replication import test_fetcher, test_partition
 
@@ -73,6 +73,14 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
         test_rotten_logs.test_rot_whose_cut_a_power_cut_takes_back_is_cut_again,
+    ),
+    7022703: (
+        "a power cut took what was known of producers, once the segments that it was made from had been dropped",
+        test_log_bad_days.test_who_wrote_what_was_dropped_is_known_also_after_a_power_cut,
+    ),
+    7023257: (
+        "retention by age of a local segment took what was before it in the bucket, and younger",
+        test_retention.test_age_takes_nothing_from_behind_what_only_the_bucket_holds,
     ),
     7021195: (
         "a damaged producer snapshot was kept open after it had been removed",

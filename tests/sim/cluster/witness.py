@@ -193,8 +193,8 @@ class Witness:
         return advance_start
 
     def _drop_local_below(self, original: Any) -> Any:
-        def drop_local_below(log: DiskLog, offset: int) -> int:
-            dropped: int = original(log, offset)
+        async def drop_local_below(log: DiskLog, offset: int) -> int:
+            dropped: int = await original(log, offset)
             pid = self._pid(log)
             if pid is not None and dropped:
                 self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset)

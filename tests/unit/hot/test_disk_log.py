@@ -168,13 +168,13 @@ def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> Non
         log = await filled(on, clock=clock, file_delete_delay_ms=60_000)
         views = log.closed_segments()
         held = views[0].log
-        assert log.drop_local_below(views[0].next_offset + 1) == 1
+        assert await log.drop_local_below(views[0].next_offset + 1) == 1
         assert log.local_start_offset == views[0].next_offset
         assert held.file.pread(0, held.length), "who reads it already may finish"
         assert await log.sweep(NOW + 59_999) == 0
         assert await log.sweep(NOW + 60_000) == 3
         assert not [name for name in on.list(DIRECTORY) if name.endswith(".deleted")]
-        assert log.drop_local_below(1000) == 1, "the active segment never goes"
+        assert await log.drop_local_below(1000) == 1, "the active segment never goes"
 
     story(told)
 

@@ -85,7 +85,7 @@ def test_segments_that_went_are_durably_forgotten_by_the_next_flush() -> None:
         for number in range(30):
             append(log, batch(number))
         await log.flush()
-        log.drop_local_below(log.closed_segments()[0].next_offset)
+        await log.drop_local_below(log.closed_segments()[0].next_offset)
         await log.flush()
         checkpoint = "log/t-0/segment-checkpoint"
         whole = on.open(checkpoint).size()
@@ -105,7 +105,7 @@ def test_dropping_old_segments_unproves_nothing_of_the_active_one() -> None:
             append(log, batch(number))
         await log.flush()
         proved = _proof_of_the_active(on)
-        log.drop_local_below(log.closed_segments()[0].next_offset)
+        await log.drop_local_below(log.closed_segments()[0].next_offset)
         assert _proof_of_the_active(on) == proved
 
     asyncio.run(told())
@@ -162,6 +162,26 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
         if damage != "gone":
             file.close()
             assert not on.exists(path) and on.files == held - 1, "nobody keeps open what is gone"
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_who_wrote_what_was_dropped_is_known_also_after_a_power_cut(seed: int) -> None:
+    """The bucket has the records. A producer that sends the last of them again must not write it twice."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config())
+        for number in range(30):
+            append(log, batch(number, producer=7, sequence=number))
+        await log.flush()
+        log.roll()
+        await log.drop_local_below(30)
+        await on.sync_dir(DIRECTORY)  # as some later flush does
+        again = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
+        assert again.local_start_offset == again.end_offset == 30
+        assert append(again, batch(29, producer=7, sequence=29)).duplicate
 
     asyncio.run(told())
 

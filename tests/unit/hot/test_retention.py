@@ -54,6 +54,18 @@ def test_age_takes_the_oldest_first() -> None:
     assert planned(retention_ms=7 * HOUR) == Plan(20, 20, False)
 
 
+def test_age_takes_nothing_from_behind_what_only_the_bucket_holds() -> None:
+    """What was sent again after a while may be older than what stands before it."""
+    old = segment(2, newest=NOW - 9 * HOUR)
+    behind = [old, segment(3)]
+    assert planned(retention_ms=7 * HOUR, log_start=10, closed=behind, cold_end=40) == Plan(10, 30, False)
+    assert planned(retention_ms=7 * HOUR, log_start=20, closed=behind, cold_end=40) == Plan(30, 30, False)
+    assert planned(retention_ms=7 * HOUR, log_start=25, closed=behind, cold_end=40) == Plan(30, 30, False)
+    assert planned(retention_bytes=100, log_start=10, closed=behind, cold_end=40).log_start == 40, (
+        "of size there is more"
+    )
+
+
 @pytest.mark.parametrize(("limit", "start"), [(600, 0), (501, 0), (500, 10), (350, 20), (0, 50)])
 def test_size_takes_whole_segments_only_as_long_as_the_limit_is_exceeded(limit: int, start: int) -> None:
     assert planned(retention_bytes=limit).log_start == start

@@ -211,7 +211,7 @@ def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
         await following.stop()
         await fill(replica, 100)
         cold_end = await upload(replica)
-        replica.log.drop_local_below(cold_end)
+        await replica.log.drop_local_below(cold_end)
         copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
         await until(lambda: copy.log.end_offset == 110)
         assert copy.log.local_start_offset == cold_end
@@ -249,7 +249,7 @@ def test_below_the_log_start_there_is_nothing_to_copy() -> None:
         for first in range(0, 100, 5):
             produced(replica, first, 5)
         await replica.delete_records(52)  # in the middle of a batch
-        replica.log.drop_local_below(52)
+        await replica.log.drop_local_below(52)
         peers.serve(replica)
         copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
         await until(lambda: copy.log.end_offset == 100)
@@ -372,11 +372,11 @@ def test_a_follower_drops_only_what_is_cold() -> None:
         copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
         await fill(replica, 100)
         await until(lambda: same(copy, replica))
-        copy.retain()
+        await copy.retain()
         assert copy.log.local_start_offset == 0
         cold_end = await upload(replica)
         await until(lambda: copy.cold_end_offset == cold_end)
-        copy.retain()
+        await copy.retain()
         assert 0 < copy.log.local_start_offset <= cold_end
         assert copy.log.end_offset == 100
 

@@ -114,7 +114,7 @@ def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
         manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
             replica.manifest = manifest = written
-        replica.log.drop_local_below(manifest.cold_end_offset)
+        await replica.log.drop_local_below(manifest.cold_end_offset)
         copied = fetch(replica, 2, 10)
         assert copied.code is Code.OFFSET_MOVED_TO_TIERED_STORAGE
         assert copied.local_start_offset == copied.cold_end_offset == manifest.cold_end_offset > 10
