@@ -15,6 +15,7 @@ from tiered.data_directory import Found
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
+from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import held
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
@@ -122,7 +123,7 @@ class Joining:
                 name, given, in_force,
             )  # fmt: skip
         # Where others lead, or are to, the registration said all that there was to say: the log follows theirs.
-        node.partitions.doubtful = frozenset(at for at in doubtful if self._leads(at) or self._is_alone(at))
+        node.partitions.doubtful = frozenset(at for at in doubtful if may_lead(self._now(at), settings.node_id))
         try:
             await self.report_losses()
         except Unavailable as error:
@@ -147,14 +148,6 @@ class Joining:
         topic = self._node.image.topics.get(at.topic)
         known = topic.partitions if topic is not None else ()
         return known[at.partition] if at.partition < len(known) else None
-
-    def _leads(self, at: TopicPartition) -> bool:
-        known = self._now(at)
-        return known is not None and known.leader == self._node.settings.node_id
-
-    def _is_alone(self, at: TopicPartition) -> bool:
-        known = self._now(at)
-        return known is not None and len(known.replicas) == 1
 
     def _loss(self, replica: Replica) -> requests.ReportLoss:
         return requests.ReportLoss(replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start)
@@ -194,6 +187,12 @@ class Joining:
             await node.directory.trust()
             node.partitions.believe()
             self.trusted = True
+
+
+def may_lead(now: PartitionImage | None, node_id: int) -> bool:
+    """Whether the log that a start has found may yet be led as it is. Where nobody leads, this broker may be fenced
+    for a moment, and lead again before it has acted on having led."""
+    return now is not None and now.leader in (node_id, NO_LEADER)
 
 
 def _say(lost: Sequence[Replica]) -> None:

@@ -15,7 +15,7 @@ from tests.e2e import test_node_faults
 from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
 from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts
 from tests.sim.cluster.run import run
-from tests.unit import test_committed
+from tests.unit import test_committed, test_joining
 from tests.unit.groups import test_membership
 from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs, test_unopened
 from tests.unit.metadata import test_controller
@@ -73,6 +73,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
         test_rotten_logs.test_rot_whose_cut_a_power_cut_takes_back_is_cut_again,
+    ),
+    7013914: (
+        "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
+        test_joining.test_a_log_stays_in_doubt_until_somebody_else_leads,
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
