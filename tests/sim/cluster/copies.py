@@ -309,7 +309,7 @@ class Copies:
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:
-            self._check_step(old, new, members, lives)
+            self._check_step(old, new, members, {node: life - (node in between) for node, life in lives.items()})
         for node, copy in self.copies.items():
             copy.left = (copy.left or node not in new.replicas) and node not in new.isr
         for node in new.isr:
@@ -340,7 +340,8 @@ class Copies:
             self._red("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
         left = [node for node in gone if self.holds(node) and not self.copy(node).unsure]
-        # Damage that nobody can know of yet is a loss of its own: the budget says so.
+        # Damage that nobody can know of yet is a loss of its own: the budget says so. (`lives`: those in which they may
+        # have joined within this slot.)
         relied_on = [node for node in members if self.holds(node) or self.copy(node).hurt >= lives.get(node, 0)]
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
         relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]

@@ -1,8 +1,9 @@
-"""I7 in the reference model: what is committed is not cut away, but where that is no loss."""
+"""I7 and I10 in the reference model: what is committed is not cut away, and not left behind, but where that is a loss
+of its own."""
 
 from __future__ import annotations
 
-from tests.sim.cluster.test_cluster_copies import three_of
+from tests.sim.cluster.test_cluster_copies import LIVES, three_of
 
 
 def test_i7_what_is_committed_is_not_cut() -> None:
@@ -31,6 +32,16 @@ def test_i7_nor_is_it_cut_by_who_obeys_the_newest_leader() -> None:
     told.copies.obeys(2, 1)
     told.copies.cut(2, 10, why="divergence")
     assert told.red == ["I7"]
+
+
+def test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_was_hurt() -> None:
+    """The end of a move: broker 3 joined, 1 and 2 left, and 3, whose power had failed, is there again."""
+    for between in ((1, 2, 3), ()):
+        told = three_of(1)
+        told.settle(1, 0, (1, 2))
+        told.damage(3)
+        told.settle(3, 2, (3,), lives={**LIVES, 3: 2}, between=between)
+        assert ("I10" in told.red) is (not between)
 
 
 def test_i7_what_is_cold_may_go_for_a_restart() -> None:

@@ -74,6 +74,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         "rot that was found came back with a power cut, below the point from which on the next start looked",
         test_rotten_logs.test_rot_whose_cut_a_power_cut_takes_back_is_cut_again,
     ),
+    7003915: (
+        "the model asked of who joined and came back within one slot what it had when it was back",
+        test_cluster_cuts.test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_was_hurt,
+    ),
     7013914: (
         "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
         test_joining.test_a_log_stays_in_doubt_until_somebody_else_leads,
