@@ -126,6 +126,8 @@ class Run:
         await self._end_clients()
         self.world.network.fine_share = 0.0  # all is read now: byte by byte that would take millions of steps
         await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
+        # Who was cut off when all was mended may have been put out only since.
+        await self.until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
         await self.writable()
         dumps = await audit.end_of_run(self)
         if self.options.rebuild:
