@@ -109,9 +109,7 @@ ENDS = (21583, 160809, 5241, 6746, 6972)
 
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_a_seed_that_once_failed_does_not(seed: int) -> None:
-    logging.disable(
-        logging.CRITICAL
-    )  # lines that are kept keep errors, and those the files that they met
+    logging.disable(logging.CRITICAL)  # lines that are kept keep errors, and those the files that they met
     try:
         run(seed)
     finally:
