@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,13 @@ def test_names_name_things(path: Path) -> None:
     for name in names:
         words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
         assert not words & EMPTY_WORDS, f"{name} in {short(path)}"
+
+
+def test_no_two_files_of_tests_are_one_module() -> None:
+    """Outside a package pytest knows a file of tests by its name alone, and refuses the second of that name."""
+    alone = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if not (path.parent / "__init__.py").exists()]
+    names = Counter(path.name for path in alone)
+    assert not [short(path) for path in alone if names[path.name] > 1]
 
 
 @pytest.mark.parametrize("path", sources(), ids=short)

@@ -16,6 +16,7 @@ from tiered.ids import TopicId
 from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.metadata.requests import ForgetTopic
+from tiered.quiet import Quiet
 from tiered.replication.copy import Copy
 from tiered.replication.replica import Replica
 from tiered.tiering import UNDER_WAY_MS
@@ -45,6 +46,7 @@ class Housekeeping:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._flushed_ms: dict[Replica | Copy, int] = {}
+        self._quiet = Quiet(node.world.clock)
         self._empty_ms: dict[TopicId, int] = {}
         """Since when there is nothing left of a deleted topic."""
 
@@ -109,7 +111,9 @@ class Housekeeping:
                 await node.partitions.open_missing(lambda: node.image)
                 await node.joining.report_losses()
             except (Unavailable, Refused) as error:
-                log.warning("what is not led or told yet is tried again why=%s", error)
+                unsaid = self._quiet.unsaid()
+                if unsaid is not None:
+                    log.warning("what is not led or told yet is tried again unsaid=%d why=%s", unsaid, error)
             before, left = left, (node.partitions.troubles().keys(), set(node.partitions.unreported))
             pause = min(2 * pause, longest) if left == before and any(left) else MAKE_UP_SECONDS[0]
 

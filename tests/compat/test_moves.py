@@ -106,7 +106,7 @@ class Two:
         return int(self._client.list_topics("t").topics["t"].partitions[1].leader)
 
 
-@pytest.mark.skipif(os.environ.get("COMPAT") == "peer", reason="of ours only")
+@pytest.mark.skipif(os.environ.get("COMPAT") == "peer", reason="all brokers here are ours")
 def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) -> None:
     """One plan: the first partition has to be copied and waits at its rate, the other only gets another first replica,
     which leads once it is elected: `auto.leader.rebalance.enable` is off."""

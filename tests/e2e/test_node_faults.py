@@ -164,33 +164,19 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
     run(story)
 
 
-def test_a_loss_that_is_not_told_yet_is_told_by_a_stop() -> None:
+@pytest.mark.parametrize("away", [False, True])
+def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away: bool) -> None:
     async def story(site: Site) -> None:
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
         assert node.joining.trusted
         node.partitions.unreported.append(replica)  # as for a log that the bucket made begin anew
-        await site.stop()
-        again = await site.start()
-        loss = again.image.topics["t"].partitions[0].loss
-        assert loss is not None and loss.from_offset == replica.epoch_start
-        await site.stop()
-
-    run(story)
-
-
-def test_a_loss_that_a_stop_cannot_tell_is_doubted_by_the_next_start() -> None:
-    async def story(site: Site) -> None:
-        node = await site.start(Settings())
-        replica = await site.create()
-        await fill(replica, 3)
-        node.partitions.unreported.append(replica)
-        site.machine.faults.outage = True
+        site.machine.faults.outage = away
         await site.stop()
         site.machine.faults.outage = False
         again = await site.start()
-        await site.until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15)
+        await site.until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
         await site.stop()
 
     run(story)

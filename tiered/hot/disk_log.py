@@ -94,7 +94,7 @@ class DiskLog:
         left: Left | None = None,
     ) -> DiskLog:
         """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together. A
-        `fresh` directory is known not to be there; a `cut` of it failed half way; `left`: a clean stop said so of it.
+        `fresh` directory is known not to be there; of a `cut` one that failed half way; `left`: a clean stop's word.
 
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -30,18 +29,12 @@ def cluster(seed: int) -> tuple[int, str, dict[str, int]]:
     return outcome(seed, "cluster")
 
 
-def alone() -> None:
-    """A run must not collect what other tests left here, whose threads are not there to let it go; and lines that are
-    kept keep errors, and those the files that they met."""
-    gc.freeze()
-    logging.disable(logging.CRITICAL)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
     totals: dict[str, int] = {}
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), initializer=alone) as pool:
+    # Frozen: a run must not collect what other tests left here, whose threads are not there to let it go.
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), initializer=gc.freeze) as pool:
         for seed, story, counts in pool.map(cluster, range(SEEDS), chunksize=5):
             assert not story, f"seed {seed}\n{story}"
             for name, count in counts.items():

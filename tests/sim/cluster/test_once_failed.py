@@ -6,7 +6,6 @@ it found is kept as a test of its own. The seeds are run all the same.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 
 from tests.e2e import test_node_faults
 from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
+from tests.sim.__main__ import outcome
 from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts
-from tests.sim.cluster.run import run
-from tests.unit import test_committed, test_joining
+from tests.unit import test_committed, test_joining_a_cluster
 from tests.unit.groups import test_membership
 from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs, test_unopened
 from tests.unit.metadata import test_controller
@@ -81,7 +80,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7013914: (
         "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
-        test_joining.test_a_log_stays_in_doubt_until_somebody_else_leads,
+        test_joining_a_cluster.test_a_log_stays_in_doubt_until_somebody_else_leads,
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
@@ -109,11 +108,8 @@ ENDS = (21583, 160809, 5241, 6746, 6972)
 
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_a_seed_that_once_failed_does_not(seed: int) -> None:
-    logging.disable(logging.CRITICAL)  # lines that are kept keep errors, and those the files that they met
-    try:
-        run(seed)
-    finally:
-        logging.disable(logging.NOTSET)
+    story = outcome(seed, "cluster")[1]
+    assert not story, story
 
 
 def test_what_a_seed_found_is_shown_by_a_test_that_runs() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from tests.sim.disk import SimDisk
 from tiered.config import TopicConfig
@@ -32,6 +34,11 @@ class FixedClock:
 
     async def sleep(self, seconds: float) -> None:
         self.wall += int(seconds * 1000)
+
+
+def story(told: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
+    """What happens on a disk of its own."""
+    asyncio.run(told(disk()))
 
 
 def config(**changes: object) -> TopicConfig:

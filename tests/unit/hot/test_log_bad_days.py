@@ -10,6 +10,7 @@ import pytest
 from tests.sim.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, FixedClock, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Refused, Unavailable
+from tiered.hot.disk_log import DiskLog
 from tiered.hot.producers import ProducerStates
 from tiered.hot.segments import Segment, parse_lines
 
@@ -133,16 +134,22 @@ def test_the_checkpoint_of_segments_stays_small_however_often_a_log_is_flushed()
     asyncio.run(told())
 
 
+async def written_by_one(on: SimDisk) -> DiskLog:
+    """30 batches of producer 7, durable."""
+    log = await open_log(on, config())
+    for number in range(30):
+        append(log, batch(number, producer=7, sequence=number))
+    await log.flush()
+    return log
+
+
 @pytest.mark.parametrize("damage", ["gone", "short", "zeros"])
 def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> None:
     """It may be all that the next leader has: a snapshot that proves itself goes up, made from the log."""
 
     async def told() -> None:
         on = disk()
-        log = await open_log(on, config())
-        for number in range(30):
-            append(log, batch(number, producer=7, sequence=number))
-        await log.flush()
+        log = await written_by_one(on)
         view = log.closed_segments()[-1]
         whole = log.sections(view.base_offset).producer_snapshot
         assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
@@ -172,10 +179,7 @@ def test_who_wrote_what_was_dropped_is_known_also_after_a_power_cut(seed: int) -
 
     async def told() -> None:
         on = disk()
-        log = await open_log(on, config())
-        for number in range(30):
-            append(log, batch(number, producer=7, sequence=number))
-        await log.flush()
+        log = await written_by_one(on)
         log.roll()
         await log.drop_local_below(30)
         await on.sync_dir(DIRECTORY)  # as some later flush does

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tests.sim.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, story
 from tiered.hot import recovery
 from tiered.hot.recovery import EVERYTHING, Cut, is_rot, is_torn
 from tiered.records.model import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_FROM
@@ -113,10 +111,6 @@ def test_a_later_batch_is_found_wherever_the_pieces_part_that_are_searched(monke
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------
-
-
-def story(told: Callable[[SimDisk], Awaitable[None]]) -> None:
-    asyncio.run(told(disk()))  # type: ignore[arg-type]
 
 
 async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool = False) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tests.sim.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log, story
 from tiered.hot.unopened import proved_end
 
 
@@ -18,10 +16,6 @@ async def filled(on: SimDisk, count: int) -> None:
     for number in range(count):
         append(log, batch(number), epoch=number // 5)
     await log.flush(count // 2)
-
-
-def story(told: Callable[[SimDisk], Awaitable[None]]) -> None:
-    asyncio.run(told(disk()))  # type: ignore[arg-type]
 
 
 def test_of_a_log_that_is_not_there_nothing_is_said() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_f
             produced(each, 0)
             copy = await two.follow(1, 0, each.at)
             started = rig.clock.mono_ns()
-            await until(lambda copy=copy, each=each: same(copy, each))  # type: ignore[misc]
+            await until(partial(same, copy, each))
             assert rig.clock.mono_ns() - started <= 10_000_000
             await each.append(batch(1), acks=ALL)
             assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000

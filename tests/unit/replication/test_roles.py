@@ -37,6 +37,15 @@ async def led(town: Town) -> Replica:
     return leader
 
 
+async def written(town: Town) -> Replica:
+    """The leader of a topic with ten acknowledged batches."""
+    await town.begin()
+    leader = await led(town)
+    for number in range(10):
+        await leader.append(batch(number), acks=ALL)
+    return leader
+
+
 def alike(town: Town, *nodes: int) -> bool:
     """Whether these have the same log, led or followed."""
     logs = [held.log for node in nodes for held in town.members[node].partitions.held()]
@@ -106,10 +115,7 @@ def test_a_new_leader_knows_at_once_what_was_committed() -> None:
     town = Town()
 
     async def story() -> None:
-        await town.begin()
-        first = await led(town)
-        for number in range(10):
-            await first.append(batch(number), acks=ALL)
+        await written(town)
         await asyncio.sleep(1)  # followers hear of it with their next question
         heir = next(node for node in (1, 2, 3) if node != town.partition.leader)
         town.peers.cut.update(f"{node}:0" for node in (1, 2, 3))
@@ -280,10 +286,7 @@ def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> No
     town = Town()
 
     async def story() -> None:
-        await town.begin()
-        leader = await led(town)
-        for number in range(10):
-            await leader.append(batch(number), acks=ALL)
+        leader = await written(town)
         old = leader.state.node_id
         await town.members[old].kill()
         for member in town.members.values():
@@ -302,10 +305,7 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
     town = Town()
 
     async def story() -> None:
-        await town.begin()
-        leader = await led(town)
-        for number in range(10):
-            await leader.append(batch(number), acks=ALL)
+        leader = await written(town)
         (copy,) = (each for each in town.members[other_than(leader)].partitions.held())
         assert isinstance(copy, Copy) and not copy.must_flush
         copy.log.truncate_to(5)
@@ -335,10 +335,7 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
     town = Town()
 
     async def story() -> None:
-        await town.begin()
-        leader = await led(town)
-        for number in range(10):
-            await leader.append(batch(number), acks=ALL)
+        leader = await written(town)
         other = next(node for node in (2, 3) if node != leader.state.node_id)
         there = town.members[other].partitions
         for held in there.held():
