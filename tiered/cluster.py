@@ -174,22 +174,23 @@ class Cluster:
         address = self.controller_address
         if self.peers is None or not address:
             raise Refused(Code.NOT_CONTROLLER, "no controller is known")
+        heard = asyncio.Event()
         try:
             async with asyncio.timeout(None) as reign:
                 self._asking[reign] = self._who()
                 try:
-                    answer = await self.peers.submit(address, encode_request(request), timeout)
+                    answer = await self.peers.submit(address, encode_request(request), timeout, heard.set)
                 finally:
                     self._asking.pop(reign, None)
         except TimeoutError:
-            why = "another controller took over before the last one confirmed the change, which may be in"
-            raise Refused(Code.REQUEST_TIMED_OUT, why) from None
+            why = "another controller took over before the last one confirmed the change"
         except Unavailable as error:
-            if error.refused:  # nobody heard it; a controller that died later may have written it
-                raise Refused(Code.NOT_CONTROLLER, f"the controller is gone: {error}") from None
-            why = f"the controller did not confirm the change, it may yet: {error}"
-            raise Refused(Code.REQUEST_TIMED_OUT, why) from None
-        return decode_reply(answer.reply), answer.slot
+            why = f"the controller did not confirm the change: {error}"
+        else:
+            return decode_reply(answer.reply), answer.slot
+        if not heard.is_set():
+            raise Refused(Code.NOT_CONTROLLER, f"the controller is gone: {why}")
+        raise Refused(Code.REQUEST_TIMED_OUT, f"{why}; it may have been done")  # a controller that died later wrote it
 
     async def _decide(self, request: Request, timeout: float) -> Any:
         reign = self._reigning()

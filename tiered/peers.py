@@ -7,7 +7,7 @@ refusal is `Refused` with Kafka's code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tiered.ids import TopicId
@@ -116,9 +116,11 @@ class Peers(Protocol):
         """The metadata log from its controller. `Refused(NOT_CONTROLLER)`: it is another one, or nobody yet."""
         ...
 
-    async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
+    async def submit(
+        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
+    ) -> SubmitAnswer:
         """A request to the controller. `Refused` as the controller refuses it; NOT_CONTROLLER: nothing was done, nor
-        was it where `Unavailable` is `refused`."""
+        was it before `going` was called: only then it leaves."""
         ...
 
     async def heard(self, address: str, timeout: float) -> HeardAnswer:

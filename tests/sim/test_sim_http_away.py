@@ -47,6 +47,12 @@ class Reader:
         return found
 
 
+def in_sync(broker: Broker) -> int:
+    """How many replicas of the topic are, as far as this broker knows."""
+    topic = broker.node.image.topics.get("t")
+    return len(topic.partitions[0].isr) if topic else 0
+
+
 def story_of(
     replicas: Callable[[Broker, Broker, Broker], list[Broker]],
     story: Callable[[Three, Reader, list[Broker]], Awaitable[None]],
@@ -57,7 +63,7 @@ def story_of(
         held = replicas(three.controller, *three.others())
         await three.controller.node.submit(CreateTopic("t", assignments=[[each.node_id for each in held]]))
         [asker] = [each for each in three.brokers.values() if each not in held][:1]
-        await three.until(lambda: len(asker.node.image.topics["t"].partitions[0].isr) == len(held), 10)
+        await three.until(lambda: in_sync(asker) == len(held), 10)
         reader = Reader(asker)
         await story(three, reader, held)
         await reader.site.close()
@@ -177,7 +183,7 @@ def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:
     async def whole(three: Three) -> None:
         [one, other] = three.others()
         await three.controller.node.submit(CreateTopic("t", assignments=[[one.node_id, other.node_id]]))
-        await three.until(lambda: len(other.node.image.topics["t"].partitions[0].isr) == 2, 10)
+        await three.until(lambda: in_sync(other) == 2, 10)
         reader = Reader(other)
         await reader.write(b"a")
         await one.kill()

@@ -97,7 +97,9 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
         peers = talk.peers
         assert await peers.follow(THERE, ASK, 5) == FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
         assert talk.far.asked == [ASK]
-        assert await peers.submit(THERE, b"request", 5) == SubmitAnswer(b"done request", 12)
+        going: list[str] = []
+        answer = await peers.submit(THERE, b"request", 5, lambda: going.append("it leaves"))
+        assert (answer, going) == (SubmitAnswer(b"done request", 12), ["it leaves"])
         assert talk.far.asked[1] == (b"request", 4.5), "the answer shall come before the asker's time is over"
         assert await peers.heard(THERE, 5) == HeardAnswer(6, 1, -1)
 
@@ -202,19 +204,23 @@ def test_who_gives_up_ends_what_was_asked() -> None:
     talk(story)
 
 
+def never() -> None:
+    raise AssertionError("something can have been done")
+
+
 def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
     async def story(talk: Talk) -> None:
         assert not await talk.peers.is_gone(THERE, 1)
         talk.site.network.cut("one", "two")
         assert not await talk.peers.is_gone(THERE, 1)
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.heard(THERE, 1)
+            await talk.peers.submit(THERE, b"request", 1, never)
         assert caught.value.refused, "it could not even be asked"
         talk.site.network.heal()
         assert await talk.peers.is_gone("one:9", 1)
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.submit("one:9", b"request", 1)
-        assert caught.value.refused, "nothing can have been done"
+            await talk.peers.submit("one:9", b"request", 1, never)
+        assert caught.value.refused
         assert not await talk.peers.is_gone("nonsense", 1)
 
     talk(story)

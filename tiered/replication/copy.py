@@ -150,7 +150,9 @@ class Copy:
             self._disk.worked()
 
     def _truncate(self, offset: int, part: FetchedPart) -> None:
-        log.warning(
+        committed = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
+        log.log(
+            logging.ERROR if committed else logging.WARNING,
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
             self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging,
         )  # fmt: skip

@@ -8,7 +8,7 @@ versions, so that nothing is negotiated. Nothing is sent twice by itself: only t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from tiered.errors import Corrupt, Refused, Unavailable
@@ -93,11 +93,13 @@ class KafkaPeers:
             answer.controller_epoch, answer.next_slot, tuple(answer.entries), answer.too_old, answer.store_age_ms
         )
 
-    async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
+    async def submit(
+        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
+    ) -> SubmitAnswer:
         """See `Peers.submit`."""
         timeout_ms = int(timeout * 1000 * ANSWERS_FIRST)
         asked = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
-        answer = await self.ask(address, asked, TieredSubmitResponse, timeout)
+        answer = await self.ask(address, asked, TieredSubmitResponse, timeout, going=going)
         _check(answer.error_code, answer.error_message)
         return SubmitAnswer(answer.reply, answer.slot)
 
@@ -141,9 +143,17 @@ class KafkaPeers:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def ask(self, address: str, request: Message, answer: type[A], timeout: float, version: int = 0) -> A:
-        """The answer of the broker at `address`. `Unavailable`: it cannot be reached (`refused`, nothing was asked), or
-        was asked and did not answer in time."""
+    async def ask(
+        self,
+        address: str,
+        request: Message,
+        answer: type[A],
+        timeout: float,
+        version: int = 0,
+        going: Callable[[], None] = lambda: None,
+    ) -> A:
+        """The answer of the broker at `address`. `Unavailable`: it cannot be reached, or was asked and did not answer
+        in time; `going` is called in between."""
         broker = self._brokers.setdefault(address, _Broker(self._at_once))
         broker.asking += 1
         end = asyncio.get_running_loop().time() + timeout
@@ -151,7 +161,7 @@ class KafkaPeers:
             async with asyncio.timeout_at(end):
                 await broker.turns.acquire()
             try:
-                return await self._exchange(broker, address, request, answer, end, version)
+                return await self._exchange(broker, address, request, answer, end, version, going)
             finally:
                 broker.turns.release()
         except TimeoutError:
@@ -167,10 +177,18 @@ class KafkaPeers:
                 del self._brokers[address]
 
     async def _exchange(
-        self, broker: _Broker, address: str, request: Message, answer: type[A], end: float, version: int
+        self,
+        broker: _Broker,
+        address: str,
+        request: Message,
+        answer: type[A],
+        end: float,
+        version: int,
+        going: Callable[[], None],
     ) -> A:
         loop = asyncio.get_running_loop()
         link = self._ready(broker) or await self._open(address, end - loop.time())
+        going()
         try:
             got = await link.ask(request, answer, end - loop.time(), version)
         except BaseException:

@@ -214,7 +214,9 @@ class DirectPeers:
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
         raise AssertionError("not asked here")
 
-    async def submit(self, address: str, request: bytes, timeout: float) -> SubmitAnswer:
+    async def submit(
+        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
+    ) -> SubmitAnswer:
         raise AssertionError("not asked here")
 
     async def heard(self, address: str, timeout: float) -> HeardAnswer:
