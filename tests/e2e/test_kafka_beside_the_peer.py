@@ -186,6 +186,7 @@ async def compare(ours: str, theirs: str) -> list[str]:
     return found
 
 
+@pytest.mark.also
 def test_the_same_requests_get_the_same_errors(tmp_path: Path) -> None:
     async def story(theirs: str) -> list[str]:
         async with kafka_site(

@@ -267,15 +267,15 @@ class SimLoop(Loop):
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self._at(self.now_ns + max(0, round(delay * NS)), callback, args, context)
+        return self.call_at_ns(self.now_ns + max(0, round(delay * NS)), callback, context, args)
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self._at(round(when * NS), callback, args, context)
+        return self.call_at_ns(round(when * NS), callback, context, args)
 
-    def _at(
-        self, when_ns: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    def call_at_ns(
+        self, when_ns: int, callback: Callable[..., object], context: Context | None, args: tuple[Any, ...] = ()
     ) -> asyncio.TimerHandle:
         handle = Later(when_ns / NS, callback, args, self, context)
         self._count += 1

@@ -36,9 +36,8 @@ class SimNetwork:
         self.skewed = False
         """Whether each way from one host to another has a latency of its own: there and back differ."""
         self.chunk_bytes_max = CHUNK_BYTES
-        self.fine_chunk_bytes_max = CHUNK_BYTES
         self.fine_share = 0.0
-        """Of the connections whose pieces are at most so large."""
+        """Of the connections whose pieces are of every scale down to a byte."""
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._cuts: dict[tuple[str, str], None] = {}
         self._dark: set[str] = set()
@@ -125,14 +124,15 @@ class SimNetwork:
             self._paces[source, target] = known
         return known
 
-    def chunk(self, most: int) -> int:
-        """Of how many bytes the next piece is, at most."""
-        return self._rng.randrange(most) + 1
+    def chunk(self, fine: bool) -> int:
+        """Of how many bytes the next piece is, at most. Fine ones are log-uniform: some hundred bytes come in half a
+        dozen, cut anywhere, instead of each byte for itself."""
+        drawn = self._rng.random()
+        return int(self.chunk_bytes_max**drawn) if fine else 1 + int(self.chunk_bytes_max * drawn)
 
-    def connection_chunk(self) -> int:
-        """The largest piece of a new connection."""
-        fine = self.fine_share > 0 and self._fine.random() < self.fine_share
-        return self.fine_chunk_bytes_max if fine else self.chunk_bytes_max
+    def next_is_fine(self) -> bool:
+        """Whether a new connection has such pieces."""
+        return self.fine_share > 0 and self._fine.random() < self.fine_share
 
     def port(self) -> int:
         self._next_port += 1
@@ -185,9 +185,9 @@ class SimNet:
         listener = network.listener(target, port)
         if listener is None:
             raise Unavailable(f"cannot connect to {host}:{port}: Connection refused", refused=True)
-        chunk = network.connection_chunk()
-        near = SimStream(network, self._host, f"{host}:{port}", copy_context(), chunk)
-        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context, chunk)
+        fine = network.next_is_fine()
+        near = SimStream(network, self._host, f"{host}:{port}", copy_context(), fine)
+        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context, fine)
         near.join(far)
         far.join(near)
         listener.accept(far)

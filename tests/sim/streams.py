@@ -29,11 +29,11 @@ class SimStream:
 
     far: SimStream
 
-    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context, chunk: int) -> None:
+    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context, fine: bool) -> None:
         self.host = host
         self.peer = peer
         self._context = context
-        self._chunk = chunk
+        self._fine = fine
         self._network = network
         self._inbox = bytearray()
         self._way: list[tuple[int, bytes | Sign]] = []
@@ -58,7 +58,7 @@ class SimStream:
         self._check()
         if not self._inbox:
             return 0 if self._ended else None
-        size = min(len(buffer), len(self._inbox), self._network.chunk(self._chunk))
+        size = min(len(buffer), len(self._inbox), self._network.chunk(self._fine))
         buffer[:size] = self._inbox[:size]
         del self._inbox[:size]
         self.far.wake_writer()
@@ -67,10 +67,10 @@ class SimStream:
     def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
         self._check()
         data = b"".join(parts)
-        room = WINDOW_BYTES - self._under_way - self.far.unread()
+        room = self._room()
         if room <= 0 and data:
             return None
-        data = data[: min(room, self._network.chunk(self._chunk))]
+        data = data[: min(room, self._network.chunk(self._fine))]
         self._send(data)
         return len(data)
 
@@ -98,9 +98,6 @@ class SimStream:
     @property
     def is_open(self) -> bool:
         return not self._closed and not self._error
-
-    def unread(self) -> int:
-        return len(self._inbox)
 
     def flush(self) -> None:
         """Delivers what is due, in order, unless the way is cut."""
@@ -174,7 +171,7 @@ class SimStream:
         self.wake_writer()
 
     def wake_writer(self) -> None:
-        if self._can_write() and not self._write_due:
+        if self._writable and not self._write_due and self._can_write():
             self._write_due = True
             self._network.loop.call_soon(self._call_writer, context=self._context)
 
@@ -187,23 +184,25 @@ class SimStream:
             due_ns = max(due_ns, self._way[-1][0])
         self._way.append((due_ns, data))
         self._under_way += _size(data)
-        loop.call_later((due_ns - loop.now_ns) / 1e9, self.flush, context=self._network.context)
+        loop.call_at_ns(due_ns, self.flush, self._network.context)
+
+    def _room(self) -> int:
+        return WINDOW_BYTES - self._under_way - len(self.far._inbox)
 
     def _check(self) -> None:
         if self._closed or self._error:
             raise Unavailable(f"connection lost peer={self.peer} error={self._error or 'closed'}", final=True)
 
     def _wake(self) -> None:
-        if self._can_read() and not self._read_due:
+        if self._readable and not self._read_due and self._can_read():
             self._read_due = True
             self._network.loop.call_soon(self._call_reader, context=self._context)
 
     def _can_read(self) -> bool:
-        return self._readable is not None and bool(self._inbox or self._ended or self._error)
+        return bool(self._inbox or self._ended or self._error)
 
     def _can_write(self) -> bool:
-        room = WINDOW_BYTES - self._under_way - self.far.unread()
-        return self._writable is not None and (room > 0 or bool(self._error))
+        return bool(self._error) or self._room() > 0
 
     def _call_reader(self) -> None:
         """Readiness is a level, as with `add_reader`: the call repeats while there is something to read."""
@@ -220,4 +219,4 @@ class SimStream:
 
 
 def _size(data: bytes | Sign) -> int:
-    return 0 if isinstance(data, Sign) else len(data)
+    return len(data) if type(data) is bytes else 0

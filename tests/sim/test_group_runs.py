@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
 import random
-from collections import Counter
 
 import pytest
 
 from tests.sim import group_run
 from tests.sim.__main__ import outcome
 from tests.sim.group_run import GroupOptions, run
+from tests.sim.many import run_all
 
 SEEDS = 60
 REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage")
 
 
-def counts_of(seed: int) -> Counter[str]:
-    return run(seed).counts
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_loses_a_commit() -> None:
-    totals: Counter[str] = Counter()
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        for counts in pool.map(counts_of, range(SEEDS), chunksize=5):
-            totals.update(counts)
-    for name in REACHED:
-        assert totals[name] > 0, f"the seeds never got to {name}: they prove less than they seem to"
+    run_all("groups", SEEDS, REACHED)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 
 from tests.sim import single
 from tests.sim.__main__ import outcome
+from tests.sim.many import run_all
 from tests.sim.options import Options
 from tests.sim.single import run
 from tests.sources import ROOT
@@ -25,14 +25,7 @@ REACHED = (
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
-    totals: dict[str, int] = {}
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        for seed, story, counts in pool.map(outcome, range(SEEDS), chunksize=5):
-            assert not story, f"seed {seed}\n{story}"
-            for name, count in counts.items():
-                totals[name] = totals.get(name, 0) + count
-    for name in REACHED:
-        assert totals[name] > 0, f"the seeds never got to {name}: they prove less than they seem to"
+    run_all("single", SEEDS, REACHED)
 
 
 @pytest.mark.parametrize(

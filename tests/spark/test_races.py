@@ -38,17 +38,18 @@ def race_for_commits(spark: SparkSession, other: OtherDriver, log_store: str, fo
     return wrong
 
 
-@pytest.mark.parametrize(
-    ("log_store", "count"),
-    [("delta's own on s3", 40), pytest.param("delta's own in a directory", 150, marks=pytest.mark.also)],
-)
+@pytest.mark.also
+@pytest.mark.parametrize(("log_store", "count"), [("delta's own on s3", 40), ("delta's own in a directory", 150)])
 def test_deltas_own_log_stores_lose_acknowledged_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
 ) -> None:
     assert race_for_commits(spark, other, log_store, folder(log_store), count)
 
 
-@pytest.mark.parametrize(("log_store", "count"), [("ours on s3", 40), ("ours in a directory", 150)])
+@pytest.mark.parametrize(
+    ("log_store", "count"),
+    [("ours on s3", 40), pytest.param("ours in a directory", 150, marks=pytest.mark.also)],
+)
 def test_our_log_stores_give_each_commit_to_exactly_one_driver(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
 ) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster import checkers, resources, stored
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.copies import Copies
-from tests.sim.cluster.history import Send
+from tests.sim.cluster.history import Places, Send
 from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
@@ -91,17 +91,15 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
 
 
 async def groups(run: Run) -> list[Finding]:
-    """I18: where groups are, asked of their coordinator. What a power cut or a lost disk may have taken is not asked
-    for: an image of committed offsets may be a minute old."""
-    if not run.options.members or run.forgotten:
+    """I18: where groups are, asked of their coordinator now and by every member that began. From a power cut or a lost
+    disk on nothing is sure: an image of committed offsets may be a minute old."""
+    if not run.options.members:
         return []
-    found = await group_offsets(run)
-    wanted = sorted({commit.where for commit in run.history.commits})
-    return [
-        finding
-        for where in wanted
-        for finding in checkers.committed_offset(run.history.commits, GROUP, where, found.get(where, -1))
-    ]
+    asked_ns, places = run.loop.now_ns, run.history.places
+    places.append(Places(GROUP, await group_offsets(run), asked_ns, run.loop.now_ns))
+    sure_until = min(run.forgotten, default=run.loop.now_ns + 1)
+    sure = [each for each in places if each.answered_ns < sure_until]
+    return list(checkers.committed_offsets(run.history.commits, sure))
 
 
 async def group_offsets(run: Run) -> dict[TopicPartition, int]:

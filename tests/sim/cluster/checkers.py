@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.sim.cluster.history import Commit, History, Owned, Poll, Send, Verdict
+from tests.sim.cluster.history import Commit, History, Owned, Places, Poll, Send, Verdict
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -237,16 +237,20 @@ def one_owner(owned: Iterable[Owned], forgotten: Sequence[int] = ()) -> Iterator
                     yield Finding("I17", f"{group}: {where} of {each} is given to {other}")
 
 
-def committed_offset(commits: Iterable[Commit], group: str, where: TopicPartition, found: int) -> Iterator[Finding]:
-    """I18: a group is where its last acknowledged commit put it, or where a later one may have."""
-    mine = [each for each in commits if each.group == group and each.where == where]
-    acknowledged = [each for each in mine if each.code is Code.NONE]
-    sure = acknowledged[-1] if acknowledged else None
-    allowed = {each.offset for each in mine if sure is None or each.done_ns >= sure.invoked_ns}
-    if sure is None:
-        allowed.add(-1)
-    if found not in allowed:
-        yield Finding("I18", f"{group} {where} is at {found}, acknowledged was {sure}, possible {sorted(allowed)[:9]}")
+def committed_offsets(commits: Sequence[Commit], places: Iterable[Places]) -> Iterator[Finding]:
+    """I18: where a group is said to be is where the last commit that was acknowledged before the question put it, or
+    where a later one may have."""
+    for said in places:
+        for where in sorted({each.where for each in commits if each.group == said.group}):
+            mine = [each for each in commits if (each.group, each.where) == (said.group, where)]
+            known = [each for each in mine if each.code is Code.NONE and each.done_ns <= said.asked_ns]
+            sure = max(known, key=lambda each: each.invoked_ns, default=None)
+            may = [each for each in mine if each.invoked_ns <= said.answered_ns]
+            allowed = {each.offset for each in may if sure is None or each.done_ns >= sure.invoked_ns}
+            found = said.offsets.get(where, -1)
+            if found not in allowed and (sure is not None or found != -1):
+                possible = f"acknowledged was {sure}, possible {sorted(allowed)[:9]}"
+                yield Finding("I18", f"{said.group} {where} is at {found} at {said.answered_ns}, {possible}")
 
 
 def commits_of_their_time(

@@ -133,6 +133,15 @@ class Commit(NamedTuple):
     generation: int = -1
 
 
+class Places(NamedTuple):
+    """Where a group is, its coordinator said."""
+
+    group: str
+    offsets: dict[TopicPartition, int]
+    asked_ns: int
+    answered_ns: int
+
+
 @dataclass
 class History:
     """All of one run, in the order in which it happened."""
@@ -142,6 +151,7 @@ class History:
     ends: list[End] = field(default_factory=list)
     owned: list[Owned] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
     codes: dict[str, int] = field(default_factory=dict)
     """How often each error code was answered."""
 

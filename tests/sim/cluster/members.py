@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.sim.cluster.history import Commit, History, Owned
+from tests.sim.cluster.history import Commit, History, Owned, Places
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -111,6 +111,7 @@ class GroupMember:
         consumer = Consumer(self._client, max_wait_ms=500)
         try:
             offsets = await committed(self._client, self._group)
+            self._history.places.append(Places(self._group, dict(offsets), since_ns, self._loop.now_ns))
             if self._astray:  # what was committed is lost: it reads on from the end, as clients are told to
                 ends = await offsets_at(self._client, mine, LATEST)
                 offsets = {where: min(offset, ends.get(where, offset)) for where, offset in offsets.items()}

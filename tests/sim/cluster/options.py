@@ -18,8 +18,8 @@ TROUBLES = (
 )  # fmt: skip
 """Every kind of trouble. Each seed takes some of them."""
 
-CHUNKS = (*((16_384, 0.0),) * 6, (1000, 1.0), (40, 0.5), (3, 0.3), (1, 0.2))
-"""Bytes of a piece and the share of connections with such pieces: the smaller, the more they cost."""
+FINE = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
+"""Shares of connections whose pieces go down to a byte: the more, the more a run costs."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,8 @@ class Options:
     latency_seconds: float
     skewed: bool
     """Whether each way between two hosts has a latency of its own."""
-    fine_chunk_bytes: int
-    """How large pieces of a stream are at most, on this share of the connections."""
     fine_share: float
+    """Of the connections whose pieces are of every scale down to a byte."""
     session_ms: int
     drift_ppm: int
     manifest_fan: int
@@ -88,7 +87,6 @@ class Options:
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
-        fine_chunk_bytes, fine_share = net.choice(CHUNKS)
         return cls(
             seed=seed,
             brokers=brokers,
@@ -114,9 +112,8 @@ class Options:
             bucket_rate=bucket.choice((0.0, 0.0, 0.0, 10.0, 30.0)),
             list_keys=bucket.choice((0, 0, 2, 3, 10)),
             latency_seconds=draw.choice((0.001, 0.001, 0.005, 0.05)),
+            fine_share=net.choice(FINE),
             skewed=net.random() < 0.3,
-            fine_chunk_bytes=fine_chunk_bytes,
-            fine_share=fine_share,
             session_ms=draw.choice((1500, 3000)),
             drift_ppm=draw.choice((0, 0, 1000)),
             manifest_fan=draw.choice((2, 4, 32)),

@@ -64,7 +64,7 @@ class Run:
         network = self.world.network
         network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
         network.skewed = options.skewed
-        network.fine_chunk_bytes_max, network.fine_share = options.fine_chunk_bytes, options.fine_share
+        network.fine_share = options.fine_share
         self.clients: Clients = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -124,7 +124,9 @@ class Run:
         await self.until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
         await reaching.the_end(self)
         await self._end_clients()
-        self.world.network.fine_share = 0.0  # all is read now: byte by byte that would take millions of steps
+        self.world.network.fine_share = (
+            0.0  # all is read now: in small pieces that takes many steps, and shows nothing new
+        )
         await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
         # Who was cut off when all was mended may have been put out only since.
         await self.until(self.is_live, LIVE_SECONDS, "every partition is in sync still")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
-from tests.sim.cluster.history import Commit, End, History, Owned, Poll, Row, Send, Verdict, verdict_of
+from tests.sim.cluster.history import Commit, End, History, Owned, Places, Poll, Row, Send, Verdict, verdict_of
 from tests.sim.cluster.moves import OFFSETS, Ends
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Code
@@ -171,10 +171,18 @@ def test_i18_a_group_is_where_it_was_told_to_be() -> None:
     def commit(offset: int, at: int, code: Code | None = Code.NONE) -> Commit:
         return Commit("g", T, offset, at, at + 1, code)
 
+    def said(found: int, asked: int, answered: int = 99) -> list[str]:
+        offsets = {T: found} if found >= 0 else {}
+        return rules(checkers.committed_offsets(commits, [Places("g", offsets, asked, answered)]))
+
     commits = [commit(5, 0), commit(8, 10), commit(9, 20, None)]
     for found, expected in ((8, []), (9, []), (5, ["I18"]), (7, ["I18"]), (-1, ["I18"])):
-        assert rules(checkers.committed_offset(commits, "g", T, found)) == expected
-    assert rules(checkers.committed_offset([], "g", T, -1)) == []
+        assert said(found, asked=50) == expected
+    assert said(5, asked=5, answered=12) == said(8, asked=5, answered=12) == []
+    assert said(9, asked=5, answered=12) == said(5, asked=15) == ["I18"], "not asked for yet; another was acknowledged"
+    assert said(-1, asked=0, answered=2) == [] and said(-1, asked=1, answered=2) == ["I18"]
+    commits = []
+    assert said(-1, asked=0) == []
 
 
 def test_i18_a_generation_that_is_over_commits_nothing() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import gc
 import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.sim.__main__ import outcome
 from tests.sim.cluster.options import TROUBLES
 from tests.sim.cluster.run import run
+from tests.sim.many import run_all
 from tests.sources import ROOT
 
 SEEDS = 300
@@ -25,22 +23,10 @@ REACHED = (
 )  # fmt: skip
 
 
-def cluster(seed: int) -> tuple[int, str, dict[str, int]]:
-    return outcome(seed, "cluster")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
-    totals: dict[str, int] = {}
-    # Frozen: a run must not collect what other tests left here, whose threads are not there to let it go.
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), initializer=gc.freeze) as pool:
-        for seed, story, counts in pool.map(cluster, range(SEEDS), chunksize=5):
-            assert not story, f"seed {seed}\n{story}"
-            for name, count in counts.items():
-                totals[name] = totals.get(name, 0) + count
-    for name in REACHED:
-        assert totals[name] > 0, f"the seeds never got to {name}: they prove less than they seem to"
+    run_all("cluster", SEEDS, REACHED)
 
 
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
