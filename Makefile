@@ -18,6 +18,8 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
+# A shell that asks Python to keep no compiled modules makes every start of a broker or command compile all of them.
+unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 200
 NATIVE := setup.py $(wildcard tiered/records/c/*)
 # Without Java or Maven the command that needs them says so; what needs none still runs.
@@ -33,11 +35,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not also"
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not also"
 
 test-all: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 compat: compat-ours compat-peer
 
