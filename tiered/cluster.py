@@ -16,9 +16,9 @@ from tiered.ids import text_id
 from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
 from tiered.metadata.forwarding import decode_reply, decode_request, encode_reply, encode_request
-from tiered.metadata.image import Image
+from tiered.metadata.image import Image, address_in
 from tiered.metadata.metadata_log import MetadataLog
-from tiered.metadata.requests import CreatePartitions, CreateTopic, CreateTopics, Request
+from tiered.metadata.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Request
 from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, Peers, SubmitAnswer
 from tiered.reign import Reign, Silent
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (0.05, 0.5)
+REACH_SECONDS = 3.0
 """Between two tries to find somebody who takes a request."""
 
 
@@ -194,10 +195,23 @@ class Cluster:
 
     async def _decide(self, request: Request, timeout: float) -> Any:
         reign = self._reigning()
+        if isinstance(request, AnnounceBroker):
+            await self._reach(request)
         reply = await reign.decide(request, timeout)
         if isinstance(request, CreateTopic | CreateTopics | CreatePartitions):
             await reign.spread(self.image.slot)
         return reply
+
+    async def _reach(self, told: AnnounceBroker) -> None:
+        """BROKER_NOT_AVAILABLE for one that cannot be reached: it would lead what nobody could copy, read or write."""
+        address = address_in(told.listeners, self._node.settings.inter_broker_listener_name)
+        if self.peers is None or told.node_id == self.node_id or not address:
+            return
+        try:
+            await self.peers.reach(address, REACH_SECONDS)
+        except Unavailable as error:
+            why = f"broker {told.node_id} cannot be reached where its advertised.listeners say, from the controller"
+            raise Refused(Code.BROKER_NOT_AVAILABLE, f"{why} (broker {self.node_id}): {error}") from None
 
     def _who(self) -> tuple[int, str]:
         return self.image.controller, self.image.controller_incarnation

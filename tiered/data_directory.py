@@ -79,6 +79,12 @@ class DataDirectory:
             self._left() if clean else {},
         )
         if not held:
+            if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
+                log.warning(
+                    "%s of the data directory is gone or empty, and logs are there: it is taken for another one, whose"
+                    " logs may lack their ends",
+                    META_FILE,
+                )
             text = f"version={VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
             await checkpoints.save(self._disk, ROOT, META_FILE, text.encode())
         self._disk.remove(f"{ROOT}/{checkpoints.CLEAN_MARK}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REGISTER_SECONDS = 30.0
+REACH_SECONDS = 15.0
+"""How long the way from the controller to a broker that starts may be closed."""
+AGAIN_SECONDS = 1.0
 LEAD_SECONDS = 2.0
 """Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
 REPORTS_AT_ONCE = 500
@@ -128,6 +131,21 @@ class Joining:
             await self.report_losses()
         except Unavailable as error:
             log.warning("the data directory is trusted later why=%s", error)
+
+    async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
+        """Tells the cluster where this incarnation answers; waits a while for a way that may come to be open."""
+        node = self._node
+        announced = requests.AnnounceBroker(node.settings.node_id, node.incarnation, http, listeners)
+        until_ns = node.world.clock.mono_ns() + int(REACH_SECONDS * 1e9)
+        while True:
+            try:
+                await node.patience.insist(lambda: node.insist(announced))
+                return
+            except Refused as refused:
+                if refused.code is not Code.BROKER_NOT_AVAILABLE or node.world.clock.mono_ns() >= until_ns:
+                    raise
+                log.warning("clients are not told of this broker yet why=%s", refused.why)
+            await node.world.clock.sleep(AGAIN_SECONDS)
 
     def _compare_clocks(self, before_ms: int) -> None:
         """Clocks decide nothing but ages and timestamps of records: one that is wrong is said, not refused."""

@@ -208,9 +208,8 @@ class Node:
 
     async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
         """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks; clients are
-        told `listeners`. Says nothing to the cluster that it knows already."""
-        announced = requests.AnnounceBroker(self.settings.node_id, self.incarnation, http, listeners)
-        await self.patience.insist(lambda: self.insist(announced))
+        told `listeners`. Says nothing to the cluster that it knows already. `Refused` where nobody reaches them."""
+        await self.joining.announce(http, listeners)
 
     def health(self) -> Health:
         """Whether the broker serves, and what is wrong."""
@@ -290,8 +289,10 @@ class Node:
                 ]
         except Exception as error:
             cause = first_cause(error)
-            self._fail(public_words(cause))
-            log.critical("broker failed why=%s: %s", type(cause).__name__, cause, exc_info=error)
+            words = public_words(cause)
+            self._fail(words)
+            bug = error if words != str(cause) else None  # an error of ours says what is wrong, a bug only where
+            log.critical("broker failed why=%s: %s", type(cause).__name__, cause, exc_info=bug)
 
     def _disk_died(self, why: str) -> None:
         """The next start must believe only what was fsynced; this one ends."""

@@ -132,6 +132,10 @@ class Peers(Protocol):
         may be missing: what was told of it before still holds."""
         ...
 
+    async def reach(self, address: str, timeout: float) -> None:
+        """Returns when something listens there. `Unavailable` with what is in the way."""
+        ...
+
     async def is_gone(self, address: str, timeout: float) -> bool:
         """Whether nothing listens there: True only when the connection was refused, so that the process is no more."""
         ...

@@ -90,3 +90,5 @@ class Served:
     ) -> None:
         if self.process.poll() is None:
             self.stop(signal.SIGKILL if kind else signal.SIGTERM)
+        elif self.process.stdout is not None:
+            self.process.stdout.close()

@@ -205,7 +205,7 @@ def test_settings_of_brokers(cluster: Cluster) -> None:
     assert get("message.max.bytes") == before
     refused = cluster.rows("cluster", "config", "set", "message.max.bytes=x", code=1)
     assert refused[0]["status"].startswith("INVALID_")
-    assert "no broker 7" in cluster.run("cluster", "config", "get", "node.id", "--node", "7", code=2)
+    assert "broker 7 is not live" in cluster.run("cluster", "config", "get", "node.id", "--node", "7", code=2)
 
 
 def test_nobody_there_is_said_in_one_line_with_its_own_exit_code(cluster: Cluster) -> None:

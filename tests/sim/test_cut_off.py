@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.test_controllers import SESSION, Broker, Three, told
+from tests.sim.three import SESSION, Broker, Three, told
 from tiered.errors import Code, Refused
 from tiered.metadata.candidacy import FENCED_ALONE
 from tiered.metadata.changes import ControllerElected

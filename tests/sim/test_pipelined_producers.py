@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.sim.test_controllers import SESSION, Three, told
+from tests.sim.three import SESSION, Three, told
 from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.requests import CreateTopic

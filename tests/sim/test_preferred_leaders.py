@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.test_controllers import Three, told
+from tests.sim.three import Three, told
 from tests.unit.hot.fixtures import batch
 from tiered.metadata.image import PartitionImage
 from tiered.metadata.requests import CreateTopic

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.clock import SimClock
-from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.three import Broker, Three, told
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.balance import At, balanced, drained

@@ -9,12 +9,13 @@ import pytest
 
 from tests.e2e.site import QUICK, Site, batch, run
 from tests.sim.options import SETTINGS
-from tests.sim.test_controllers import Three, told
 from tests.sim.test_reassignments import contents, leads, now, write
 from tests.sim.test_sim_replica_fetch import INCARNATION, broker_of
+from tests.sim.three import Three, told
 from tests.sim.world import SimMachine
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
+from tiered.joining import REACH_SECONDS
 from tiered.listeners import Endpoint
 from tiered.metadata import layout
 from tiered.metadata.forwarding import encode_request
@@ -187,5 +188,41 @@ def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() ->
         three.network.heal()
         await three.until(lambda: len(now(three).isr) == 3, 30)
         assert not leader.node.health().problems
+
+    told(story)
+
+
+def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> None:
+    """Else it would lead what nobody could write to, read or copy. A way that comes to be open is waited for."""
+
+    async def story(three: Three) -> None:
+        astray = three.others()[0]
+        await astray.stop()
+        astray.advertised, start = "astray:9092", three.now
+        with pytest.raises(
+            Refused, match=rf"broker {astray.node_id} cannot be reached .* astray:9092: .*refused"
+        ) as said:
+            await astray.start()
+        assert said.value.code is Code.BROKER_NOT_AVAILABLE and REACH_SECONDS <= three.now - start < 2 * REACH_SECONDS
+        assert "astray:9092" not in three.controller.node.image.brokers[astray.node_id].listeners.values()
+        await astray.kill()
+        starting = asyncio.create_task(astray.start())
+        await asyncio.sleep(REACH_SECONDS / 2)
+        assert not starting.done()
+        await three.network.host("astray").listen("astray", 9092, lambda stream: None)
+        await asyncio.wait_for(starting, 2)
+        assert three.controller.node.image.brokers[astray.node_id].listeners == {"PLAINTEXT": "astray:9092"}
+
+    told(story)
+
+
+def test_a_broker_that_says_to_be_where_another_one_is_is_refused() -> None:
+    async def story(three: Three) -> None:
+        one, other = three.others()
+        before = three.controller.node.image.brokers[one.node_id].listeners
+        with pytest.raises(Refused, match=rf"broker {other.node_id} is at {other.name}:9092") as refused:
+            await one.node.announce("", dict(before) | {"OTHER": f"{other.name}:9092"})
+        assert refused.value.code is Code.INVALID_REGISTRATION
+        assert three.controller.node.image.brokers[one.node_id].listeners == before
 
     told(story)

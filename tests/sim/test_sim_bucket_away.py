@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.e2e.site import Site, batch, run
-from tests.sim.test_controllers import SESSION, Broker, Three, told
+from tests.sim.three import SESSION, Broker, Three, told
 from tiered.cold.observed import ObservedStore
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.requests import CreateTopic

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.sim.loop import SimLoop
-from tests.sim.test_controllers import Three
 from tests.sim.test_reassignments import contents, leads, write
+from tests.sim.three import Three
 from tiered.metadata.requests import CreateTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 

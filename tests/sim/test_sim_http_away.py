@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.test_controllers import SESSION, Broker, Three, told
+from tests.sim.three import SESSION, Broker, Three, told
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.requests import CreateTopic, DeleteTopic

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, run
-from tests.sim.test_controllers import Broker, Three, told
 from tests.sim.test_reassignments import leads, now, write
 from tests.sim.test_sim_replica_fetch import broker_of
+from tests.sim.three import Broker, Three, told
 from tiered.errors import Code, Refused
 from tiered.ids import id_bytes, incarnation_digest, incarnation_number
 from tiered.listeners import Endpoint

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.e2e.site import batch
-from tests.sim.test_controllers import PORT, SESSION, Broker, Three, told
+from tests.sim.test_sim_throttles import client_of
+from tests.sim.three import PORT, SESSION, Broker, Three, told
 from tiered.errors import Code
 from tiered.metadata.requests import CreateTopic
 from tiered.metadata.sessions import SUSPECT_NS
 from tiered.replication.replica import ALL
+from tiered_api.cli.topic_describe import partition_rows
 from tiered_api.kafka.link import Link, open_link
 from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataResponse
@@ -89,3 +91,20 @@ def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_conne
         await answered
 
     story_of(story)
+
+
+def test_a_topic_that_lost_a_leader_for_good_is_described_at_once() -> None:
+    async def story(three: Three) -> None:
+        one, _ = three.others()
+        held = [[one.node_id], [three.controller.node_id]]
+        await three.controller.node.submit(CreateTopic("t", assignments=held))
+        await one.kill()
+        await three.until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 10)
+        client, start = client_of(three), three.now
+        (topic,) = (await client.metadata(["t"])).topics
+        rows = await partition_rows(client, topic)
+        assert three.now - start < 1, "nobody is waited for"
+        assert [(row["leader"] >= 0, row["high_watermark"]) for row in rows] == [(False, None), (True, 0)]
+        await client.close()
+
+    told(story)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.sim.test_controllers import SESSION, Three, told
 from tests.sim.test_cut_off import cut_off
+from tests.sim.three import SESSION, Three, told
 from tiered.errors import Code, Refused
 from tiered.metadata.groups.requests import FetchOffsets
 from tiered.metadata.topic_names import OFFSETS_TOPIC

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.test_controllers import Broker, Three, told
 from tests.sim.test_cut_off import cut_off
+from tests.sim.three import Broker, Three, told
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage

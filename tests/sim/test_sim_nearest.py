@@ -10,8 +10,8 @@ import pytest
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
-from tests.sim.test_controllers import Broker, Three, told
 from tests.sim.test_reassignments import AT, leads, now, write
+from tests.sim.three import Broker, Three, told
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.kafka_names import LEADERS_ONLY

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.three import Broker, Three, told
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage

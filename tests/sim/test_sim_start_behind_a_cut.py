@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.three import Broker, Three, told
 from tiered.metadata.requests import CreateTopic
 
 

@@ -8,13 +8,22 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.clock import SimClock
-from tests.sim.test_controllers import Broker, Three, told
 from tests.sim.test_reassignments import AT, contents, leads, now, write
 from tests.sim.test_sim_replica_fetch import INCARNATION, Copying, copying
+from tests.sim.three import Broker, Three, told
 from tiered.errors import Refused
 from tiered.metadata.balance import At, balanced, drained
 from tiered.metadata.changes import CLUSTER
-from tiered.metadata.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic, FenceBroker, UnfenceBroker
+from tiered.metadata.requests import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    FenceBroker,
+    Move,
+    Reassign,
+    UnfenceBroker,
+)
 from tiered.replication.replica import ALL
 from tiered_api.cli.cluster_moves import alter, moving, stand
 from tiered_api.cli.cluster_throttle import RATES, cordon, cordoned, throttle, unthrottle, unthrottle_all
@@ -141,6 +150,12 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
         assert not any(2 in to for to in balanced(seen.placed, seen.racks).values())
         with pytest.raises(Refused, match=r"1\.\.2, the number of live brokers that take new replicas"):
             await node.submit(CreateTopic("three", 1, 3))
+        for named in (CreateTopic("named", assignments=[[1, 2]]), CreatePartitions("new", 10, assignments=[[2, 1]])):
+            with pytest.raises(Refused, match=r"cordoned brokers take no new replicas: \[2\]"):
+                await node.submit(named)
+        topic_id = node.image.topics["new"].topic_id
+        (answer,) = await node.submit(Reassign((Move(topic_id, 0, (1, 2)),)))
+        assert answer is not None and "broker 2, which is cordoned" in answer.why
         with pytest.raises(Refused, match="set for one broker"):
             await node.submit(AlterBrokerConfigs(CLUSTER, {"cordoned.log.dirs": "*"}))
         await cordon(client, 2, lift=True)

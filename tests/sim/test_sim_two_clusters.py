@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, run
-from tests.sim.test_controllers import Three, told
+from tests.sim.three import Three, told
 from tests.sim.world import SimMachine
 from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import layout

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from tests.e2e.site import batch, numbers, read_values
-from tests.sim.test_controllers import Broker, Three, told
+from tests.sim.three import Broker, Three, told
 from tests.sim.world import SimMachine
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.requests import CreateTopic

@@ -95,6 +95,20 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(row: str, co
     asyncio.run(told())
 
 
+def test_logs_without_a_name_plate_are_said_to_be_somebody_elses(caplog: pytest.LogCaptureFixture) -> None:
+    async def told() -> None:
+        disk = SimDisk(random.Random(1))
+        await DataDirectory(disk).open("c", 1, "d")
+        assert not caplog.messages, "an empty directory is a new one"
+        await DataDirectory(disk).save_offsets({})
+        disk.remove(f"{ROOT}/{META_FILE}")
+        found = await DataDirectory(disk).open("c", 1, "fresh")
+        assert found.directory_id == "fresh"
+        assert "meta.properties of the data directory is gone or empty, and logs are there" in caplog.text
+
+    asyncio.run(told())
+
+
 def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None:
     """Else a power cut would leave an empty one: everything would be checked, and deleted records would be back."""
 

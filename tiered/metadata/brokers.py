@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tiered.config import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH
@@ -55,6 +57,20 @@ class _Proof:
             return End(self._node, end.leader_epoch, end.end_offset)
         synced = self._same_disk and topic.configs.get("flush", self._flush).strip() == "ack"
         return None if self._whole or synced else End(self._node, NO_EPOCH, 0)
+
+
+def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:
+    """Where an incarnation answers now. `Refused` where another broker that lives does."""
+    known = leaders.incarnation(image, request.node_id, request.incarnation)
+    for other in image.brokers.values():
+        taken = set(request.listeners.values()).intersection(other.listeners.values())
+        if other.live and other.node_id != request.node_id and taken:
+            why = (
+                f"broker {other.node_id} is at {min(taken)}: advertised.listeners of broker {request.node_id} must say"
+                " where that one is reached itself"
+            )
+            raise Refused(Code.INVALID_REGISTRATION, why)
+    return restate(image, replace(known, http=request.http, listeners=dict(request.listeners)), now_ms)
 
 
 def restate(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:

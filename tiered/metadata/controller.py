@@ -46,9 +46,7 @@ class Controller:
             case requests.RegisterBroker():
                 return brokers.register(image, settings, request, now_ms)
             case requests.AnnounceBroker():
-                known = leaders.incarnation(image, request.node_id, request.incarnation)
-                told = replace(known, http=request.http, listeners=dict(request.listeners))
-                return brokers.restate(image, told, now_ms)
+                return brokers.announce(image, request, now_ms)
             case requests.NameDirectory():
                 known = leaders.incarnation(image, request.node_id, request.incarnation)
                 return brokers.restate(image, replace(known, directory=request.directory), now_ms)

@@ -75,6 +75,11 @@ class TopicImage:
     """How many replicas it is to have once there are as many brokers; 0: as many as it has."""
 
 
+def address_in(listeners: Mapping[str, str], name: str) -> str:
+    """Where other brokers reach one that has these listeners: by that of this name, else the first; "" for none."""
+    return listeners.get(name) or next(iter(listeners.values()), "")
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
     """The last incarnation that took a node id; `alive` until it is said to have stopped, `fenced` while the controller
@@ -99,8 +104,8 @@ class BrokerImage:
         return self.alive and not self.fenced
 
     def address(self, listener: str) -> str:
-        """HOST:PORT where other brokers reach it, by the `listener` of that name, else by the first; "" for none."""
-        return self.listeners.get(listener) or next(iter(self.listeners.values()), "")
+        """HOST:PORT where other brokers reach it, see `address_in`."""
+        return address_in(self.listeners, listener)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,11 @@ def stopping(image: Image) -> frozenset[int]:
 
 def racks(image: Image) -> dict[int, str]:
     """Where new replicas may go: the rack of each live broker that is not cordoned."""
-    return {each.node_id: each.rack for each in live(image) if not _cordoned(image, each.node_id)}
+    return {each.node_id: each.rack for each in live(image) if not cordoned(image, each.node_id)}
 
 
-def _cordoned(image: Image, node_id: int) -> bool:
+def cordoned(image: Image, node_id: int) -> bool:
+    """Whether it gets no new replicas (KIP-1066)."""
     given = image.broker_configs.get(node_id, {}).get(CORDONED)
     return given is not None and bool(Settings.from_strings({CORDONED: given}).cordoned_log_dirs)
 

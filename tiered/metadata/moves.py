@@ -79,3 +79,5 @@ def _check(image: Image, old: PartitionImage, target: tuple[int, ...]) -> None:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {node} more than once.")
         if node not in old.replicas and not known.live:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is away.")
+        if node not in old.replicas and leaders.cordoned(image, node):
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is cordoned.")

@@ -81,7 +81,7 @@ class Topics:
                 )
             if not 1 <= len(request.assignments) <= PARTITIONS_MAX:
                 raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "an assignment names at least one partition")
-            check(request.assignments, list(self.image.brokers))
+            self._check(request.assignments)
             return tuple(tuple(replicas) for replicas in request.assignments)
         partitions = self.settings.num_partitions if request.partitions == -1 else request.partitions
         copies = request.replication_factor
@@ -91,6 +91,13 @@ class Topics:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
         return self._place(partitions, copies, start=number, first=0)
+
+    def _check(self, assignments: Sequence[Sequence[int]], first: Sequence[int] | None = None) -> None:
+        """What was named by hand, of partitions behind one that has the replicas `first`."""
+        check(assignments if first is None else [first, *assignments], list(self.image.brokers))
+        named = sorted({node for replicas in assignments for node in replicas})
+        if closed := [node for node in named if leaders.cordoned(self.image, node)]:
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {closed}")
 
     def _place(self, partitions: int, copies: int, *, start: int, first: int) -> tuple[tuple[int, ...], ...]:
         placed = place(leaders.racks(self.image), partitions, copies, start=start, first=first)
@@ -139,7 +146,7 @@ class Topics:
                 Code.INVALID_REPLICA_ASSIGNMENT,
                 f"{request.count - have} partitions are added, {len(request.assignments)} assignments are given",
             )
-        check([first, *request.assignments], list(self.image.brokers))
+        self._check(request.assignments, first)
         return tuple(tuple(replicas) for replicas in request.assignments)
 
     def alter(self, request: requests.AlterTopicConfigs, now_ms: int) -> Decision[TopicImage]:

@@ -119,7 +119,7 @@ async def _node(client: Client, args: Namespace) -> int:
     if args.node is None:
         return min(client.brokers)
     if args.node not in client.brokers:
-        raise Refused(Code.INVALID_REQUEST, f"no broker {args.node}: there are {sorted(client.brokers)}")
+        raise Refused(Code.INVALID_REQUEST, f"broker {args.node} is not live: live are {sorted(client.brokers)}")
     return int(args.node)
 
 

@@ -172,7 +172,10 @@ async def _until_stopped(chosen: Settings) -> Exit:
         log.info("told to stop before it served")
         # All is closed. A thread that still asks a bucket which says nothing would hold up the end for minutes.
         os._exit(Exit.OK)
-    return Exit.OK if told.is_set() else Exit.FAILED
+    if told.is_set():
+        return Exit.OK
+    print(f"tiered: {running.node.health().problems[0]}", file=sys.stderr)
+    return Exit.FAILED
 
 
 def _keep_what_stays() -> None:

@@ -121,7 +121,7 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
             if not only or args.configs:
                 shown["configs"] = configs[name]
             if with_partitions:
-                shown["partitions"] = await _partitions(client, topic)
+                shown["partitions"] = await partition_rows(client, topic)
             out[name] = shown
     return out
 
@@ -145,8 +145,11 @@ def _summary(topic: MetadataResponseTopic) -> Row:
     }
 
 
-async def _partitions(client: Client, topic: MetadataResponseTopic) -> list[Row]:
-    wanted = partitions_of(topic)
+async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[Row]:
+    """One for each partition; without offsets where nobody leads, who would be waited for."""
+    wanted = [
+        TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions if each.leader_id >= 0
+    ]
     starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
     stable = await list_offsets(client, dict.fromkeys(wanted, LATEST), read_committed=True)

@@ -125,13 +125,16 @@ class KafkaPeers:
             self._memory.rest()
         return parts
 
+    async def reach(self, address: str, timeout: float) -> None:
+        """See `Peers.reach`."""
+        (await self._net.connect(*_place(address), timeout)).close()
+
     async def is_gone(self, address: str, timeout: float) -> bool:
         """See `Peers.is_gone`."""
         try:
-            stream = await self._net.connect(*_place(address), timeout)
+            await self.reach(address, timeout)
         except Unavailable as error:
             return error.refused
-        stream.close()
         return False
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.sim.test_controllers import Three, told
+from tests.sim.three import Three, told
 from tests.unit.cold import test_uploader
 from tests.unit.metadata import test_in_sync
 from tests.unit.replication import test_ends_of_epochs, test_partition

@@ -222,6 +222,9 @@ class DirectPeers:
     async def heard(self, address: str, timeout: float) -> HeardAnswer:
         raise AssertionError("not asked here")
 
+    async def reach(self, address: str, timeout: float) -> None:
+        raise AssertionError("not asked here")
+
     async def is_gone(self, address: str, timeout: float) -> bool:
         raise AssertionError("not asked here")
 

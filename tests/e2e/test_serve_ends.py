@@ -1,0 +1,32 @@
+"""A broker that ends by itself says why in one line, as a start that is refused does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import SECONDS, Served
+from tiered.cold.directory import DirectoryStore
+from tiered.metadata import layout
+from tiered.world import SystemClock, SystemRng
+
+
+@pytest.mark.slow
+def test_another_cluster_in_its_log_ends_a_broker_with_one_line(tmp_path: Path) -> None:
+    async def write_as_another(slot: int) -> None:
+        store = DirectoryStore(str(tmp_path / "bucket"), SystemClock(), SystemRng())
+        entry = layout.Entry(slot, 1, "n", (), "another-cluster")
+        await store.put(layout.slot_key(slot), layout.encode_entry(entry), if_absent=True)
+        await store.close()
+
+    with Served(tmp_path / "data", "--store", f"file://{tmp_path}/bucket") as broker:
+        slots = sorted(path.name for path in (tmp_path / "bucket" / "meta" / "log").iterdir())
+        asyncio.run(write_as_another(layout.slot_of(f"{layout.LOG_PREFIX}{slots[-1]}") + 1))
+        cluster = broker.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
+        broker.ask("POST", f"/v3/clusters/{cluster}/topics", {"topic_name": "t", "partitions_count": 1})
+        assert broker.process.wait(SECONDS) == 1
+        said = broker.log.read_text()
+    assert said.splitlines()[-1].startswith("tiered: the broker failed: ") and "another-cluster" in said
+    assert "Traceback" not in said
