@@ -148,7 +148,7 @@ def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one
         await asyncio.sleep(NOTICED)
         await c.node.submit(CreateTopic("t", 1, 3))
         await a.kill()
-        with pytest.raises(Corrupt, match="is missing, and a metadata log is there"):
+        with pytest.raises(Corrupt, match="is missing, and its metadata log is there"):
             await a.start()
         await a.clear()
         assert layout.FORMAT_KEY not in three.bucket.objects

@@ -203,4 +203,5 @@ def _shaped(key: str, build: Callable[[], T]) -> T:
     except Corrupt as error:
         raise Corrupt(error.why, where=key) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"metadata object of another shape: {error!r}", where=key) from None
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"is of another shape: {error}"
+        raise Corrupt(f"the metadata object {what}", where=key) from None

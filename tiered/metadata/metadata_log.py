@@ -78,7 +78,8 @@ class MetadataLog:
         if found is None and await self._holds_a_log():  # of a cluster whose id is lost, or that was made just now
             found = await read_format(self._store)
             if found is None:
-                raise Corrupt("is missing, and a metadata log is there: put it back", where=layout.FORMAT_KEY)
+                why = "the name of the cluster is missing, and its metadata log is there: put it back"
+                raise Corrupt(why, where=layout.FORMAT_KEY)
         if found is not None:
             return found, False
         cluster_id = text_id(uuid.UUID(int=self._chance.getrandbits(128), version=4))

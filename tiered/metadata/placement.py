@@ -13,6 +13,8 @@ def place(racks: Mapping[int, str], partitions: int, copies: int, *, start: int 
     Replica j of partition k is the broker `(start + j + k) mod n` of the brokers in an order that alternates racks; one
     whose rack the partition has already is passed over while another is left. `racks`: broker -> rack, "" for none.
     """
+    if not racks:
+        raise Refused(Code.INVALID_REPLICATION_FACTOR, "no live broker takes new replicas: all are cordoned")
     if not 1 <= copies <= len(racks):
         raise Refused(
             Code.INVALID_REPLICATION_FACTOR,

@@ -34,6 +34,11 @@ def test_there_are_never_more_copies_than_brokers(copies: int) -> None:
     assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
 
 
+def test_where_all_are_cordoned_that_is_said() -> None:
+    with pytest.raises(Refused, match="all are cordoned"):
+        place({}, 1, 1)
+
+
 @pytest.mark.parametrize("assignments", [[[]], [[1, 1]], [[1, 2], [1]], [[9]]])
 def test_an_assignment_by_hand_is_checked(assignments: list[list[int]]) -> None:
     with pytest.raises(Refused) as refused:
