@@ -68,7 +68,8 @@ def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
     assert table.loaded() == {0: 80}
 
 
-@pytest.mark.parametrize("place", ["s3", pytest.param("directory", marks=pytest.mark.also)])
+@pytest.mark.also
+@pytest.mark.parametrize("place", ["s3", "directory"])
 def test_two_loaders_of_different_partitions_both_get_all_of_their_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
