@@ -59,7 +59,8 @@ class Pulse:
             self._failed.append(str(error))
 
     def calm(self, seconds: float = CALM_SECONDS) -> None:
-        """Beats for some time, forgets what was before."""
+        """Beats for some time, forgets what was before, also what was acknowledged while nobody listened."""
+        self._producer.flush(LEG_SECONDS)
         self.acked.clear()
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:

@@ -24,6 +24,8 @@ TOPIC, PARTITIONS = "chaos", 6
 JAVA_TOPIC, JAVA_PARTITIONS = "java", 3
 FINISH_SECONDS = 60.0
 READ_SECONDS = 90.0
+LATE_SECONDS = 5.0
+"""What is not live by then is said, also where it is in time."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,9 @@ class Run:
         mended = time.monotonic()
         fault.mend(scene)
         sent = self.sent()
+        late: list[str] = []
         self.trio.until(
-            lambda: self.acked_since(sent) and self.trio.whole(),
+            lambda: self.live(sent, mended + LATE_SECONDS, late),
             fault.deadline * self.patience,
             lambda: (fault.name, self.behind(sent), self.trio.views()),
         )
@@ -153,6 +156,16 @@ class Run:
         self.rows.append(row)
         worst = max(gaps.values())
         self.say(f"{fault.name} (brokers {scene.hit}): no ack {worst:.2f} s, live again after {row.live_again:.1f} s")
+        for each in late:
+            self.say(f"  after {LATE_SECONDS:g} s: {each}")
+
+    def live(self, sent: Mapping[tuple[int, Place], int], late_at: float, late: list[str]) -> bool:
+        """Whether all is live again; what still is not at `late_at` is put into `late`, once."""
+        acked = self.acked_since(sent)
+        live = acked and self.trio.whole()
+        if not live and not late and time.monotonic() >= late_at:
+            late += [str(self.trio.views())] if acked else self.behind(sent)
+        return live
 
     def behind(self, sent: Mapping[tuple[int, Place], int]) -> list[str]:
         """What is waited for."""
