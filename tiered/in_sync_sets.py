@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tiered.config import Settings
@@ -36,12 +36,14 @@ UNDECIDED = frozenset({Code.INVALID_UPDATE_VERSION, Code.NOT_LEADER_OR_FOLLOWER,
 
 
 class InSyncSets:
-    """Of one broker. `ask` is `Node.submit`."""
+    """Of one broker. `ask` is `Node.submit`. `untold`: those whose loss the cluster is still to hear of. Who joined one
+    of them now could lead next, and would know of no loss."""
 
     def __init__(
         self,
         ask: Callable[[Any, float], Awaitable[Any]],
         replicas: Callable[[], Iterable[Replica]],
+        untold: Callable[[], Collection[Replica]],
         image: Callable[[], Image],
         settings: Callable[[], Settings],
         incarnation: str,
@@ -50,6 +52,7 @@ class InSyncSets:
     ) -> None:
         self._ask = ask
         self._replicas = replicas
+        self._untold = untold
         self._image = image
         self._settings = settings
         self._incarnation = incarnation
@@ -97,7 +100,7 @@ class InSyncSets:
         while self._due and len(found) < WISHES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
-            if replica.gone or self._not_before.get(replica, now_ns) > now_ns:
+            if replica.gone or replica in self._untold() or self._not_before.get(replica, now_ns) > now_ns:
                 continue
             wish = replica.state.wish(now_ns, lag_ns, live, stops)
             if wish is not None:

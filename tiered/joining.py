@@ -185,7 +185,7 @@ class Joining:
 
     async def _report_losses(self) -> None:
         node, partitions = self._node, self._node.partitions
-        lost, partitions.unreported = partitions.unreported, []
+        lost = list(partitions.unreported)
         _say([replica for replica in lost if replica not in self._said])
         self._said = set(lost)
         try:
@@ -194,7 +194,9 @@ class Joining:
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(node.submit, some))
         finally:  # a report that is refused, or given up, leaves all of them to be told
-            partitions.unreported += [replica for replica in lost if self._is_unheard(replica)]
+            partitions.unreported = [
+                replica for replica in partitions.unreported if replica not in lost or self._is_unheard(replica)
+            ]
         partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
         untold = partitions.unjudged or partitions.doubtful or partitions.unreported
         if not untold and not self.trusted:

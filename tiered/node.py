@@ -123,8 +123,8 @@ class Node:
         )
         self._registered = self._handed_over = self._serving = False
         self.in_sync_sets = InSyncSets(
-            self.submit, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,
-            world.clock, metrics,
+            self.submit, self.partitions.led, lambda: self.partitions.unreported, lambda: self.image,
+            lambda: self.settings, self.incarnation, world.clock, metrics,
         )  # fmt: skip
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []

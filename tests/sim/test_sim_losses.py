@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -59,5 +60,31 @@ def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> 
         loss = now().loss
         assert loss is not None and loss.from_offset == 0
         await starting
+
+    told(story)
+
+
+def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
+    """Who joined could lead when this one dies, and would not know that there was a loss."""
+
+    async def story(three: Three) -> None:
+        leader, other = three.others()
+        await three.controller.node.submit(CreateTopic("t", assignments=[[leader.node_id, other.node_id]]))
+        await three.until(lambda: leading(leader, three.controller), 5)
+
+        def in_sync() -> set[int]:
+            return set(three.controller.node.image.topics["t"].partitions[0].isr)
+
+        await other.kill()
+        await three.until(lambda: in_sync() == {leader.node_id}, 10)
+        lost = leader.node.replica("t", 0)
+        with patch.object(leader.node.joining, "_is_unheard", lambda replica: True):
+            leader.node.partitions.unreported.append(lost)
+            await other.start()
+            await three.until(lambda: bool(other.node.partitions.held()), 5)
+            await asyncio.sleep(3)
+            assert in_sync() == {leader.node_id} and leader.node.partitions.unreported == [lost]
+        await three.until(lambda: len(in_sync()) == 2, 15)
+        assert not leader.node.partitions.unreported
 
     told(story)

@@ -24,8 +24,8 @@ GROUP = "group"
 """The one group of a run."""
 CANNOT = (Refused, Unavailable, Corrupt)
 SESSION_MS = 6_000
-REBALANCE_MS = 6_000
-"""Not shorter than a session: who misses a rebalance is put out at its end, though heard until it began."""
+REBALANCE_MS = 8_000
+"""Longer than a session: who misses a rebalance is put out at its end, though it commits until it hears of it."""
 HEARTBEAT_SECONDS = 1.0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import test_node_faults
-from tests.sim import test_sim_follower_node, test_sim_start_behind_a_cut
+from tests.sim import test_sim_follower_node, test_sim_losses, test_sim_start_behind_a_cut
 from tests.sim.__main__ import outcome
 from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts
 from tests.unit import test_committed, test_joining_a_cluster
@@ -22,6 +22,10 @@ from tests.unit.metadata import test_controller
 from tests.unit.replication import test_fetcher, test_partition
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    9031250: (
+        "a leader died before it could tell its loss, and who had joined it meanwhile led",
+        test_sim_losses.test_nobody_joins_who_leads_with_a_loss_that_is_not_told,
+    ),
     8054: (
         "a disk that failed under a log that goes did not end the broker when it was to follow the next",
         test_sim_follower_node.test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new,

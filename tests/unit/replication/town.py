@@ -63,7 +63,7 @@ class Member:
             doubts=Doubts(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
         self.sets = InSyncSets(
-            town.ask, self.partitions.led, lambda: self.image, lambda: self.settings, self.incarnation,
+            town.ask, self.partitions.led, lambda: (), lambda: self.image, lambda: self.settings, self.incarnation,
             broker.clock, self.metrics,
         )  # fmt: skip
         found = await directory.open(CLUSTER, self.node_id, text_id(uuid.UUID(int=self.node_id, version=4)))
