@@ -188,7 +188,7 @@ class Copies:
         copy = self.copy(node)
         self._agree(copy)
         self.obeys(node, epoch)
-        if end < self.cold_end:
+        if end < self.cold_end and not self._is_deposed(epoch):
             self._red("R5", f"{self.name}: b{node} leads epoch {epoch} from {end}, cold is up to {self.cold_end}")
         if copy.agreed < self.committed_end and not self._is_deposed(epoch):
             lacks = max(copy.agreed, self.cold_end)

@@ -16,6 +16,7 @@ from tests.sim.store import bearable, drawn_faults
 from tiered.cold.faulty import Kind, Throttle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
+ASKED = "start the broker again"
 DELAY_SECONDS_MAX = 10.0
 """A call that was begun before all healed has to end well before everything must be live again."""
 CLOCK_JUMP_MS = 3_000_000
@@ -77,6 +78,17 @@ class Nemesis:
             if not host.idle:
                 await host.end("kill")  # a stop that was broken off may still be under way
                 host.power_on()
+
+    async def operate(self) -> None:
+        """Does what brokers ask people for, until it is cancelled: one that found rot too late for its start is started
+        again."""
+        while True:
+            await asyncio.sleep(1.0)
+            for host, node in list(self._world.nodes()):
+                if host.idle and any(ASKED in why for why in node.partitions.troubles().values()):
+                    self._tell(f"{host.name} is started again, as it asks")
+                    await host.stop()
+                    host.power_on()
 
     def clocks_apart_ms(self) -> int:
         """How far two readings of wall clocks, at whatever times, were ever apart beyond the time between them."""

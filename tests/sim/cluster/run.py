@@ -121,12 +121,12 @@ class Run:
         self.nemesis.begin()
         await self.wait(self.options.chaos_seconds)
         await self.nemesis.end()
+        operator = self.loop.create_task(self.nemesis.operate(), name="operator")
         await self.until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
+        operator.cancel()
         await reaching.the_end(self)
         await self._end_clients()
-        self.world.network.fine_share = (
-            0.0  # all is read now: in small pieces that takes many steps, and shows nothing new
-        )
+        self.world.network.fine_share = 0.0  # all is read now: small pieces take many steps, and show nothing new
         await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
         # Who was cut off when all was mended may have been put out only since.
         await self.until(self.is_live, LIVE_SECONDS, "every partition is in sync still")

@@ -382,3 +382,11 @@ def test_i16_who_obeyed_a_leader_obeys_no_earlier_one() -> None:
     assert told.red == []
     told.copies.obeys(2, 2)
     assert told.red == ["I16"]
+
+
+def test_r5_who_was_deposed_before_it_could_begin_may_begin_below() -> None:
+    told = three_of(2)
+    told.settle(2, 2, (1, 2, 3))
+    told.copies.cold(20)
+    told.copies.leads(3, "c", 1, 10)
+    assert told.red == []

@@ -22,6 +22,10 @@ from tests.unit.metadata import test_controller
 from tests.unit.replication import test_fetcher, test_partition
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    9010668: (
+        "the model held a leader to what is cold that was deposed before it could begin",
+        test_cluster_copies.test_r5_who_was_deposed_before_it_could_begin_may_begin_below,
+    ),
     9031250: (
         "a leader died before it could tell its loss, and who had joined it meanwhile led",
         test_sim_losses.test_nobody_joins_who_leads_with_a_loss_that_is_not_told,
