@@ -89,7 +89,7 @@ class GroupMember:
         while self.working:
             try:
                 await self._take_part(member)
-            except CANNOT as error:
+            except (TimeoutError, *CANNOT) as error:
                 self._astray = isinstance(error, Refused) and error.code is Code.OFFSET_OUT_OF_RANGE
                 await asyncio.sleep(0.5)
         try:
