@@ -148,7 +148,12 @@ class GroupMember:
     async def _commit_late(self, name: str, generation: int, mine: list[TopicPartition]) -> None:
         """A commit of the generation before, as if it had been long on its way: to be refused."""
         offsets, asked_ns = dict.fromkeys(mine, 0), self._loop.now_ns
-        got = await commit(self._client, self._group, offsets, generation=generation, member=name)
-        for where, outcome in got.items():
-            code = outcome.code if isinstance(outcome, Refused) else Code.NONE
-            self._history.commits.append(Commit(self._group, where, 0, asked_ns, self._loop.now_ns, code, generation))
+        codes: dict[TopicPartition, Code] = {}
+        try:
+            got = await commit(self._client, self._group, offsets, generation=generation, member=name)
+            codes = {where: each.code if isinstance(each, Refused) else Code.NONE for where, each in got.items()}
+        finally:  # what has no answer may be in all the same
+            self._history.commits += [
+                Commit(self._group, where, 0, asked_ns, self._loop.now_ns, codes.get(where), generation)
+                for where in offsets
+            ]
