@@ -65,11 +65,12 @@ class Copies:
         end = batches[-1].last + 1 if batches else start
         if (
             copy.proved
-            and not copy.left
+            and not (copy.left or copy.unread)
             and end < (min(copy.agreed, self.committed_end) if copy.hurt >= 0 else copy.end)
         ):
             self._red("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
         copy.replace(start, batches)
+        copy.unread = False
         copy.left = copy.left and self.state is not None and node not in self.state.replicas
         self._agree(copy)
         self._budget()
@@ -137,7 +138,7 @@ class Copies:
         copy.unsure = unsure or (copy.clean and not proved and copy.end == end)
         if copy.proved:  # what could not be shown before cannot be now
             copy.proved = proved or copy.unsure
-        copy.hurt, copy.lasting = life, proved
+        copy.hurt, copy.lasting, copy.unread = life, proved, not copy.proved
         self._agree(copy)
         self._budget()
 

@@ -20,6 +20,9 @@ class Copy:
     agreed: int = 0
     proved: bool = True
     hurt: int = -1
+    unread: bool = False
+    """It was hurt so that a start could not prove it whole, and none has opened it since, though it may lead: a full
+    disk keeps it closed."""
     clean: bool = False
     """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
     made the stop's mark invalid. So it is `unsure`."""
