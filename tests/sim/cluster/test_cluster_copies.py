@@ -390,15 +390,3 @@ def test_r5_who_was_deposed_before_it_could_begin_may_begin_below() -> None:
     told.copies.cold(20)
     told.copies.leads(3, "c", 1, 10)
     assert told.red == []
-
-
-def test_i5_what_a_full_disk_kept_closed_is_judged_when_it_is_opened() -> None:
-    told = Told()
-    told.write(1, base=0)
-    told.damage(1, batch(0))
-    told.settle(1, 1, (1,), lives={**LIVES, 1: LIVES[1] + 1})
-    told.copies.opened(1, 0, [])
-    assert "I5" not in told.red
-    told.write(1, base=0)
-    told.copies.opened(1, 0, [])
-    assert "I5" in told.red

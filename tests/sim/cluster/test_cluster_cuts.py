@@ -3,7 +3,7 @@ of its own."""
 
 from __future__ import annotations
 
-from tests.sim.cluster.test_cluster_copies import LIVES, three_of
+from tests.sim.cluster.test_cluster_copies import LIVES, Told, batch, three_of
 
 
 def test_i7_what_is_committed_is_not_cut() -> None:
@@ -49,3 +49,15 @@ def test_i7_what_is_cold_may_go_for_a_restart() -> None:
     told.copies.cold(20)
     told.copies.restarted(3, 20)
     assert told.red == [] and told.copies.copy(3).end == 20
+
+
+def test_i5_what_a_full_disk_kept_closed_is_judged_when_it_is_opened() -> None:
+    told = Told()
+    told.write(1, base=0)
+    told.damage(1, batch(0))
+    told.settle(1, 1, (1,), lives={**LIVES, 1: LIVES[1] + 1})
+    told.copies.opened(1, 0, [])
+    assert "I5" not in told.red
+    told.write(1, base=0)
+    told.copies.opened(1, 0, [])
+    assert "I5" in told.red
