@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from bench.figures import Figure
-from bench.peer.brokers import Broker, Tiered
+from bench.peer.brokers import Broker, Tiered, bytes_below
 from bench.peer.clients import create_topics
 from bench.peer.throughput import PRODUCER, run_load
 from bench.peer.trio import Trio
@@ -34,7 +34,7 @@ def main() -> list[Figure]:
         _wait_settled(trio)
         chief = trio.controller()
         broker = next(each for node, each in trio.brokers.items() if node != chief)
-        hot, cold = broker.disk_bytes(), _bytes_below(trio.directory / "bucket")
+        hot, cold = broker.disk_bytes(), bytes_below(trio.directory / "bucket")
         broker.stop(signal.SIGKILL)
         shutil.rmtree(broker.directory / "data")
         since = time.perf_counter()
@@ -57,13 +57,9 @@ def _wait_settled(trio: Trio) -> None:
         if time.monotonic() > until:
             raise RuntimeError(f"the brokers do not come to rest: {trio.last_words()}")
         time.sleep(STEP_SECONDS)
-        held = trio.disk_bytes() + _bytes_below(trio.directory / "bucket")
+        held = trio.disk_bytes() + bytes_below(trio.directory / "bucket")
         if held != last:
             last, since = held, time.monotonic()
-
-
-def _bytes_below(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _counted(broker: Broker, metric: str) -> float:

@@ -132,14 +132,7 @@ class Broker(ABC):
 
     def disk_bytes(self) -> int:
         """What its directory holds."""
-        total = 0
-        for folder, _, names in os.walk(self.directory):
-            for name in names:
-                try:
-                    total += os.stat(os.path.join(folder, name)).st_size
-                except OSError:  # it went meanwhile
-                    continue
-        return total
+        return bytes_below(self.directory)
 
     def __enter__(self) -> Broker:
         try:
@@ -183,6 +176,18 @@ class Tiered(Broker):
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         return command
+
+
+def bytes_below(directory: Path) -> int:
+    """Of all files that stay while they are looked at."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_size
+            except OSError:  # it went meanwhile
+                continue
+    return total
 
 
 def wait_taken(broker: Broker, request: bytes, error_at: int) -> None:
