@@ -192,14 +192,21 @@ class Coordinators:
             if place.coordinator is not None:
                 place.coordinator.end(Refused(Code.NOT_COORDINATOR, f"this broker leads {replica.at} no more"))
 
-    def follow(self, old: Image, new: Image) -> None:
-        """Offsets of topics that are deleted go."""
-        names = tuple(topic.name for topic_id, topic in new.deleted.items() if topic_id not in old.deleted)
-        for place in self._places.values() if names else ():
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """Offsets of these topics go, in the turn in which their deletion is heard: what is committed after that is
+        meant for the topics that have their names then."""
+        for place in self._places.values():
             if place.coordinator is not None:
-                place.coordinator.topics_deleted(names)
+                place.coordinator.topics_deleted(tuple(names))
             else:
                 place.deleted.update(dict.fromkeys(names))
+
+    def follow(self, old: Image, new: Image) -> None:
+        """The same for partitions that are led since."""
+        deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
+        for place in self._places.values() if deleted else ():
+            if place.coordinator is None:
+                place.deleted.update((name, None) for name in sorted(old.topics_by_id[each].name for each in deleted))
 
     async def _load(self, place: Place, base: Footing, pause: float = 0.0) -> None:
         """Until it is served or led elsewhere; what fails is tried again after a growing pause."""

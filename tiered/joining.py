@@ -109,7 +109,8 @@ class Joining:
                 proved.append((topic.topic_id, at.partition))
             now = topic.partitions[at.partition]
             if len(now.replicas) > 1 and (doubtful[-1:] == [at] or not (now.isr or now.elr)):
-                ends.append(requests.ReplicaEnd(topic.topic_id, at.partition, *node.partitions.end_of(at)))
+                end = node.partitions.end_of(at, topic.topic_id)
+                ends.append(requests.ReplicaEnd(topic.topic_id, at.partition, *end))
         node.partitions.doubtful = frozenset(doubtful)
         registration = requests.RegisterBroker(
             settings.node_id, node.incarnation, self._found.directory_id if known else "", settings.http,

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 
 from tiered.config import Settings, TopicConfig
 from tiered.data_directory import DataDirectory, Found
-from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.errors import Corrupt, Refused, Unavailable, always
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.opening import Rotten
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.unopened import proved_end
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.settings import topic_config
 from tiered.metrics import Metrics
@@ -45,7 +45,7 @@ class Logs:
         """Those that the start could not open: what was noted of them still counts."""
         self._rotten: set[TopicPartition] = set()
         """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
-        self._ends: dict[TopicPartition, tuple[int, int]] = {}
+        self._ends: dict[PartitionId, tuple[int, int]] = {}
         """What a start could read of logs that it could not open."""
         self._half_cut: set[TopicPartition] = set()
         """Those that were closed because they could not be cut."""
@@ -57,10 +57,13 @@ class Logs:
         """The log of a partition, when it is open."""
         return self._open.get(at)
 
-    def end_of(self, at: TopicPartition) -> tuple[int, int]:
-        """The epoch of the last record of a log and where it ends; (-1, 0) where nothing can be read."""
+    def end_of(self, at: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
+        """The epoch of the last record of a topic's log and where it ends; (-1, 0) where nothing can be read. The log
+        that lies there may be of an earlier topic of that name."""
         hot = self._open.get(at)
-        return (hot.epochs.latest, hot.end_offset) if hot is not None else self._ends.get(at, (-1, 0))
+        if hot is not None and hot.topic_id == topic_id:
+            return hot.epochs.latest, hot.end_offset
+        return self._ends.get(PartitionId(topic_id, at.partition), (-1, 0))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -80,7 +83,8 @@ class Logs:
                 if not isinstance(error, Corrupt) or isinstance(error, Rotten):
                     with contextlib.suppress(Unavailable):
                         point = found.recovery_points.get(at, 0)
-                        self._ends[at] = proved_end(self._world.disk, self._directory.path(at), point)
+                        end = proved_end(self._world.disk, self._directory.path(at), point)
+                        self._ends[PartitionId(topic.topic_id, at.partition)] = end
         return found
 
     async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:
@@ -88,6 +92,7 @@ class Logs:
         `fresh` one no copy exists anywhere. `Unavailable`, `Corrupt`, `Refused`."""
         hot = self._open.get(at)
         if hot is not None:
+            always(hot.topic_id == topic.topic_id, "log of another topic", at, hot.topic_id, topic.topic_id)
             return hot
         assert self._found is not None
         if fresh:  # whatever lies there is of an earlier topic of that name

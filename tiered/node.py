@@ -32,12 +32,12 @@ from tiered.doubts import Doubts
 from tiered.errors import Broken, Code, Fenced, Refused, Unavailable, first_cause, public_words
 from tiered.health import Health, assess
 from tiered.housekeeping import Housekeeping
-from tiered.ids import TopicPartition, incarnation_digest, text_id
+from tiered.ids import TopicId, TopicPartition, incarnation_digest, text_id
 from tiered.in_sync_sets import InSyncSets
 from tiered.joining import Joining
 from tiered.metadata import requests
 from tiered.metadata.changes import Change
-from tiered.metadata.image import Image
+from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.load import read_format
 from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
@@ -116,7 +116,7 @@ class Node:
             configured=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
             joinable=lambda replica: self.in_sync_sets.wake(replica),
-            in_touch=lambda: self.cluster.in_touch, doubts=self.doubts,
+            in_touch=lambda: self.cluster.in_touch, heard=lambda: self.image, doubts=self.doubts,
         )  # fmt: skip
         self.tiering = Tiering(
             settings, self.partitions.led, self.partitions.fenced, self.ages, world.clock, world.rng, metrics
@@ -156,7 +156,8 @@ class Node:
         return self.cluster.image
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """The partition, led here. `Refused` when it is not there, led elsewhere or not readable."""
+        """The partition, led here: of the topic that has the name in the image. `Refused` when it is not there, led
+        elsewhere or not readable."""
         at = TopicPartition(topic, partition)
         found = self.partitions.get(at)
         if found is not None:
@@ -169,6 +170,13 @@ class Node:
         if at in self.partitions.unopened:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"{at} is not served: {self.partitions.unopened[at][1]}")
         raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {at}")
+
+    def topic(self, topic_id: TopicId) -> TopicImage:
+        """The topic that has this id. `Refused(UNKNOWN_TOPIC_ID)` when it was deleted, or is not heard of yet."""
+        known = self.image.topics_by_id.get(topic_id)
+        if known is None:
+            raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
+        return known
 
     def followed(self, topic: str, partition: int) -> Followed | None:
         """The partition as consumers near by read it, when it is copied here."""
@@ -313,7 +321,11 @@ class Node:
         self.ended.set()
 
     def told(self, changes: Sequence[Change], old: Image, new: Image) -> None:
-        """These changes are committed."""
+        """These changes are committed. What a deleted topic had here ends at once; all else waits for `_act`."""
+        deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
+        if deleted:
+            self.partitions.stop(deleted)
+            self.coordinators.topics_deleted(sorted(old.topics_by_id[topic_id].name for topic_id in deleted))
         self.figures.count(changes, old, new)
         for line in told(changes, old, new):
             log.info("%s", line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 from tiered.config import Settings
 from tiered.data_directory import DataDirectory, Found
@@ -15,7 +15,7 @@ from tiered.doubts import Doubts
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
-from tiered.ids import TopicPartition, incarnation_number
+from tiered.ids import TopicId, TopicPartition, incarnation_number
 from tiered.logs import OPENING_AT_ONCE, Logs
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import Follow, Lead, between, held
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Partitions:
     """`begun` hears of each replica that is led, `closed` of each closed segment, `configured` of each with other
     settings, `forgotten` of each replica that is led no more, `joinable` of one with a follower that could be in sync.
-    Without `peers` nothing is followed.
+    Without `peers` nothing is followed. `heard` is the newest image, which runs ahead of the one that is followed.
 
     `unopened` names what should be led and cannot be, with the reason, `uncopied` what should be followed; `unreported`
     what is led from a log that may have lost records. `doubtful` are the partitions whose logs the start could not
@@ -63,6 +63,7 @@ class Partitions:
         forgotten: Callable[[Replica], None],
         joinable: Callable[[Replica], None],
         in_touch: Callable[[], bool],
+        heard: Callable[[], Image],
         doubts: Doubts,
     ) -> None:
         self.settings = settings
@@ -82,6 +83,7 @@ class Partitions:
         self._forgotten = forgotten
         self._joinable = joinable
         self._in_touch = in_touch
+        self._heard = heard
         self._image = Image()
         self._logs = Logs(world, metrics, directory, lambda: self.settings)
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -112,9 +114,9 @@ class Partitions:
         """The partition, when it is followed here."""
         return self._copies.get(at)
 
-    def end_of(self, at: TopicPartition) -> tuple[int, int]:
+    def end_of(self, at: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
         """The epoch of the last record of a log and where it ends; (-1, 0) where nothing can be read."""
-        return self._logs.end_of(at)
+        return self._logs.end_of(at, topic_id)
 
     def is_doubted(self, at: TopicPartition) -> bool:
         """Whether records of its log have rotted away, whatever else the start could prove."""
@@ -176,6 +178,23 @@ class Partitions:
         return partition.replicas == (self.settings.node_id,)
 
     # -- following the image ------------------------------------------------------------------------------------------
+
+    def stop(self, deleted: Set[TopicId]) -> None:
+        """Leads and follows nothing of these topics any more, in the turn in which their deletion is heard. The image
+        is followed later; until then clients come who know another topic of the same name. So the replica at a name
+        is always of the topic that has the name in the newest image."""
+        for replica in self.led():
+            if replica.topic_id in deleted:
+                self.resign(replica.at, _deleted(replica.at))
+        for copy in list(self._copies.values()):
+            if copy.topic_id in deleted:
+                self._end_copy(copy.at)
+        self.unopened = {at: each for at, each in self.unopened.items() if each[0].topic_id not in deleted}
+        self.uncopied = {at: each for at, each in self.uncopied.items() if each[0].topic_id not in deleted}
+
+    def _is_deleted(self, topic_id: TopicId) -> bool:
+        """Whether its deletion was heard while its log was opened."""
+        return topic_id not in self._heard().topics_by_id
 
     async def follow(self, old: Image, new: Image, settings: Settings) -> None:
         """Does what it takes to get from `old` to `new`: drop, resign, configure, lead."""
@@ -239,8 +258,11 @@ class Partitions:
             except (Unavailable, Corrupt, Fenced, Refused) as error:
                 _say("served", lead.at, error, self.unopened.get(lead.at))
                 self._judge(lead.at, not isinstance(error, Unavailable) or error.final, str(error))
-                self.unopened[lead.at] = (lead, str(error))
+                if not self._is_deleted(lead.topic_id):
+                    self.unopened[lead.at] = (lead, str(error))
                 return
+        if self._is_deleted(lead.topic_id):
+            return  # its log goes when that is followed
         self._replicas[lead.at] = replica
         self.unopened.pop(lead.at, None)
         told = topic.partitions[lead.at.partition].loss
@@ -306,8 +328,11 @@ class Partitions:
                 _say("followed", at, error, before)
                 if isinstance(error, Unavailable) and error.final:
                     self._disk.died(str(error))
-                self.uncopied[at] = (follow, str(error))
+                if not self._is_deleted(follow.topic_id):
+                    self.uncopied[at] = (follow, str(error))
                 return
+        if self._is_deleted(follow.topic_id):
+            return  # as with those that are led
         if follow.leader != NO_LEADER:
             self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
         copy = self._copies[at] = Copy(
@@ -359,14 +384,12 @@ class Partitions:
         if self._replicas.get(replica.at) is replica:
             self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
 
-    def _drop(self, at: TopicPartition, topic_id: str, *, moved: bool) -> None:
-        replica = self._replicas.get(at)
-        deleted = Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
-        self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is elsewhere now") if moved else deleted)
-        if replica is not None:
-            self._cold.manifests.forget(replica.pid)
+    def _drop(self, at: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
+        self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is elsewhere now") if moved else _deleted(at))
+        self._cold.manifests.forget(Replica.id_of(at, topic_id))
         self._end_copy(at)
         self._committed.pop(at, None)
+        self._never_cold.discard(at)
         self._logs.drop(at, topic_id)
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -392,6 +415,10 @@ class Partitions:
         if replica is not None:
             return hot.left(replica.leader_epoch, replica.manifest is not None or replica.owes)
         return hot.left(copy.leader_epoch, True) if copy is not None else None
+
+
+def _deleted(at: TopicPartition) -> Refused:
+    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
 
 
 def _say(done: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:

@@ -267,6 +267,7 @@ def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_
         await a.start()
         await three.until(lambda: len(now(three).isr) == 2, 60)
         assert now(three).loss is None
-        assert [each.node.partitions.end_of(AT)[1] for each in (a, b)] == [RECORDS, RECORDS]
+        topic_id = a.node.image.topics["t"].topic_id
+        assert [each.node.partitions.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
 
     told(story)

@@ -147,7 +147,9 @@ Source = Replica | Away
 
 
 def source_of(site: Site, at: TopicPartition, topic_id: TopicId, patience: float | None = None) -> Source:
-    """A partition that is there. `Refused` when it is this broker's to lead, and it cannot be opened."""
+    """A partition that is there. `Refused` when its topic is not, whichever has the name by now, and when it is this
+    broker's to lead and cannot be opened."""
+    site.elsewhere.topic(at, topic_id)
     try:
         return site.node.replica(*at)
     except Refused as refused:

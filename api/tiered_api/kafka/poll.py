@@ -154,8 +154,10 @@ class Poll:
         topic, (index, offset, max_bytes, epoch) = self._places[place]
         replica = self._replicas[place]
         try:
-            if replica is None or replica.gone:
+            if replica is None:
                 replica = self._replicas[place] = self._fetches.find(self._version, topic, index)
+            elif replica.gone:
+                replica = self._replicas[place] = self._fetches.find_again(self._version, topic, index, replica)
             if epoch >= 0 and epoch != replica.state.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
                 self._founds[place] = Found(index, code)

@@ -60,7 +60,7 @@ class Member:
             cold=broker.cold, images=GroupImages(broker.store, broker.clock, self.metrics), peers=town.peers,
             begun=lambda replica: None, closed=lambda replica: None, configured=lambda replica: None,
             forgotten=lambda replica: None, joinable=lambda replica: self.sets.wake(replica), in_touch=lambda: True,
-            doubts=Doubts(broker.clock, lambda: self.image, lambda node_id: None),
+            heard=lambda: town.controller.image, doubts=Doubts(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
         self.sets = InSyncSets(
             town.ask, self.partitions.led, lambda: (), lambda: self.image, lambda: self.settings, self.incarnation,

@@ -236,7 +236,7 @@ class Instance:
         """Commits all that was given out and is not committed yet, of topics that are still there."""
         topics, given_out = self._site.node.image.topics_by_id, dict(self._uncommitted)
         offsets = [
-            Commit(at.topic, at.partition, spot.offset)
+            Commit(at.topic, at.partition, spot.offset, topic_id=spot.topic_id)
             for at, spot in sorted(given_out.items())
             if spot.topic_id in topics
         ]
@@ -259,8 +259,10 @@ class Instance:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
 
     async def committed(self, partitions: list[TopicPartition]) -> list[Commit]:
-        """What the group committed, in the order of `partitions`."""
-        request = FetchOffsets(self.group, tuple(partitions))
+        """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
+        topics = self._site.node.image.topics
+        ids = tuple((name, topics[name].topic_id) for name in {at.topic for at in partitions} & topics.keys())
+        request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
         answer: Fetched = await self._ask(request)
         if answer.code is not Code.NONE:
             raise Refused(answer.code, f"the offsets of the group cannot be read: {answer.code.name}")

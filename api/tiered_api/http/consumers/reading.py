@@ -95,7 +95,10 @@ class Reading:
         if isinstance(source, Replica):
             self._seen.append((source, source.high_watermark))
         spot = self.ahead.get(at)
-        position = spot.offset if spot is not None else await instance.position(at, source)
+        if spot is not None and spot.topic_id == source.topic_id:
+            position: int | None = spot.offset
+        else:  # nothing is given yet of the topic that has the name now
+            position = await instance.position(at, source)
         if position is None:
             return
         try:

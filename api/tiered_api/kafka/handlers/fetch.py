@@ -194,6 +194,14 @@ class Fetches:
             source.send_elsewhere()
         return found
 
+    def find_again(self, version: int, topic: Topic, index: int, before: Source) -> Source:
+        """The partition in which a request found `before`, as it is now: never one of another topic, which may have the
+        name by now, and to which an offset of the first one means nothing."""
+        found = self.find(version, topic, index)
+        if found.topic_id != before.topic_id:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name[:249]!r} was deleted")
+        return found
+
     def find(self, version: int, topic: Topic, index: int) -> Source:
         """The partition, led here or copied; `Refused` when it is neither."""
         known = self._by_id if version >= BY_ID else self._by_name
@@ -202,10 +210,7 @@ class Fetches:
             return replica
         name = topic.name
         if version >= BY_ID:
-            there = self.site.node.image.topics_by_id.get(TopicId(id_text(topic.echo)))
-            if there is None:
-                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {id_text(topic.echo)}")
-            name = there.name
+            name = self.site.node.topic(TopicId(id_text(topic.echo))).name
         replica = self._find(version, name, index)
         if isinstance(replica, Replica) or version >= BY_ID:
             if len(known) >= KNOWN_MAX:

@@ -201,10 +201,7 @@ class Produces:
     def _find(self, known: dict[tuple[bytes, int], Replica], topic: Topic, index: int) -> Replica:
         name = topic.name
         if known is self._by_id:
-            there = self._site.node.image.topics_by_id.get(TopicId(id_text(topic.echo)))
-            if there is None:
-                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {id_text(topic.echo)}")
-            name = there.name
+            name = self._site.node.topic(TopicId(id_text(topic.echo))).name
         check_writable(name)
         if len(known) >= KNOWN_MAX:
             known.clear()

@@ -98,12 +98,11 @@ class ReplicaFetches:
         place = asked.topic_id, asked.partition
         replica = known.get(place)
         if replica is None or replica.gone:
-            topic = self.site.node.image.topics_by_id.get(asked.topic_id)
-            if topic is None:
-                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {asked.topic_id}")
+            node = self.site.node
+            name = node.topic(asked.topic_id).name
             if len(known) >= KNOWN_MAX:
                 known.clear()
-            replica = known[place] = self.site.node.replica(topic.name, asked.partition)
+            replica = known[place] = node.replica(name, asked.partition)
         return replica
 
     def throttled(self, replica: Replica, broker: int, now_ns: int) -> tuple[int, int] | None:
