@@ -12,8 +12,8 @@ from tiered.metadata import in_sync, leaders, requests
 from tiered.metadata.changes import CLUSTER, Change
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 from tiered.metadata.in_sync import Terms
-from tiered.metadata.leaders import CORDONED, MIN_ISR, UNCLEAN, TermsOf
-from tiered.metadata.settings import broker_settings, check_dynamic, edited, topic_config
+from tiered.metadata.leaders import CORDONED, UNCLEAN, TermsOf
+from tiered.metadata.settings import MIN_ISR, broker_settings, check_dynamic, edited, topic_config
 from tiered.metadata.shard import Decision
 
 
@@ -95,6 +95,9 @@ def alter(
     check_dynamic(edits)
     if request.node_id != CLUSTER and edits.get(MIN_ISR) is not None:
         raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it is set for a topic or for all brokers")
+    if request.node_id == CLUSTER and MIN_ISR in own and edits.get(MIN_ISR, "") is None:
+        # As Kafka refuses it (KIP-966): nobody sees from a removal which number comes in its place.
+        raise Refused(Code.INVALID_CONFIG, f"{MIN_ISR} of all brokers is not removed: set it to what shall be in force")
     if request.node_id == CLUSTER and edits.get(CORDONED):
         raise broker_rows()[CORDONED].refuse(str(edits[CORDONED]), "it is set for one broker: new topics need others")
     made: tuple[Change, ...] = (kinds.BrokerConfigChanged(request.node_id, edits),)

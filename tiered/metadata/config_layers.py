@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tiered.config import Settings, broker_rows, topic_rows
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.settings import MIN_ISR
 from tiered.setting import Row, text_of
 
 
@@ -115,6 +116,7 @@ def _layers(image: Image, started_with: Settings, node_id: int) -> list[Layer]:
     defaults = {name: text_of(row.default) for name, row in broker_rows().items()}
     given = started_with.to_strings() if node_id == started_with.node_id else {}
     static = {name: value for name, value in given.items() if value != defaults[name]}
+    static.pop(MIN_ISR, None)  # it is set for a topic or for all brokers
     if not started_with.remote_log_storage_system_enable:
         static["log.remote.storage.enable"] = "false"
     return [

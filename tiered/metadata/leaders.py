@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from tiered.config import Settings, TopicConfig
+from tiered.config import Settings
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
 from tiered.metadata import changes as kinds
@@ -16,9 +16,9 @@ from tiered.metadata import in_sync, requests
 from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from tiered.metadata.in_sync import Terms
+from tiered.metadata.settings import MIN_ISR, cluster_min_isr
 from tiered.metadata.shard import Decision
 
-MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
 CORDONED = "cordoned.log.dirs"
 
@@ -28,16 +28,14 @@ Step = Callable[[TopicImage, int, PartitionImage, Terms], PartitionImage]
 class TermsOf:
     """What the partitions of each topic go by, worked out once per topic.
 
-    `min.insync.replicas` is what the log says of the topic or of all brokers, never what one broker was started with:
-    controller and leader must mean the same by it, or the eligible are not (as KIP-966 has it). A leader may ask for
-    more."""
+    `min.insync.replicas` is what the log says of the topic or of all brokers, never what one broker was started with
+    (`cluster_min_isr`)."""
 
     def __init__(self, image: Image, settings: Settings, live: frozenset[int], now_ms: int) -> None:
         said = image.broker_configs.get(CLUSTER, {})
         unclean = said.get(UNCLEAN)
         anybody = settings.unclean_leader_election_enable if unclean is None else _true(unclean)
-        min_isr = int(said.get(MIN_ISR, TopicConfig().min_insync_replicas))
-        self._terms = Terms(live, min_isr, anybody, now_ms, stopping(image))
+        self._terms = Terms(live, cluster_min_isr(image), anybody, now_ms, stopping(image))
 
     def __call__(self, topic: TopicImage) -> Terms:
         """The terms of one topic."""

@@ -11,10 +11,21 @@ from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.requests import ListEdit
 from tiered.setting import Row, unknown
 
+MIN_ISR = "min.insync.replicas"
+
+
+def cluster_min_isr(image: Image) -> int:
+    """Returns `min.insync.replicas` of topics that do not set it: what the metadata log says of all brokers, else the
+    default. Leader and controller both go by it and by nothing else, or the eligible replicas are not (KIP-966)."""
+    return int(image.broker_configs.get(CLUSTER, {}).get(MIN_ISR, TopicConfig().min_insync_replicas))
+
 
 def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
-    """What `node_id` goes by; the narrower statement wins. `Refused` when they contradict each other."""
+    """What `node_id` goes by; the narrower statement wins, and `cluster_min_isr` over what the broker was started with.
+    `Refused` when they contradict each other."""
     given = {**image.broker_configs.get(CLUSTER, {}), **image.broker_configs.get(node_id, {})}
+    if own.min_insync_replicas != cluster_min_isr(image):
+        given[MIN_ISR] = str(cluster_min_isr(image))
     return Settings.from_strings(given, defaults=own) if given else own
 
 
@@ -22,6 +33,7 @@ def overruled(image: Image, own: Settings, node_id: int) -> dict[str, tuple[obje
     """What a broker was started with and does not go by, because the cluster says something else: by name, the given
     value and that in force."""
     said = {**image.broker_configs.get(CLUSTER, {}), **image.broker_configs.get(node_id, {})}
+    said[MIN_ISR] = str(cluster_min_isr(image))
     now, stock, found = broker_settings(image, own, node_id), Settings(), {}
     for name, text in sorted(said.items()):
         given, default, in_force = (getattr(each, name.replace(".", "_"), None) for each in (own, stock, now))

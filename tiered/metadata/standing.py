@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tiered.config import TopicConfig
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
+from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
-from tiered.metadata.leaders import MIN_ISR
+from tiered.metadata.settings import MIN_ISR, cluster_min_isr
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ def standing(image: Image, node_id: int) -> Standing:
     """As of an image, for one broker."""
     made = Standing(node_id)
     brokers = image.brokers
-    default = int(image.broker_configs.get(CLUSTER, {}).get(MIN_ISR, TopicConfig().min_insync_replicas))
+    default = cluster_min_isr(image)
     for topic in image.topics.values():
         asked = int(topic.configs.get(MIN_ISR, default))
         made.partitions += len(topic.partitions)

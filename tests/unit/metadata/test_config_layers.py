@@ -53,6 +53,17 @@ def test_what_a_broker_was_started_with_and_does_not_go_by_is_named() -> None:
     assert overruled(IMAGE, Settings(), 2) == {}, "nobody asked for what is stock"
 
 
+def test_min_insync_replicas_is_never_what_one_broker_was_started_with() -> None:
+    started = replace(STARTED, min_insync_replicas=2)
+    assert trail(of_broker(Image(), started, 1), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
+    assert trail(of_topic(Image(), started, topic()), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
+    assert broker_settings(Image(), started, 1).min_insync_replicas == 1
+    assert overruled(Image(), started, 1) == {"min.insync.replicas": (2, "1")}, "the broker says so when it starts"
+    agreed = Image(broker_configs={-1: {"min.insync.replicas": "2"}})
+    assert broker_settings(agreed, STARTED, 1).min_insync_replicas == 2
+    assert overruled(agreed, started, 1) == {}
+
+
 def test_every_setting_is_there_in_order_and_says_whether_it_can_change() -> None:
     assert [each.row.name for each in of_topic(Image(), STARTED, topic())] == sorted(topic_rows())
     shown = of_broker(Image(), STARTED, 1)

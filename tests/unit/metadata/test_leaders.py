@@ -19,6 +19,7 @@ from tiered.metadata.changes import CLUSTER, NO_LEADER
 from tiered.metadata.controller import Controller
 from tiered.metadata.image import End, Image, Loss, PartitionImage
 from tiered.metadata.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
+from tiered.metadata.settings import broker_settings, topic_config
 
 TWO = {"min.insync.replicas": "2"}
 
@@ -257,6 +258,32 @@ def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
     assert shard.image.broker_configs == {CLUSTER: TWO}
     assert cluster(1).image.broker_configs == {}
     assert refusal(shard, requests.AlterBrokerConfigs(1, {"min.insync.replicas": "1"})) is Code.INVALID_CONFIG
+
+
+def test_min_insync_replicas_of_all_brokers_is_changed_and_never_removed() -> None:
+    shard = cluster(1, settings=Settings(min_insync_replicas=2))
+    for gone in ({"min.insync.replicas": None}, {}):
+        assert refusal(shard, requests.AlterBrokerConfigs(CLUSTER, gone, replace=True)) is Code.INVALID_CONFIG
+    assert shard.image.broker_configs == {CLUSTER: TWO}
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": "1"}, replace=True))
+    assert shard.image.broker_configs == {CLUSTER: {"min.insync.replicas": "1"}}
+    unset = cluster(1)
+    decide(unset, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": None}))
+    assert unset.image.broker_configs.get(CLUSTER, {}) == {}, "nothing was set, so nothing is removed"
+
+
+@pytest.mark.parametrize("said", [None, "1", "3"])
+def test_leader_and_controller_mean_the_same_by_min_insync_replicas(said: str | None) -> None:
+    """The metadata log says it, else the default does; never what either of the two was started with."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    if said is not None:
+        decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": said}))
+    started_with_2 = Settings(min_insync_replicas=2)
+    (topic,) = shard.image.topics.values()
+    terms = leaders.TermsOf(shard.image, started_with_2, frozenset({1, 2}), 0)(topic)
+    leader = topic_config(topic, broker_settings(shard.image, started_with_2, 1).topic_defaults())
+    assert leader.min_insync_replicas == terms.min_isr == int(said or 1)
 
 
 @pytest.mark.parametrize("wide", [True, False])
