@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot import checkpoints
+from tiered.hot import checkpoints, synced
 from tiered.hot import left as left_logs
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
+from tiered.hot.synced import NOTHING, Noted
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
 
@@ -42,6 +43,8 @@ class Found(NamedTuple):
     log_starts: Mapping[TopicPartition, int]
     left: Mapping[TopicPartition, Left] = MappingProxyType({})
     """What a clean stop said of small logs; empty after any other end."""
+    synced: Noted = NOTHING
+    """Which logs are whole at what they synced."""
 
     @property
     def whole(self) -> bool:
@@ -77,6 +80,7 @@ class DataDirectory:
             self._offsets(checkpoints.RECOVERY_POINTS),
             self._offsets(checkpoints.LOG_STARTS),
             self._left() if clean else {},
+            self._synced(),
         )
         if not held:
             if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
@@ -127,6 +131,14 @@ class DataDirectory:
         except Corrupt as error:
             log.warning("what a clean stop said is not used why=%s", error)
             return {}
+
+    def _synced(self) -> Noted:
+        try:
+            data = checkpoints.load(self._disk, ROOT, synced.FILE)
+            return synced.parse(data, where=synced.FILE) if data is not None else NOTHING
+        except Corrupt as error:
+            log.warning("which logs are whole at what they synced is not known why=%s", error)
+            return NOTHING
 
     async def mark_clean(self, left: Mapping[TopicPartition, Left]) -> None:
         """All logs are closed and durable; of the small ones the next start need only read this."""

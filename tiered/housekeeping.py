@@ -34,6 +34,8 @@ PING_SECONDS = (5.0, 60.0)
 """Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
 WATCH_SECONDS = 61.0
 """Between two looks for a newer controller: at most one request a minute."""
+SETTLED_AT_ONCE = 32
+"""Logs of which a change of `flush` is noted together."""
 UNPROVED_BYTES = 64 << 20
 """Bytes of an active segment after which the next checkpoint fsyncs it too."""
 FREE_AGAIN_BYTES = 64 << 20
@@ -56,6 +58,7 @@ class Housekeeping:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.flush_tails())
             group.create_task(self.make_up())
+            group.create_task(self.settle_synced())
             group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
             group.create_task(self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint))
@@ -145,6 +148,27 @@ class Housekeeping:
                     await replica.flush()
                 except Unavailable as error:
                     log.error("old tail is not flushed partition=%s why=%s", replica.at, error)
+
+    async def settle_synced(self) -> None:
+        """Makes a change of `flush` true of each log soon, also where nobody writes (`hot/synced.py`)."""
+        partitions = self._node.partitions
+        while True:
+            await partitions.synced_due.wait()
+            partitions.synced_due.clear()
+            due = [held for held in partitions.held() if held.log.synced.is_due and not held.gone]
+            for first in range(0, len(due), SETTLED_AT_ONCE):
+                some = due[first : first + SETTLED_AT_ONCE]
+                found = await asyncio.gather(
+                    *(held.flush(held.log.end_offset) for held in some), return_exceptions=True
+                )
+                for held, error in zip(some, found, strict=True):
+                    if isinstance(error, Unavailable):
+                        log.warning("change of flush is noted later partition=%s why=%s", held.at, error)
+                    elif isinstance(error, BaseException):
+                        raise error
+            if any(held.log.synced.is_due for held in due if not held.gone):
+                await self._node.world.clock.sleep(MAKE_UP_SECONDS[0])
+                partitions.synced_due.set()
 
     async def flush_due(self) -> None:
         """fsyncs logs whose `flush.ms` or `flush.messages` is reached."""

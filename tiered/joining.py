@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from tiered.ages import CLOCK_MS
 from tiered.data_directory import Found
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.hot.synced import NOTHING
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import requests
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import held
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
-from tiered.metadata.settings import overruled, topic_config
+from tiered.metadata.settings import overruled
 from tiered.replication.leading import Past
 
 if TYPE_CHECKING:
@@ -86,10 +87,12 @@ class Joining:
         last incarnation, whose disk did not fail."""
         last = image.brokers.get(self._node.settings.node_id)
         self._known = last is None or last.directory == found.directory_id
+        if last is None or last.incarnation not in found.synced.incarnations:
+            found = found._replace(synced=NOTHING)  # another process ran since, of a version that notes nothing
         if last is not None and not last.alive and found.clean:
             # That it is gone may have been said by another broker, which knows nothing of what was under way.
             self._node.partitions.past = Past.SETTLED
-        self._found = found if self._known else found._replace(same_boot=False, clean=False)
+        self._found = found if self._known else found._replace(same_boot=False, clean=False, synced=NOTHING)
         return self._found
 
     async def register(self) -> None:
@@ -102,7 +105,7 @@ class Joining:
         doubtful: list[TopicPartition] = []
         ends: list[requests.ReplicaEnd] = []
         for at, topic in held(node.image, settings.node_id):
-            proof = whole or (known and topic_config(topic, settings.topic_defaults()).flush == "ack")
+            proof = whole or self._found.synced.proves(at, topic.topic_id)
             if not proof or node.partitions.is_doubted(at):
                 doubtful.append(at)
             elif not whole:

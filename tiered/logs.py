@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable, Mapping
 
 from tiered.config import Settings, TopicConfig
-from tiered.data_directory import DataDirectory, Found
+from tiered.data_directory import ROOT, DataDirectory, Found
 from tiered.errors import Corrupt, Refused, Unavailable, always
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.opening import Rotten
 from tiered.hot.segment_files import OpenFiles
+from tiered.hot.synced import Synced, SyncedLogs
 from tiered.hot.unopened import proved_end
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
@@ -32,13 +33,20 @@ class Logs:
     """One log for each partition that has a replica here, as far as it is open. `settings` are those in force."""
 
     def __init__(
-        self, world: World, metrics: Metrics, directory: DataDirectory, settings: Callable[[], Settings]
+        self,
+        world: World,
+        metrics: Metrics,
+        directory: DataDirectory,
+        settings: Callable[[], Settings],
+        incarnation: str,
+        may_note: Callable[[TopicPartition], bool],
     ) -> None:
         self._world = world
         self._metrics = metrics
         self._directory = directory
         self._settings = settings
         self._files = OpenFiles(world.disk)
+        self._synced = SyncedLogs(world.disk, ROOT, incarnation, may_note)
         self._open: dict[TopicPartition, DiskLog] = {}
         self._found: Found | None = None
         self._unjudged: set[TopicPartition] = set()
@@ -72,6 +80,8 @@ class Logs:
         the directory once logs of other topics are gone."""
         self._noted_before = {*found.recovery_points, *found.log_starts} - known.keys()
         self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
+        rows = found.synced.logs.items()
+        self._synced.adopt({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
         for at, topic in known.items():
             try:
                 self._open[at] = await self._opened(at, topic, found)
@@ -86,6 +96,15 @@ class Logs:
                         end = proved_end(self._world.disk, self._directory.path(at), point)
                         self._ends[PartitionId(topic.topic_id, at.partition)] = end
         return found
+
+    async def renew_synced(self) -> None:
+        """Makes what is noted of synced logs the word of this incarnation too, before it registers. `Unavailable`."""
+        assert self._found is not None
+        try:
+            await self._synced.save(self._found.synced.incarnations)
+        finally:
+            for hot in self._open.values():
+                hot.synced.look()
 
     async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:
         """The log of a partition that is led or followed from now on, opened or made where it is not there. Of a
@@ -134,6 +153,7 @@ class Logs:
             fresh=fresh,
             cut=at in self._half_cut,
             left=None if left is None or left.topic_id != topic.topic_id else left,
+            synced=Synced(self._synced, at, topic.topic_id),
         )
 
     def is_doubted(self, at: TopicPartition) -> bool:
@@ -160,10 +180,12 @@ class Logs:
             self._last_config = (topic.configs, settings, config)
         return config
 
-    def configure(self, at: TopicPartition, config: TopicConfig) -> None:
-        """Other settings are in force."""
-        if at in self._open:
-            self._open[at].config = config
+    def configure(self, at: TopicPartition, config: TopicConfig) -> DiskLog | None:
+        """Other settings are in force; returns the log that goes by them, when it is open."""
+        hot = self._open.get(at)
+        if hot is not None:
+            hot.configure(config)
+        return hot
 
     # -- going --------------------------------------------------------------------------------------------------------
 
@@ -177,6 +199,7 @@ class Logs:
     def drop(self, at: TopicPartition, topic_id: str) -> None:
         """The partition is not held here any more; its files go later."""
         hot = self._open.pop(at, None)
+        self._synced.withdraw((at, TopicId(topic_id)))
         self._noted_before.add(at)
         self._unjudged.discard(at)
         self._half_cut.discard(at)

@@ -85,7 +85,9 @@ class Partitions:
         self._in_touch = in_touch
         self._heard = heard
         self._image = Image()
-        self._logs = Logs(world, metrics, directory, lambda: self.settings)
+        self._logs = Logs(world, metrics, directory, lambda: self.settings, incarnation, self._may_note_synced)
+        self.synced_due = asyncio.Event()
+        """Set when what is noted of synced logs may differ from what their settings ask for."""
         self._replicas: dict[TopicPartition, Replica] = {}
         self._copies: dict[TopicPartition, Copy] = {}
         self._committed: dict[TopicPartition, int] = {}
@@ -166,12 +168,24 @@ class Partitions:
         """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told."""
         known = dict(held(image, self.settings.node_id))
         found = await self._logs.recover(known, found)
+        try:
+            await self._disk.guard(self._logs.renew_synced())
+        except Unavailable as error:
+            log.warning("which logs are whole at what they synced is noted later why=%s", error)
         for at, topic in known.items():
             left, last = found.left.get(at), topic.partitions[at.partition]
             if self._logs.get(at) is None or left is None or left.cold or not self._alone(last):
                 continue
             if self.past is Past.SETTLED and left.leader_epoch == last.leader_epoch:
                 self._never_cold.add(at)
+
+    def _may_note_synced(self, at: TopicPartition) -> bool:
+        """True if the log has its place and no loss of it is still to be told: until then the next start has to doubt
+        it again."""
+        replica = self._replicas.get(at)
+        if at in self.doubtful or (replica is None and at not in self._copies):
+            return False
+        return replica is None or replica not in self.unreported
 
     def _alone(self, partition: PartitionImage) -> bool:
         """Whether nobody else can have led it."""
@@ -270,6 +284,7 @@ class Partitions:
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
             replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
+        self._look_at(replica.log)
         self._begun(replica)
 
     def _judge(self, at: TopicPartition, final: bool, why: str) -> None:
@@ -339,6 +354,7 @@ class Partitions:
             at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
             high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk, note=self.save_offsets,
         )  # fmt: skip
+        self._look_at(hot)
         if self._fetchers is not None and follow.leader != NO_LEADER:
             self._fetchers.follow(copy)
 
@@ -362,10 +378,17 @@ class Partitions:
         config = self._logs.config_of(topic)
         for p in range(len(topic.partitions)):
             at = TopicPartition(topic.name, p)
-            self._logs.configure(at, config)
+            hot = self._logs.configure(at, config)
+            if hot is not None:
+                self._look_at(hot)
             if at in self._replicas:
                 self._replicas[at].configured()
                 self._configured(self._replicas[at])
+
+    def _look_at(self, hot: DiskLog) -> None:
+        """Has it noted soon whether the log is whole at what it syncs, also where nobody writes."""
+        if hot.synced.is_due:
+            self.synced_due.set()
 
     def resign(self, at: TopicPartition, why: Refused) -> None:
         """Not led here any more; who waits is answered with `why`."""

@@ -26,6 +26,7 @@ from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segment_view import Sections, SegmentView, sections
 from tiered.hot.segments import roll_due
+from tiered.hot.synced import Synced
 from tiered.hot.tail import SUFFIXES, Tail, Unsynced
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
@@ -54,7 +55,9 @@ class DiskLog:
         metrics: Metrics,
         topic_id: str,
         name: str,
+        synced: Synced,
     ) -> None:
+        self.synced = synced
         self.config = config
         self.name = name
         self.topic_id = topic_id
@@ -70,6 +73,7 @@ class DiskLog:
         self._reading = Reading(self._tail, self._index, files)
         self._dropping = Dropping(self._tail)
         self._quiet = Quiet(clock)
+        self.configure(config)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -92,9 +96,11 @@ class DiskLog:
         fresh: bool = False,
         cut: bool = False,
         left: Left | None = None,
+        synced: Synced | None = None,
     ) -> DiskLog:
         """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together. A
         `fresh` directory is known not to be there; of a `cut` one that failed half way; `left`: a clean stop's word.
+        `synced` is what is noted of it.
 
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
@@ -112,6 +118,7 @@ class DiskLog:
         self = cls(
             own, clock, config, opened, start_offset=start_offset,
             flushed_offset=end if clean else min(recovery_point, end), metrics=metrics, topic_id=topic_id, name=name,
+            synced=synced or Synced(),
         )  # fmt: skip
         self.doubted = opening.doubted
         self.cuts.made = int(cut or end < recovery_point)
@@ -145,6 +152,15 @@ class DiskLog:
             self._tail.snapshot()
         await self.flush()
         self.close()
+
+    def configure(self, config: TopicConfig) -> None:
+        """Other settings are in force."""
+        self.config = config
+        self.synced.configure(ack=config.flush == "ack", end_offset=self.end_offset)
+
+    async def settle_synced(self) -> None:
+        """Brings in line with `flush` what is noted of this log, after a flush (`Synced.settle`). `Unavailable`."""
+        await self.synced.settle(self.flushed_offset, self.end_offset)
 
     def believe(self) -> None:
         """The cluster knows what is missing: the next start need not doubt it."""

@@ -30,7 +30,7 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     wanted = settings.min_insync_replicas
     if wanted != TopicConfig().min_insync_replicas and MIN_ISR not in image.broker_configs.get(CLUSTER, {}):
         made.append(kinds.BrokerConfigChanged(CLUSTER, {MIN_ISR: str(wanted)}))
-    proof = _Proof(image, settings, request)
+    proof = _Proof(request)
 
     def step(topic: TopicImage, p: int, old: PartitionImage, terms: Terms) -> PartitionImage:
         return in_sync.returned(old, node, proof.end(topic, p), terms) if node in old.replicas else old
@@ -43,11 +43,10 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
 class _Proof:
     """What a registration says of each log: nothing where it is whole (rule R1), else its end."""
 
-    def __init__(self, image: Image, settings: Settings, request: requests.RegisterBroker) -> None:
+    def __init__(self, request: requests.RegisterBroker) -> None:
         self._node = request.node_id
         self._whole = request.whole
-        self._same_disk = bool(request.directory)
-        self._flush = broker_settings(image, settings, CLUSTER).log_flush
+        self._proved = frozenset(request.proved if request.directory else ())
         self._ends = {(each.topic_id, each.partition): each for each in request.ends}
 
     def end(self, topic: TopicImage, p: int) -> End | None:
@@ -55,8 +54,8 @@ class _Proof:
         end = self._ends.get((topic.topic_id, p))
         if end is not None:
             return End(self._node, end.leader_epoch, end.end_offset)
-        synced = self._same_disk and topic.configs.get("flush", self._flush).strip() == "ack"
-        return None if self._whole or synced else End(self._node, NO_EPOCH, 0)
+        whole = self._whole or (topic.topic_id, p) in self._proved
+        return None if whole else End(self._node, NO_EPOCH, 0)
 
 
 def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:

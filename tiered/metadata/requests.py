@@ -94,7 +94,8 @@ class ReplicaEnd:
 class RegisterBroker:
     """-> None. A new incarnation takes its node id: it loses what the old one led, and stays eligible only when its
     recovery proved `whole` (rule R1). `ends` are of the replicas that could not be proved, or whose
-    partition waits for them (rule R4); `proved` are those that are whole although the broker is not, by `flush=ack`."""
+    partition waits for them (rule R4); `proved` are those that are whole although the broker is not, at what they
+    synced."""
 
     node_id: int
     incarnation: str

@@ -109,7 +109,8 @@ class Copy:
     def must_flush(self) -> bool:
         """Whether it may ask only after a flush."""
         hot = self.log
-        return hot.cuts.unsettled or (self.config.flush == "ack" and hot.flushed_offset < hot.end_offset)
+        synced = hot.synced
+        return hot.cuts.unsettled or synced.is_due or (synced.only and hot.flushed_offset < hot.end_offset)
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""

@@ -51,7 +51,7 @@ async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoc
     restart = await _agree(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
-    if restart is not None or hot.config.flush == "ack":
+    if restart is not None or hot.synced.only:
         await hot.flush()  # what was acknowledged is committed again at once: it is below what counts as fsynced
     return Begun(manifest, restart, owes=past is Past.INHERITED and tiered)
 

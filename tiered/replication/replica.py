@@ -61,12 +61,12 @@ class Replica(Readable):
         self._segments_seen = log.segment_count
         if partition.high_watermark:
             log.producers.on_high_watermark(partition.high_watermark)
-        self._advance(log.flushed_offset if self.config.flush == "ack" else log.end_offset)
+        self._advance(log.flushed_offset if log.synced.only else log.end_offset)
 
     @property
     def alone(self) -> bool:
         """Whether what `append_now` wrote is committed by then: it waits for no other replica and for no fsync."""
-        return self.state.alone and self.log.config.flush != "ack"
+        return self.state.alone and not self.log.synced.only
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Replica(Readable):
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         appended = self._write(data, deep)
-        if config.flush != "ack":
+        if not self.log.synced.only:
             self._advance(self.log.end_offset)
         if self._end_watchers:
             self._wake_end()
@@ -120,7 +120,7 @@ class Replica(Readable):
         KAFKA_STORAGE_ERROR, or why this broker leads the partition no more."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                if self.log.config.flush == "ack":
+                if self.log.synced.only:
                     await self.flush(end)
                 while not self.committed(end):
                     await self._woken(end)
@@ -153,8 +153,8 @@ class Replica(Readable):
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). A failed fsync ends the use of the directory, a full disk does not."""
         flushed = await self._disk.flush(self.log, end)
-        if self.config.flush == "ack" and self._gone is None:
-            self._advance(flushed)
+        if self._gone is None:
+            self._advance(flushed if self.log.synced.only else self.log.end_offset)
 
     def _advance(self, position: int) -> None:
         if not self.state.advance(position, self.log.config.min_insync_replicas):
@@ -270,8 +270,9 @@ class Replica(Readable):
             self._moved()
 
     def configured(self) -> None:
-        """Other settings are in force: fewer in-sync replicas may be enough, or no more."""
-        self._advance(self.state.end)
+        """Other settings are in force: fewer in-sync replicas may be enough, or no more, and what is not fsynced may
+        count from now on."""
+        self._advance(self.state.end if self.log.synced.only else self.log.end_offset)
         self._tell_too_few()
 
     def _tell_too_few(self) -> None:

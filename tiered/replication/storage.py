@@ -72,10 +72,13 @@ class DiskState:
             self.refused(refused.why)
 
     async def flush(self, hot: DiskLog, up_to: int | None = None) -> int:
-        """fsyncs a log; returns the flushed offset. `Unavailable`: a failed fsync ends the use of the directory, a full
-        disk does not."""
+        """fsyncs a log, and notes what that proves of it; returns the flushed offset. `Unavailable`: a failed fsync
+        ends the use of the directory, a full disk does not."""
         try:
-            return await hot.flush(up_to)
+            flushed = await hot.flush(up_to)
+            if hot.synced.is_due:
+                await hot.settle_synced()
+            return flushed
         except Unavailable as error:
             if error.final:
                 self.died(str(error))

@@ -216,18 +216,20 @@ def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
     assert partition(shard).loss == Loss(partition(shard).leader_epoch, 8, 1000)
 
 
-def test_what_is_fsynced_before_it_counts_needs_no_other_proof() -> None:
-    """Rule R1: `flush=ack`, on the disk that the cluster knows, unless the broker doubts the log itself."""
-    shard = cluster(1, 2)
-    decide(shard, requests.CreateTopic("t", 1, 2, configs={"flush": "ack", **TWO}))
-    register(shard, 2, 1, whole=False)
+@pytest.mark.parametrize("flush", ["ack", "none"])
+def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting_does(flush: str) -> None:
+    """Rule R1: on the disk that the cluster knows, unless the broker doubts the log itself."""
+    shard = cluster(1, 2, settings=Settings(log_flush=flush))
+    decide(shard, requests.CreateTopic("t", 1, 2, configs={"flush": flush, **TWO}))
+    proved = ((topic_id(shard), 0),)
+    decide(shard, RegisterBroker(2, incarnation(2, 1), "d", "", proved=proved))
     assert states(shard) == (1, (1,), (2,))
-    register(shard, 2, 2, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=False)
-    assert states(shard) == (1, (1,), ())
-    shard = cluster(1, 2, settings=Settings(log_flush="ack"))
-    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
-    decide(shard, RegisterBroker(2, incarnation(2, 1), "", "", whole=False))
-    assert states(shard) == (1, (1,), ())
+    doubted = (ReplicaEnd(topic_id(shard), 0, 0, 5),)
+    for number, (directory, said, ends) in enumerate((("d", (), ()), ("", proved, ()), ("d", proved, doubted)), 2):
+        decide(shard, wish_back := requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, 2),)))
+        assert states(shard) == (1, (1, 2), ()), wish_back
+        decide(shard, RegisterBroker(2, incarnation(2, number), directory, "", proved=said, ends=ends))
+        assert states(shard) == (1, (1,), ())
 
 
 def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
