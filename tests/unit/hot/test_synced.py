@@ -180,9 +180,27 @@ def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed:
     images: list[tuple[SimDisk, int]] = []
     counted = 0
 
+    def count(log: DiskLog) -> None:
+        nonlocal counted
+        counted = max(counted, log.flushed_offset if log.synced.only else log.end_offset)
+
+    async def interrupted(log: DiskLog) -> None:
+        """Records come, the setting changes and the writer gives up while the note is written."""
+        running = asyncio.ensure_future(log.settle_synced())
+        for _ in range(chance.randint(1, 4)):
+            await asyncio.sleep(0)
+        append(log, batch(log.end_offset))
+        log.configure(chance.choice((ACK, NONE)))
+        count(log)
+        if chance.random() < 0.5:
+            running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        count(log)
+
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         nonlocal counted
         log = await opened(disk, logs, NONE)
+        disk.sync_seconds = lambda: 1e-6
 
         def take(op: Op) -> None:
             images.append((disk.crash_image(random.Random(f"{seed} {len(images)}")), counted))
@@ -193,9 +211,14 @@ def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed:
             try:
                 if draw < 0.40:
                     append(log, batch(log.end_offset, chance.randint(1, 3)))
-                elif draw < 0.70:
+                elif draw < 0.60:
                     await log.flush(log.end_offset if chance.random() < 0.5 else None)
                     await log.settle_synced()
+                elif draw < 0.65:
+                    await log.settle_synced()
+                elif draw < 0.75:
+                    await log.flush()
+                    await interrupted(log)
                 elif draw < 0.90:
                     log.configure(chance.choice((ACK, NONE)))
                 elif draw < 0.95:
@@ -207,7 +230,7 @@ def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed:
                     disk.faults.append(DiskFault(chance.choice(("append", "rename")), FILE, "ENOSPC"))
             except (Unavailable, Refused) as error:
                 assert not getattr(error, "final", False), error
-            counted = max(counted, log.flushed_offset if log.synced.only else log.end_offset)
+            count(log)
         disk.observer = None
         proved = 0
         for image, was in images:
