@@ -83,16 +83,12 @@ class Joining:
         return address if (heard.node_id, heard.incarnation) == (known.node_id, known.incarnation) else ""
 
     def judge(self, image: Image, found: Found) -> Found:
-        """What may be believed of the directory: it says something only when the cluster knows it as the one of the
-        last incarnation, whose disk did not fail."""
+        """What may be believed of the directory."""
         last = image.brokers.get(self._node.settings.node_id)
-        self._known = last is None or last.directory == found.directory_id
-        if last is None or last.incarnation not in found.synced.incarnations:
-            found = found._replace(synced=NOTHING)  # another process ran since, of a version that notes nothing
+        self._found, self._known = believed(last, found)
         if last is not None and not last.alive and found.clean:
             # That it is gone may have been said by another broker, which knows nothing of what was under way.
             self._node.partitions.past = Past.SETTLED
-        self._found = found if self._known else found._replace(same_boot=False, clean=False, synced=NOTHING)
         return self._found
 
     async def register(self) -> None:
@@ -211,6 +207,18 @@ class Joining:
             await node.directory.trust()
             node.partitions.believe()
             self.trusted = True
+
+
+def believed(last: BrokerImage | None, found: Found) -> tuple[Found, bool]:
+    """Returns what may be believed of a directory, and whether the cluster knows it: it says something of its logs only
+    as the one of the `last` incarnation, whose disk did not fail. What is noted of synced logs is the word of one
+    incarnation: after another one, of a version that notes nothing, it is void."""
+    known = last is None or last.directory == found.directory_id
+    if last is None or last.incarnation not in found.synced.incarnations:
+        found = found._replace(synced=NOTHING)
+    if not known:
+        found = found._replace(same_boot=False, clean=False, left={}, synced=NOTHING)
+    return found, known
 
 
 def may_lead(now: PartitionImage | None, node_id: int) -> bool:
