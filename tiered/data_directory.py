@@ -115,6 +115,7 @@ class DataDirectory:
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
         cuts = [(each.cuts, each.cuts.made) for each in logs.values()]
+        starts = [(each, each.start_offset) for each in logs.values()]
         for name, offsets in (
             (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
             (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),
@@ -123,6 +124,8 @@ class DataDirectory:
             await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
         for each, made in cuts:
             each.note(made)
+        for hot, start in starts:
+            hot.noted_start_offset = start
 
     def _left(self) -> dict[TopicPartition, Left]:
         try:

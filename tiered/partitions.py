@@ -323,6 +323,7 @@ class Partitions:
             ),
             cold=self._cold, begun=begun, clock=self._world.clock, disk=self._disk,
             segment_closed=self._closed, joinable=self._joinable, in_touch=self._in_touch,
+            note=self.save_offsets,
         )  # fmt: skip
 
     async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:

@@ -58,7 +58,8 @@ class SubmitAnswer(NamedTuple):
 
 
 class FetchFrom(NamedTuple):
-    """One partition that a follower copies: it has everything below `offset`, whose last record is of `last_epoch`."""
+    """One partition that a follower copies: it has everything below `offset`, whose last record is of `last_epoch`, and
+    never serves what lies below `log_start_offset`. `local_start_offset` is the first that is on its disk."""
 
     topic_id: TopicId
     partition: int
@@ -66,6 +67,7 @@ class FetchFrom(NamedTuple):
     offset: int
     last_epoch: int
     log_start_offset: int
+    local_start_offset: int
 
 
 class ReplicaFetch(NamedTuple):

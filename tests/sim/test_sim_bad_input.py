@@ -41,7 +41,7 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
         leader = site.node.replica("t", 0)
         leader.append_now(batch([b"a"]), 1)
         peers = broker_of(site, "two")
-        where = FetchFrom(leader.topic_id, 0, 0, 1, 0, 0)
+        where = FetchFrom(leader.topic_id, 0, 0, 1, 0, 0, 0)
         fetch = ReplicaFetch(2, incarnation_number(INCARNATION), 0, 1 << 20, 1 << 20, [where])
         ask = FollowAsk(2, INCARNATION, 0, 0, 10**9, 0)
         fence = encode_request(FenceBroker(1, site.node.incarnation))

@@ -83,7 +83,7 @@ class Stranger:
 
     def fetch(self, node_id: int, offset: int) -> ReplicaFetch:
         number = incarnation_number(self.image.brokers[node_id].incarnation)
-        where = FetchFrom(self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0)
+        where = FetchFrom(self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0)
         return ReplicaFetch(node_id, number, 0, 1 << 20, 1 << 20, [where])
 
     def wishes(self) -> list[Request]:

@@ -49,7 +49,7 @@ class Copying:
     def ask(self, *offsets: int, wait_ms: int = 0, max_bytes: int = 10 << 20, epoch: int = 0) -> ReplicaFetch:
         """Of partition n everything from `offsets[n]` on, at most 16 KiB."""
         wanted = [
-            FetchFrom(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0)
+            FetchFrom(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
             for number, (leader, offset) in enumerate(zip(self.leaders, offsets, strict=False))
         ]
         return ReplicaFetch(self.node_id, self.incarnation, wait_ms, max_bytes, 16 * KIB, wanted)

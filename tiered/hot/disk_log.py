@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 class DiskLog:
     """The log of one partition. Offsets: `start_offset <= local_start_offset <= end_offset`, and what is below
-    `flushed_offset` survives a power cut."""
+    `flushed_offset` survives a power cut. `noted_start_offset` is the start that the data directory says, durably."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class DiskLog:
         self.config = config
         self.name = name
         self.topic_id = topic_id
-        self.start_offset = start_offset
+        self.start_offset = self.noted_start_offset = start_offset
         self.cut_bytes = opened.cut_bytes  # by recovery, from the tail
         self.doubted = False  # records have rotted away that this log once had, and not everybody knows it yet
         self.cuts = Cuts()

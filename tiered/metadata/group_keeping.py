@@ -64,7 +64,7 @@ class GroupKeeping:
         place.names = (*place.names, name)
         if replica.gone:
             return
-        await replica.delete_records(offset)
+        replica.advance_start(offset)  # the image has what lies below: it may as well come back
         try:
             place.names = await self._images.delete_older(place.names, name)
         except Unavailable as error:  # they go with the next image

@@ -100,17 +100,36 @@ class Copy:
 
     def asks(self) -> FetchFrom:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
-        below, nor, with `flush=ack`, be unsynced."""
+        below, nor, with `flush=ack`, be unsynced; and that what lies below its log start never comes back."""
         hot, end = self.log, self.log.end_offset
         last_epoch = hot.epochs.epoch_at(end - 1) if end else NO_EPOCH
-        return FetchFrom(self.topic_id, self.at.partition, self.leader_epoch, end, last_epoch, hot.local_start_offset)
+        return FetchFrom(
+            self.topic_id, self.at.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
+            hot.local_start_offset,
+        )  # fmt: skip
 
     @property
-    def must_flush(self) -> bool:
-        """Whether it may ask only after a flush."""
+    def is_durable(self) -> bool:
+        """True if all that `asks` says outlives the process and, where the topic wants that, the power."""
+        return not self._must_flush and not self._must_note
+
+    @property
+    def _must_flush(self) -> bool:
         hot = self.log
         synced = hot.synced
         return hot.cuts.unsettled or synced.is_due or (synced.only and hot.flushed_offset < hot.end_offset)
+
+    @property
+    def _must_note(self) -> bool:
+        """The manifest says where a tiered log starts, so its leaders know without a note."""
+        return self.log.noted_start_offset < self.log.start_offset and not self.config.remote_storage_enable
+
+    async def make_durable(self) -> None:
+        """Makes all durable that `asks` says. `Unavailable`; a failed fsync ends the use of the directory."""
+        if self._must_flush:
+            await self.flush()
+        if self._must_note:
+            await self._note()
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""

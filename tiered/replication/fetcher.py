@@ -259,8 +259,8 @@ class Fetcher:
 
     async def _durable(self, places: Sequence[_Place]) -> list[_Place]:
         """Those that may ask: what they say to have is as durable as their topics want, and so is every cut."""
-        waiting = [place for place in places if place.copy.must_flush]
-        results = await asyncio.gather(*(place.copy.flush() for place in waiting), return_exceptions=True)
+        waiting = [place for place in places if not place.copy.is_durable]
+        results = await asyncio.gather(*(place.copy.make_durable() for place in waiting), return_exceptions=True)
         for place, result in zip(waiting, results, strict=True):
             if isinstance(result, Unavailable):
                 self._failure(place, str(result))

@@ -52,6 +52,8 @@ class Partition:
         self.end = high_watermark
         self.epoch_start = epoch_start
         self.high_watermark = high_watermark
+        self.deleted_to = 0
+        """Records below may be said to be deleted: nobody joins the in-sync set who could bring them back."""
         self._began_ns = began_ns
         self._isr = frozenset(isr)
         self._proposed: frozenset[int] = frozenset()
@@ -92,11 +94,20 @@ class Partition:
         return self._move(min_isr)
 
     def fetched(
-        self, broker: int, incarnation: int, offset: int, *, log_end: int, now_ns: int, min_isr: int, start: int = 0
+        self,
+        broker: int,
+        incarnation: int,
+        offset: int,
+        *,
+        log_end: int,
+        now_ns: int,
+        min_isr: int,
+        log_start: int = 0,
+        local_start: int = 0,
     ) -> bool:
-        """A follower asks for `offset`: it has all below, on its own disk from `start` on. `Fenced` for a broker that
-        is no replica, and for another incarnation than the one that was heard last and is in sync (rule R6). Whether
-        the high watermark moved."""
+        """A follower asks for `offset`: it has all below, on its own disk from `local_start` on, and serves nothing
+        below `log_start`. `Fenced` for a broker that is no replica, and for another incarnation than the one that was
+        heard last and is in sync (rule R6). Whether the high watermark moved."""
         if broker not in self.replicas or broker == self.node_id:
             raise Fenced(f"broker {broker} is none of the other replicas {self.replicas}")
         known = self._followers.get(broker)
@@ -107,7 +118,7 @@ class Partition:
             known = Progress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
             self._followers[broker] = known
         known.fetched(offset, log_end, now_ns)
-        known.start = start
+        known.log_start, known.local_start = log_start, local_start
         return self._move(min_isr)
 
     def fetched_again(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
@@ -127,14 +138,31 @@ class Partition:
     def in_sync_elsewhere(self) -> list[tuple[int, int, int]]:
         """(broker, first offset on its disk, end) of each other member of the ISR that was heard."""
         known = self._followers
-        return [(node, known[node].start, known[node].offset) for node in self._isr if node in known]
+        return [(node, known[node].local_start, known[node].offset) for node in self._isr if node in known]
+
+    # -- the log start ------------------------------------------------------------------------------------------------
+
+    def delete_to(self, offset: int) -> None:
+        """Records below `offset` are deleted, or about to be: a follower that does not know of it joins no more."""
+        self.deleted_to = max(self.deleted_to, offset)
+
+    def others_deleted_to(self, offset: int) -> bool:
+        """True if no other member of the in-sync set, committed or proposed, would serve records below `offset` as the
+        next leader."""
+        known, own = self._followers, self.node_id
+        return all(node in known and known[node].log_start >= offset for node in self._counted if node != own)
 
     # -- the in-sync set ----------------------------------------------------------------------------------------------
 
     def has_enough(self, broker: int) -> bool:
-        """Whether a follower has all that is committed, and all from before this leader (rule R2)."""
+        """Whether a follower has all that is committed, and all from before this leader (rule R2), and nothing that was
+        deleted."""
         follower = self._followers.get(broker)
-        return follower is not None and follower.offset >= max(self.high_watermark, self.epoch_start)
+        return (
+            follower is not None
+            and follower.offset >= max(self.high_watermark, self.epoch_start)
+            and follower.log_start >= self.deleted_to
+        )
 
     def may_join(self, broker: int, now_ns: int, lag_ns: int) -> bool:
         """Whether a follower outside may be proposed for the ISR, and would stay in it."""

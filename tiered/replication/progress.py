@@ -18,8 +18,10 @@ class Progress:
 
     incarnation: int
     offset: int = 0
-    start: int = 0
-    """The first offset that it has itself."""
+    log_start: int = 0
+    """It serves nothing below, whoever leads next."""
+    local_start: int = 0
+    """The first offset on its disk."""
     caught_up_ns: int = NEVER_NS
     asked_ns: int = NEVER_NS
     end_then: int = 0

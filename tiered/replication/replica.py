@@ -6,7 +6,7 @@ Binds the rules of `partition.py` and `diverging.py` to a log. Nothing here deci
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
@@ -29,7 +29,7 @@ ALL = -1
 class Replica(Readable):
     """A partition that this broker leads. Nobody else changes its manifest, once it is taken over (`owes`).
     `segment_closed` hears of each that may go up, `joinable` of a follower that has enough to be in sync and is not.
-    `in_touch` says whether the controller is heard (rule R6)."""
+    `in_touch` says whether the controller is heard (rule R6). `note` writes down durably where logs start."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Replica(Readable):
         segment_closed: Callable[[Replica], None],
         joinable: Callable[[Replica], None],
         in_touch: Callable[[], bool],
+        note: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(at, topic_id, log, partition, cold, begun.manifest)
         self.restarted = begun.restart is not None and not begun.restart.empty
@@ -54,13 +55,19 @@ class Replica(Readable):
         self._segment_closed = segment_closed
         self._joinable = joinable
         self._in_touch = in_touch
+        self._note = note
         self._throttled = Named()
         self.read_elsewhere = False
         """Whether consumers were sent to followers, who then have to hear of the high watermark at once."""
+        self.deletions = 0
+        """Callers of `delete_records` that wait for followers, who then have to hear of the log start at once."""
+        self._deleting = asyncio.Event()
+        """Set, and another one put in its place, when what these callers wait for may have come."""
         self._end_watchers: dict[tuple[Watcher, int], None] = {}
         self._segments_seen = log.segment_count
         if partition.high_watermark:
             log.producers.on_high_watermark(partition.high_watermark)
+        partition.delete_to(self.log_start_offset)
         self._advance(log.flushed_offset if log.synced.only else log.end_offset)
 
     @property
@@ -229,15 +236,17 @@ class Replica(Readable):
 
     def _heard(self, broker: int, incarnation: int, asked: FetchFrom) -> None:
         state, end, now_ns = self.state, self.log.end_offset, self._clock.mono_ns()
-        min_isr, start = self.log.config.min_insync_replicas, asked.log_start_offset
         try:
             moved = state.fetched(
-                broker, incarnation, asked.offset, log_end=end, now_ns=now_ns, min_isr=min_isr, start=start
-            )
+                broker, incarnation, asked.offset,
+                log_end=end, now_ns=now_ns, min_isr=self.log.config.min_insync_replicas,
+                log_start=asked.log_start_offset, local_start=asked.local_start_offset,
+            )  # fmt: skip
         except Fenced as error:
             raise Refused(Code.STALE_BROKER_EPOCH, f"{self.at}: {error}") from None
         if moved:
             self._moved()
+        self._wake_deletions()
         if broker not in state.isr and state.has_enough(broker):
             self._joinable(self)
 
@@ -262,17 +271,20 @@ class Replica(Readable):
         """The metadata log has another in-sync set under the same leader epoch."""
         if self.state.commit(isr, replicas, partition_epoch, self.log.config.min_insync_replicas):
             self._moved()
+        self._wake_deletions()
         self._tell_too_few()
 
     def not_granted(self, wish: Wish) -> None:
         """The controller refused it."""
         if self.state.refused(wish, self.log.config.min_insync_replicas):
             self._moved()
+        self._wake_deletions()
 
     def configured(self) -> None:
         """Other settings are in force: fewer in-sync replicas may be enough, or no more, and what is not fsynced may
         count from now on."""
         self._advance(self.state.end if self.log.synced.only else self.log.end_offset)
+        self._wake_deletions()
         self._tell_too_few()
 
     def _tell_too_few(self) -> None:
@@ -282,21 +294,63 @@ class Replica(Readable):
     # -- the end of things --------------------------------------------------------------------------------------------
 
     async def delete_records(self, before: int) -> int:
-        """The log starts at `before` (-1: the high watermark) from now on; returns the new log start once it is in the
-        manifest. `Refused(OFFSET_OUT_OF_RANGE)` beyond the high watermark."""
+        """The log starts at `before` (-1: the high watermark) from now on. Returns the log start once no later leader
+        can serve what lies below `before`; a caller that gives up before leaves the deletion under way.
+
+        `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or why this broker leads the partition no more.
+        `Fenced`, `Unavailable` (the bucket or the disk)."""
         before = self.high_watermark if before == -1 else before
         if not 0 <= before <= self.high_watermark:
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.at} is beyond the high watermark")
-        if before > self.log_start_offset:
-            self._doubt_nothing()
-            if self.config.remote_storage_enable or self.manifest is not None:
-                manifest = self.manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
-                self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
-            if self._gone is not None:
-                raise self._gone  # who leads by now may have read the manifest before
-            self._doubt_nothing()
-            self.log.advance_start(before)
+        self._doubt_nothing()
+        self.state.delete_to(before)
+        manifest = self.manifest
+        tiered = self.config.remote_storage_enable or manifest is not None
+        if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
+            manifest = manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
+            self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+        self.advance_start(before)
+        if self.manifest is None and self.log.noted_start_offset < before:
+            await self._note()
+        await self._until_deleted(before)
         return self.log_start_offset
+
+    def advance_start(self, before: int) -> None:
+        """Serves no records below `before` from now on. No later leader need know of it. `Refused` when another broker
+        leads the partition, or may."""
+        if self._gone is not None:
+            raise self._gone
+        self._doubt_nothing()
+        if before > self.log.start_offset:
+            self.log.advance_start(before)
+
+    async def _until_deleted(self, before: int) -> None:
+        """Returns once the in-sync set, which the next leader comes from, knows under this leader epoch that the log
+        starts at `before`: who follows another leader does not say so here, and may have read the manifest before."""
+        if not self._is_deleted(before):
+            self.deletions += 1
+            try:
+                self._wake_end()
+                while not self._is_deleted(before):
+                    await self._deleting.wait()
+            finally:
+                self.deletions -= 1
+        if self._gone is not None:
+            raise self._gone
+        self._doubt_nothing()
+
+    def _is_deleted(self, before: int) -> bool:
+        """True if nobody need wait for the deletion any more. Where no manifest has it, a member that left the in-sync
+        set below `min.insync.replicas` may lead too."""
+        if self._gone is not None:
+            return True
+        told = self.manifest is not None or self.state.may_ack(self.log.config.min_insync_replicas)
+        return told and self.state.others_deleted_to(before)
+
+    def _wake_deletions(self) -> None:
+        if self.deletions:
+            self._deleting.set()
+            self._deleting = asyncio.Event()
 
     @property
     def owes(self) -> bool:
@@ -313,4 +367,5 @@ class Replica(Readable):
         """Nobody is served here any more: `why` is the answer to all, those who wait included."""
         self._gone = why
         self._wake_all()
+        self._wake_deletions()
         self._wake_end()

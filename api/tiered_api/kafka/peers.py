@@ -239,7 +239,7 @@ def fetch_request(ask: ReplicaFetch, credential: bytes) -> FetchRequest:
         topic.partitions.append(
             FetchPartition(
                 each.partition, each.leader_epoch, each.offset, each.last_epoch, each.log_start_offset,
-                ask.partition_max_bytes,
+                ask.partition_max_bytes, local_start_offset=each.local_start_offset,
             )
         )  # fmt: skip
     return FetchRequest(

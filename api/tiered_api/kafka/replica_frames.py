@@ -1,8 +1,8 @@
 """Fetch (API key 1) as followers send it and as their leader answers it: version 17, by hand.
 
 A request ends with the two tagged fields that consumers do not send: `ReplicaState` (KIP-903), and one of our own, the
-credential of brokers. Partitions of the answer have two of our own: where the leader's local log starts, and up to
-where the bucket has all.
+credential of brokers. Each partition of it has one of our own: where the follower's local log starts. Partitions of the
+answer have two: where the leader's local log starts, and up to where the bucket has all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tiered_api.kafka.wire import Malformed, id_text, read_varint, skip_tags, va
 VERSION = 17
 
 _LIMITS = Struct(">iiibii")
-_ROW = Struct(">iiqiqib")
-"""Partition, leader epoch, offset, epoch of the last record, log start, most bytes; no tagged fields."""
+_ROW = Struct(">iiqiqi4sq")
+"""Partition, leader epoch, offset, epoch of the last record, log start, most bytes; a tagged field, the local start."""
 _CREDENTIAL_TAG = varint(OUR_TAGS) + bytes((CREDENTIAL_BYTES + 1, CREDENTIAL_BYTES + 1))
 _STATE = Struct(f">BBBiqB{len(_CREDENTIAL_TAG)}s{CREDENTIAL_BYTES}s")
 _STATE_TAG = (2, 1, 13)
@@ -31,6 +31,7 @@ _ENDS = _STATE.size
 _IDLE = Struct(">ihqqqBiBB3sq3sq")
 _OURS = Struct(">3sq3sq")
 _LOCAL_START = varint(OUR_TAGS) + b"\x08"
+_ONE_LOCAL_START = b"\x01" + _LOCAL_START
 _COLD_END = varint(OUR_TAGS + 1) + b"\x08"
 _DIVERGING = Struct(">BBBiqB")
 NONE = -1
@@ -82,12 +83,12 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
         end = at + partitions * _ROW.size
         if end >= len(frame):
-            raise Malformed("more partitions than its frame has room for")
+            return None  # rows of another length, or fewer than it says
         topic_id = TopicId(id_text(raw))
         rows = list(_ROW.iter_unpack(frame[at:end]))
-        if frame[end] or any(row[6] for row in rows):
+        if frame[end] or any(row[6] != _ONE_LOCAL_START for row in rows):
             return None
-        places += [_new(FetchFrom, (topic_id, *row[:5])) for row in rows]
+        places += [_new(FetchFrom, (topic_id, *row[:5], row[7])) for row in rows]
         most += [row[5] for row in rows]
         topics.append((raw, partitions))
         at = end + 1

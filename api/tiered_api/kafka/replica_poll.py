@@ -77,7 +77,8 @@ class ReplicaPoll:
         self._total = 0
         self._failed = False
         self._news = False
-        """Whether consumers read at the follower, and it has to hear how far they may."""
+        """Whether a follower has to hear at once of what is no record: consumers read there, and may go further, or
+        somebody waits for it to know where the log starts."""
         self._told = fetches.told(ask)
         self._now_ns = fetches.site.clock.mono_ns()
         self._held_ns = 0
@@ -150,7 +151,7 @@ class ReplicaPoll:
                 and replica.follower_again(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
             ):
                 self._founds[place] = None
-                if replica.read_elsewhere:
+                if replica.read_elsewhere or replica.deletions:
                     self._note_news(replica)
                 return
             room = min(self._ask.most[place], self._left)
@@ -172,7 +173,7 @@ class ReplicaPoll:
         elif at_end:
             self._told[replica] = Told(asked, None, 0.0)
             self._founds[place] = None
-            if replica.read_elsewhere:
+            if replica.read_elsewhere or replica.deletions:
                 self._note_news(replica)
             return
         elif held_ns:
@@ -190,7 +191,7 @@ class ReplicaPoll:
 
     def _note_news(self, replica: Replica) -> None:
         told = self._told.get(replica)
-        if told is None or told.ends is None or told.ends[0] != replica.high_watermark:
+        if told is None or told.ends != (replica.high_watermark, replica.manifest, replica.local_start_offset):
             self._news = True
 
     # -- waiting ------------------------------------------------------------------------------------------------------

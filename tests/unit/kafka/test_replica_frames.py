@@ -37,9 +37,12 @@ def drawn(seed: int) -> ReplicaFetch:
     chance = Random(seed)
     places = [(topic, n) for topic in TOPICS[: seed % 4] for n in range(chance.choice((1, 2, 126, 127, 200)))]
     wanted = [
-        FetchFrom(topic, n, chance.randint(0, 9), chance.getrandbits(62), chance.randint(-1, 9), chance.getrandbits(62))
+        FetchFrom(
+            topic, n, chance.randint(0, 9), chance.getrandbits(62), chance.randint(-1, 9), chance.getrandbits(62),
+            chance.getrandbits(62),
+        )
         for topic, n in places
-    ]
+    ]  # fmt: skip
     return ReplicaFetch(chance.randint(0, 9), chance.getrandbits(63), 500, 10 << 20, chance.getrandbits(20), wanted)
 
 

@@ -34,7 +34,7 @@ class Copy:
         self.records.append((epoch, said))
 
     def ask(self) -> FetchFrom:
-        return FetchFrom(TOPIC_ID, 0, self.leader_epoch, self.end, self.epochs.latest, self.start)
+        return FetchFrom(TOPIC_ID, 0, self.leader_epoch, self.end, self.epochs.latest, self.start, self.start)
 
     def answer(self, asked: FetchFrom, cold_end: int = 0, log_start: int | None = None) -> FetchedPart:
         """As the leader."""

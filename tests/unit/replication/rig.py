@@ -91,6 +91,12 @@ class Broker:
             )  # fmt: skip
         return self.logs[at]
 
+    async def note(self) -> None:
+        """As the data directory does."""
+        for hot in self.logs.values():
+            hot.cuts.note(hot.cuts.made)
+            hot.noted_start_offset = hot.start_offset
+
     async def lead(
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, at: TopicPartition = AT,
         high_watermark: int = 0, past: Past = Past.NONE,
@@ -104,7 +110,7 @@ class Broker:
         return Replica(
             at, TOPIC_ID, hot, partition, cold=self.cold, begun=begun, clock=self.clock, disk=self.state,
             segment_closed=self.closed.append, joinable=self.joinable.append,
-            in_touch=lambda: True,
+            in_touch=lambda: True, note=self.note,
         )  # fmt: skip
 
 
@@ -256,13 +262,9 @@ class Following:
 
     async def follow(self, leader: int, epoch: int, at: TopicPartition = AT, *, high_watermark: int = 0) -> Copy:
         hot = await self._broker.log(at)
-
-        async def note() -> None:
-            hot.cuts.note(hot.cuts.made)
-
         copy = Copy(
             at, TOPIC_ID, hot, leader, epoch,
-            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, note=note,
+            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, note=self._broker.note,
         )  # fmt: skip
         self._fetchers.follow(copy)
         return copy

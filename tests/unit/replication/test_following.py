@@ -30,7 +30,7 @@ LINEAGE = [(0, 0), (2, 100), (5, 250)]
 
 
 def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> FetchFrom:
-    return FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch, 0)
+    return FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch, 0, 0)
 
 
 def does(

@@ -76,6 +76,32 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
     town.run(story)
 
 
+@pytest.mark.parametrize("tiered", ["true", "false"], ids=["tiered", "untiered"])
+def test_deposed_leader_that_still_hears_the_controller_does_not_answer_a_deletion(
+    tiered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next leader has read the manifest before, and serves what would be said to be gone."""
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(segment_bytes="2000", remote_storage_enable=tiered)
+        first = await led(town)
+        for number in range(40):
+            await first.append(batch(number), acks=ALL)
+        if tiered == "true":
+            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+        monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
+        await town.fence(first.state.node_id)
+        second = await led(town)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60):
+                await first.delete_records(30)
+        assert second.log_start_offset == 0, "so nobody may have been told of the deletion"
+        assert first.deletions == 0
+
+    town.run(story)
+
+
 def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one may lead by then, which has read the manifest before, and would serve what is said to be gone."""
     town = Town()

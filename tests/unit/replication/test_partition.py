@@ -323,3 +323,41 @@ def test_a_log_of_another_history_gives_way_to_what_is_cold(lineage: list[tuple[
     found = reconcile(80, 400, lineage, Cold(0, 300, LINEAGE))
     assert isinstance(found, Restart)
     assert found.offset == 300
+
+
+def told_start(partition: Partition, broker: int, log_start: int, offset: int = 20) -> None:
+    """A fetch of a follower whose log starts there."""
+    partition.fetched(broker, LIVE[broker], offset, log_end=20, now_ns=0, min_isr=1, log_start=log_start)
+
+
+def test_deletion_is_known_elsewhere_once_every_member_of_the_isr_said_so() -> None:
+    partition = led([1, 2, 3])
+    partition.advance(20, 1)
+    told_start(partition, 2, 10)
+    assert not partition.others_deleted_to(10), "nobody heard broker 3"
+    told_start(partition, 3, 9)
+    assert not partition.others_deleted_to(10)
+    told_start(partition, 3, 12)
+    assert partition.others_deleted_to(10) and not partition.others_deleted_to(11)
+
+
+def test_deletion_waits_for_a_proposed_member_and_not_for_one_that_left() -> None:
+    partition = led([1, 2], [1, 2, 3])
+    partition.advance(20, 1)
+    told_start(partition, 2, 10)
+    told_start(partition, 3, 9)
+    assert partition.others_deleted_to(10), "broker 3 is not in sync"
+    asked(partition)
+    assert not partition.others_deleted_to(10), "broker 3 may be in sync by now"
+    granted(partition, [1])
+    assert partition.others_deleted_to(20), "nobody else is"
+
+
+def test_follower_that_lacks_a_deletion_does_not_join_the_isr() -> None:
+    partition = led([1], [1, 2])
+    partition.advance(20, 1)
+    partition.delete_to(10)
+    told_start(partition, 2, 9)
+    assert partition.wish(0, LAG, LIVE) is None
+    told_start(partition, 2, 10)
+    assert asked(partition).isr == {1, 2}

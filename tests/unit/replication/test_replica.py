@@ -21,7 +21,7 @@ def fetch(
     replica: Replica, broker: int, offset: int, last_epoch: int = 0, *, max_bytes: int = MIB, epoch: int | None = None
 ) -> Copied:
     leader_epoch = replica.leader_epoch if epoch is None else epoch
-    asked = FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0)
+    asked = FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0, 0)
     return replica.follower_fetched(broker, INCARNATIONS[broker], asked, max_bytes)
 
 
@@ -96,7 +96,7 @@ def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: in
         fetch(replica, 2, 0)
         end = produced(replica, 0)
         with pytest.raises(Refused) as refused:
-            replica.follower_fetched(broker, incarnation, FetchFrom(TOPIC_ID, 0, epoch, end, 4, 0), MIB)
+            replica.follower_fetched(broker, incarnation, FetchFrom(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
         assert refused.value.code is code
         assert replica.high_watermark == 0
 

@@ -307,7 +307,7 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
     async def story() -> None:
         leader = await written(town)
         (copy,) = (each for each in town.members[other_than(leader)].partitions.held())
-        assert isinstance(copy, Copy) and not copy.must_flush
+        assert isinstance(copy, Copy) and copy.is_durable
         copy.log.truncate_to(5)
         await town.members[other_than(leader)].partitions.save_offsets()
         copy.end()
@@ -315,9 +315,9 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
             copy.at, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
             clock=town.rig.clock, disk=town.members[other_than(leader)].broker.state, note=nothing,
         )  # fmt: skip
-        assert after.must_flush
-        await after.flush()
-        assert not after.must_flush
+        assert not after.is_durable
+        await after.make_durable()
+        assert after.is_durable
 
     town.run(story)
 

@@ -1,6 +1,8 @@
 """DeleteRecords (API key 21): a log starts later from now on; -1 stands for the high watermark.
 
-Answered once the new start is in the manifest: no reader, and no later leader, sees those records again.
+Answered once the new start is in the manifest (of a topic that is not tiered: on the disk of each replica in sync) and
+all replicas in sync know it: no reader, and no later leader, sees those records again. REQUEST_TIMED_OUT where that
+takes longer: the deletion may yet be done.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class FetchPartition:
     partition_max_bytes: int = integer(Kind.INT32)
     replica_directory_id: str = uuid("17+", tag=0, tagged="17+")
     high_watermark: int = integer(Kind.INT64, "18+", default=9223372036854775807, tag=1, tagged="18+")
+    local_start_offset: int = integer(Kind.INT64, "17+", default=-1, tag=OUR_TAGS, tagged="17+")
 
 
 @dataclass(slots=True)
