@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = (0.5, 60.0)
 NEVER = 2**63
+TIDY_SHARE = 8
+"""One pass in so many is of a partition that has nothing to upload, however many others do."""
 UNDER_WAY_MS = 120_000
 """How long an upload that nobody waits for may take to land; a later one stays until the next epoch's sweep."""
 
@@ -52,7 +54,9 @@ class Tiering:
         self._chance = rng.stream("tiering")
         self._due: dict[Replica, None] = {}
         self._later: dict[Replica, None] = {}
-        """Due as well, once nothing else is: those with nothing to upload, but a manifest to take over, or to sweep."""
+        """Due as well, after the others but for their share: nothing to upload, but a manifest to take over, or to
+        sweep."""
+        self._passes = 0
         self._busy: set[Replica] = set()
         self._failures: dict[Replica, int] = {}
         self._sweep_at: dict[Replica, int] = {}
@@ -88,7 +92,8 @@ class Tiering:
 
     def _next(self) -> Replica | None:
         """The one that has waited longest and is not under way."""
-        return next((each for queue in (self._due, self._later) for each in queue if each not in self._busy), None)
+        queues = (self._due, self._later) if (self._passes + 1) % TIDY_SHARE else (self._later, self._due)
+        return next((each for queue in queues for each in queue if each not in self._busy), None)
 
     def waiting_segments(self) -> int:
         """Closed segments of all partitions that are not in the bucket yet."""
@@ -107,6 +112,7 @@ class Tiering:
                     if replica is None:  # forgotten while it waited for a place
                         self._places.release()
                         break
+                    self._passes += 1
                     self._due.pop(replica, None)
                     self._later.pop(replica, None)
                     self._busy.add(replica)
@@ -130,13 +136,14 @@ class Tiering:
         except (Unavailable, Corrupt, Refused) as error:
             self._failed.inc(1, type(error).__name__.lower())
             replica.upload_problem = str(error)
-            self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
             pause = self._pause(replica)
             log.warning("tiering failed partition=%s again_in=%.1f why=%s", replica.at, pause, error)
             group.create_task(self._again(replica, pause))
         finally:
             self._busy.discard(replica)
             self._places.release()
+            if replica.cold.manifests.take_leftover(replica.pid):
+                self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
             if replica.gone:
                 self.forget(replica)
             if self._due or self._later:
@@ -162,7 +169,7 @@ class Tiering:
         self._oldest.pop(replica, None)
 
     async def tier(self, replica: Replica) -> None:
-        """One pass: copy all that is closed, expire, drop what need not be here, sweep. A step that fails does not keep
+        """One pass: copy what is closed, expire, drop what need not be here, sweep. A step that fails does not keep
         the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
         for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
         failure: Unavailable | Corrupt | Refused | None = None
@@ -184,7 +191,8 @@ class Tiering:
             await self._taken_over(replica)
 
     async def _copy(self, replica: Replica) -> None:
-        """Every closed segment below the last stable offset, oldest first; local room is made after each."""
+        """Closed segments below the last stable offset, oldest first: as many as one change of the manifest names. Then
+        it is the turn of others, for a partition that is written fast enough would never be done."""
         if not replica.waiting_segments:
             return
         epoch = replica.leader_epoch
@@ -193,13 +201,14 @@ class Tiering:
         if not manifest.nodes and first > manifest.cold_end_offset:
             # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
             replica.manifest = await replica.cold.collector.advance_start(manifest, epoch, first)
-        while not replica.gone and replica.manifest is not None:
-            stable = replica.last_stable_offset
-            written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
-            if written is None:
-                return
+        if replica.gone or replica.manifest is None:
+            return
+        stable = replica.last_stable_offset
+        written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
+        if written is not None:
             replica.manifest = written
-            await self._retain(replica)
+            if not replica.gone and replica.waiting_segments:
+                self._due[replica] = None
 
     async def _taken_over(self, replica: Replica) -> Manifest:
         """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
@@ -274,7 +283,7 @@ class Tiering:
             replica.roll()
 
     async def _sweep(self, replica: Replica) -> None:
-        """Once after this epoch began, and after each failure that may have left an object behind: late enough for an
+        """Once after this epoch began, and after whatever may have left an object behind: late enough for an
         upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
         nothing to sweep."""
         now_ms = self._clock.wall_ms()

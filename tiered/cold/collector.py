@@ -14,7 +14,7 @@ from tiered.cold.layout import partition_prefix, topic_prefix
 from tiered.cold.manifest import Manifest, Opened
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.planner import Limits, dropped, expire, garbage
-from tiered.errors import Fenced, Unavailable
+from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Listed, ObjectStore
@@ -79,7 +79,8 @@ class Collector:
 
     async def advance_start(self, manifest: Manifest, epoch: int, offset: int) -> Manifest:
         """The log starts at `offset` (retention, DeleteRecords): in the manifest when this returns; objects below are
-        deleted after the grace time. Fenced, Unavailable."""
+        deleted after the grace time, or where the bucket does not say which these are, by a sweep. Fenced, Unavailable.
+        """
         before: Manifest | None = None
 
         def step(current: Manifest, opened: Opened) -> Manifest:
@@ -89,7 +90,14 @@ class Collector:
 
         written = await self._manifests.change(manifest.pid, manifest.topic, epoch, step)
         assert before is not None
-        self._delete_later(await self._dropped(before, written))
+        try:
+            self._delete_later(await self._dropped(before, written))
+        except (Unavailable, Corrupt) as error:
+            self._manifests.note_leftover(manifest.pid)
+            log.warning("objects below the log start are left to a sweep pid=%s why=%s", manifest.pid, error)
+        except asyncio.CancelledError:
+            self._manifests.note_leftover(manifest.pid)
+            raise
         return written
 
     def _delete_later(self, keys: list[str]) -> None:

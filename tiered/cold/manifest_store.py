@@ -70,6 +70,7 @@ class ManifestStore:
         self._locks: dict[PartitionId, asyncio.Lock] = {}
         self._undecided: set[PartitionId] = set()
         self._writing: dict[PartitionId, set[str]] = {}
+        self._leftovers: set[PartitionId] = set()
         self._opened: OrderedDict[str, tuple[Node, ...]] = OrderedDict()
         self._changes = metrics.counter("tiered_manifest_changes_total", "Manifest changes by outcome", ("outcome",))
 
@@ -165,6 +166,13 @@ class ManifestStore:
         The epoch is written too, so a change that leaves all else alone takes the manifest over. Fenced when a higher
         epoch has; Unavailable when the outcome is unknown or the bucket did not answer in time.
         """
+        try:
+            return await self._change(pid, topic, epoch, fn)
+        except BaseException:
+            self.note_leftover(pid)  # it may be done all the same, and then nobody deletes what it let go
+            raise
+
+    async def _change(self, pid: PartitionId, topic: str, epoch: int, fn: Change) -> Manifest:
         lock = self._locks.setdefault(pid, asyncio.Lock())
         async with lock:
             started = self._clock.mono_ns()
@@ -219,8 +227,19 @@ class ManifestStore:
         """Sub-manifests that an undecided change may yet name: no garbage, although no manifest names them."""
         return frozenset(self._writing.get(pid, ()))
 
+    def note_leftover(self, pid: PartitionId) -> None:
+        """An object of the partition may be in the bucket, now or soon, that no manifest will ever name."""
+        self._leftovers.add(pid)
+
+    def take_leftover(self, pid: PartitionId) -> bool:
+        """Returns whether that was noted since the last call: only a sweep finds such objects."""
+        found = pid in self._leftovers
+        self._leftovers.discard(pid)
+        return found
+
     def forget(self, pid: PartitionId) -> None:
         """The partition is led elsewhere or deleted: lets go of what is kept for it."""
+        self._leftovers.discard(pid)
         self._locks.pop(pid, None)
         self._undecided.discard(pid)
         self._writing.pop(pid, None)

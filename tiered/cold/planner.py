@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from tiered.cold.layout import parse_key
 from tiered.cold.manifest import Manifest, NeedsOpen, Node, Opened, SegmentEntry
 from tiered.errors import Corrupt
+from tiered.hot.retention import age_counts_from
 from tiered.ports import Listed
 
 
@@ -106,16 +107,12 @@ def may_expire(
 
 def _over(entry: SegmentEntry, surplus: int, limits: Limits, now_ms: int) -> str:
     """The limit that lets this oldest segment go; "" while none does."""
-    if limits.retention_ms >= 0 and now_ms - _age_mark(entry) > limits.retention_ms:
+    since_ms = age_counts_from(entry.max_timestamp, entry.uploaded_ms, now_ms)
+    if limits.retention_ms >= 0 and now_ms - since_ms > limits.retention_ms:
         return "retention.ms"
     if limits.retention_bytes >= 0 and surplus >= entry.log_bytes:
         return "retention.bytes"
     return ""
-
-
-def _age_mark(entry: SegmentEntry) -> int:
-    """What the age of a segment counts from: its newest record, or its upload when no record has a timestamp."""
-    return entry.max_timestamp if entry.max_timestamp >= 0 else entry.uploaded_ms
 
 
 def _oldest_first(nodes: Iterable[Node], start: int, opened: Opened) -> Iterable[SegmentEntry]:

@@ -158,6 +158,7 @@ class Uploader:
             await self._put(key, log_part, tail, entry.object_bytes)
         except BaseException:
             self._busy.get(pid, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
+            self._manifests.note_leftover(pid)
             self._segments.inc(1, "failed")
             raise
 

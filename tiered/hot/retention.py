@@ -71,10 +71,16 @@ def plan(
     return Plan(max(start, log_start), max(drop_below, log_start), close_active)
 
 
+def age_counts_from(max_timestamp: int, known_since_ms: int, now_ms: int) -> int:
+    """Returns from when on the age of a segment counts, hot or cold: from its newest timestamp, or where producers
+    named none or one in the future, from `known_since_ms`, a time of the broker (it began the segment, or copied it).
+    Kafka believes a timestamp of the future, and keeps such a segment, and all behind it, until that time comes."""
+    return max_timestamp if 0 <= max_timestamp <= now_ms else known_since_ms
+
+
 def stamp_ms(segment: Held, now_ms: int) -> int:
-    """The age of a segment's newest record counts from here: from its timestamp, or where producers named none or one
-    in the future, from when the broker began the segment."""
-    return segment.max_timestamp if 0 <= segment.max_timestamp <= now_ms else segment.created_ms
+    """Returns from when on the age of a local segment counts."""
+    return age_counts_from(segment.max_timestamp, segment.created_ms, now_ms)
 
 
 def _too_old(segment: Held, config: TopicConfig, now_ms: int) -> bool:

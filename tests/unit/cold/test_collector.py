@@ -83,6 +83,44 @@ def test_deletes_that_fail_are_tried_again() -> None:
     rig.run(story)
 
 
+def test_log_start_moves_although_nobody_can_say_which_objects_go_and_a_sweep_is_asked_for() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        await rig.broker("old", fan=2).upload_all(rig.log, 1)
+        broker = rig.broker(fan=2)
+        manifest = await broker.take_over(1)
+        assert not broker.manifests.take_leftover(PID)
+        broker.fail(Fault(Kind.ERROR, ("get",), key=".sub"))
+        cut = await broker.collector.advance_start(manifest, 1, manifest.cold_end_offset)
+        assert cut.log_start_offset == manifest.cold_end_offset
+        assert broker.manifests.take_leftover(PID) and not broker.manifests.take_leftover(PID)
+
+    rig.run(story)
+
+
+def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
+    """It may be done, and what it let go is then on nobody's list."""
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker()
+        manifest = await broker.upload_all(rig.log, 1)
+        late = Fault(Kind.LATE_APPLY, ("put",), key="manifest", times=1, seconds=3)
+        broker.fail(late, Fault(Kind.ERROR, ("get",), skip=1))
+        with pytest.raises(Unavailable):
+            await broker.collector.advance_start(manifest, 1, 35)
+        assert broker.manifests.take_leftover(PID)
+        broker.fail()
+        await broker.collector.advance_start(manifest, 1, 35)
+        await rig.clock.sleep(2)
+        assert await broker.collector.delete_due() == 0, "so only the sweep knows them"
+
+    rig.run(story)
+
+
 @pytest.mark.parametrize("fan", [64, 2])
 def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
     rig = Rig()

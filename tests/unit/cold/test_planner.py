@@ -93,15 +93,16 @@ def test_a_topic_without_local_copies_expires_by_policy_only() -> None:
     assert plan_expiry(THREE, Limits(retention_ms=500), local=0, now=1501) == Expiry(10, "retention.ms")
 
 
-def test_records_from_the_future_do_not_expire_and_shield_what_follows() -> None:
-    future = manifest(entry(0, 10, newest=10**14), entry(10, 20, newest=1))
-    assert plan_expiry(future, Limits(retention_ms=500)) is None
-
-
-def test_records_without_timestamps_age_from_their_upload() -> None:
-    bare = manifest(entry(0, 10, newest=-1))
+@pytest.mark.parametrize("newest", [-1, 10**14], ids=["no timestamp", "a timestamp of the future"])
+def test_segment_without_a_credible_timestamp_ages_from_its_upload(newest: int) -> None:
+    bare = manifest(entry(0, 10, newest=newest))
     assert plan_expiry(bare, Limits(retention_ms=500), now=5500) is None
     assert plan_expiry(bare, Limits(retention_ms=500), now=5501) == Expiry(10, "retention.ms")
+
+
+def test_timestamp_of_the_future_does_not_keep_what_is_cold_behind_it() -> None:
+    future = manifest(entry(0, 10, newest=10**14), entry(10, 20, newest=1))
+    assert plan_expiry(future, Limits(retention_ms=500)) == Expiry(20, "retention.ms")
 
 
 def test_infinite_retention_opens_no_sub_manifest_and_finite_asks_for_the_oldest() -> None:

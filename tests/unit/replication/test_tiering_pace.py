@@ -9,6 +9,8 @@ import pytest
 from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
 from tiered import tiering
 from tiered.ages import Ages
+from tiered.cold import uploader
+from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import segment_key
 from tiered.config import Settings
 from tiered.ids import TopicPartition
@@ -86,6 +88,82 @@ def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None
         await asyncio.sleep(UNDER_WAY_MS / 1000 + 2 * INTERVAL + Settings().tiered_object_delete_delay_ms / 1000)
         task.cancel()
         assert left not in rig.bucket.objects
+
+    rig.run(story)
+
+
+def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uploader, "TOGETHER_BYTES", 4000)
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        heir = await broker.lead(1, [1, 2], at=TopicPartition("idle", 0), past=Past.INHERITED)
+        busy = [await broker.lead(1, [1], at=TopicPartition("busy", number)) for number in range(3)]
+        settings = Settings(remote_log_manager_copier_thread_pool_size=1)
+        runs = Tiering(
+            settings, lambda: [heir, *busy], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng,
+            broker.metrics,
+        )  # fmt: skip
+        broker.faults.rules.append(Fault(Kind.DELAY, ("put", "upload"), seconds=0.05))
+
+        def fill() -> None:
+            for each in busy:
+                closed = each.log.segment_count
+                while each.log.segment_count == closed:
+                    each.state.high_watermark = produced(each, each.log.end_offset)
+                runs.closed(each)
+
+        fill()
+        task = asyncio.create_task(runs.run())
+        async with asyncio.timeout(20):
+            while heir.owes:
+                await asyncio.sleep(0.2)
+                fill()
+        task.cancel()
+
+    rig.run(story)
+
+
+def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> None:
+    """The manifest change names those before it, and the pass counts as good."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(0, [1])
+        settings = Settings()
+        runs = Tiering(
+            settings, lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        )
+        swept = (2 * UNDER_WAY_MS + 2 * settings.tiered_object_delete_delay_ms) / 1000 + 2 * INTERVAL
+        task = asyncio.create_task(runs.run())
+
+        async def cold(segments: int) -> None:
+            while replica.waiting_segments < segments:
+                replica.state.high_watermark = produced(replica, replica.log.end_offset)
+            runs.closed(replica)
+            while replica.waiting_segments:
+                await asyncio.sleep(0.1)
+
+        await cold(1)
+        await asyncio.sleep(swept)  # the sweep of this epoch is over
+        broker.faults.rules[:] = [Fault(Kind.LOST_REPLY, ("upload",), skip=1, times=1)]
+        await cold(3)
+        assert replica.manifest is not None
+
+        async def orphans() -> set[str]:
+            assert replica.manifest is not None
+            named = {key async for key in replica.cold.manifests.named(replica.manifest)}
+            return {key for key in rig.bucket.objects if key.endswith(".seg")} - named
+
+        assert len(await orphans()) == 1
+        await asyncio.sleep(swept)
+        await broker.cold.collector.delete_due()
+        assert not await orphans()
+        task.cancel()
 
     rig.run(story)
 
