@@ -1,7 +1,7 @@
 """`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster|groups]`: runs seeds,
 each as the life of one broker and as that of a cluster, or of one broker that coordinates groups, and names those that
-fail. `--plants [NAME ...]` searches for the bugs of `cluster/plants.py`, and names those that are not found within
-their number of seeds."""
+fail; with `--until-red` it ends at the first of these. `--plants [NAME ...]` searches for the bugs of
+`cluster/plants.py`, and names those that are not found within their number of seeds."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--of", choices=RUNS, help="one of these worlds (default: single and cluster)")
+    parser.add_argument("--until-red", action="store_true", help="ends with the first seed that fails")
     parser.add_argument("--plants", nargs="*", metavar="NAME", help="searches for planted bugs (default: all)")
     args = parser.parse_args()
     if args.plants is not None:
@@ -102,6 +103,9 @@ def main() -> int:
             if story:
                 failed.append(f"{world}:{seed}")
                 print(story, file=sys.stderr, flush=True)
+                if args.until_red:
+                    pool.terminate()
+                    break
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
     seconds = time.perf_counter() - began

@@ -1,0 +1,136 @@
+"""`python -m tests.mutation [NAME ...] [--area AREA] [--without-units] [--out FILE]`: which tests find which mutants.
+
+Each mutant stands alone in a copy of the tree: unit tests of its area, directed simulations, random seeds, and tests of
+whole brokers run until one of them is red. A red one counts when it is green without the mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation import results
+from tests.mutation.areas import AREAS, Area, mutants
+from tests.mutation.mutant import Mutant
+from tests.mutation.results import Result
+from tests.mutation.tree import Hung, Red, Tree
+
+STAGE_SECONDS = 1200.0
+"""How long the tests of one stage may take: one that hangs is named by its own limit."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is run of each mutant: all stages to `until`, and `seeds` of each world for at
+    most `seconds`."""
+
+    without_units: bool
+    until: str
+    seeds: int
+    seconds: float
+
+
+def stages(area: Area, mutant: Mutant, terms: Terms, tree: Tree, red_anyway: list[str]) -> Iterator[
+    tuple[str, Callable[[], Red | None]]
+]:  # fmt: skip
+    """(stage, what runs it), in order. `red_anyway` are tests that are red without any mutant."""
+
+    def tests(paths: tuple[str, ...]) -> Callable[[], Red | None]:
+        return lambda: tree.tests(paths, red_anyway, STAGE_SECONDS) if paths else None
+
+    def seeds(world: str) -> Callable[[], Red | None]:
+        return lambda: tree.seeds(world, terms.seeds, terms.seconds)
+
+    if not terms.without_units:
+        yield "units", tests(mutant.first)
+        yield "units", tests(area.units)
+        yield "scenarios", tests(area.scenarios)
+    for world in area.worlds:
+        yield "seeds", seeds(world)
+    if not terms.without_units:
+        yield "whole", tests(area.whole)
+
+
+def judge(area_name: str, mutant: Mutant, terms: Terms, tree: Tree) -> Result:
+    """The first stage that is red for a mutant, and green without it."""
+    began = time.monotonic()
+    red_anyway: list[str] = []
+
+    def result(stage: str, by: str = "", how: str = "") -> Result:
+        seconds = round(time.monotonic() - began, 1)
+        return Result(mutant.name, mutant.digest, area_name, terms.without_units, stage, by, how, seconds)
+
+    for stage, run in stages(AREAS[area_name], mutant, terms, tree, red_anyway):
+        while results.STAGES.index(stage) <= results.STAGES.index(terms.until):
+            try:
+                with tree.holding(mutant):
+                    red = run()
+            except Hung as hung:
+                return result(stage, "hung", str(hung)[:200])
+            if red is None:
+                break
+            if tree.is_green(red, STAGE_SECONDS):
+                return result(stage, red.which, red.how)
+            print(f"{mutant.name}: {red.which} is red without it too: {red.how}", flush=True)
+            if stage == "seeds" or red.which in red_anyway:
+                break
+            red_anyway.append(red.which)
+    return result(results.SURVIVED)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these mutants (default: all)")
+    parser.add_argument("--area", choices=AREAS, help="those of one area")
+    parser.add_argument("--without-units", action="store_true", help="the random seeds alone")
+    parser.add_argument("--seeds", type=int, default=300, help="how many of each world (default 300)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most, for the seeds of a world (default 600)")
+    parser.add_argument("--until", choices=results.STAGES, default="whole", help="the last stage (default: whole)")
+    parser.add_argument("--out", type=Path, help="lines of JSON: what is there is not run again")
+    parser.add_argument("--again", action="store_true", help="those too that survived before")
+    parser.add_argument("--jobs", type=int, default=2, help="copies of the tree at the same time (default 2)")
+    args = parser.parse_args()
+    known, wanted = results.read(args.out) if args.out else {}, mutants()
+    if unknown := [name for name in args.names if name not in wanted]:
+        parser.error(f"no such mutants: {' '.join(unknown)}")
+    wanted = {
+        name: each for name, each in wanted.items()
+        if name in (args.names or wanted) and args.area in (None, each[0])
+    }  # fmt: skip
+    todo = results.missing(wanted, known, without_units=args.without_units, again=args.again)
+    terms = Terms(args.without_units, args.until, args.seeds, args.seconds)
+    with tempfile.TemporaryDirectory(prefix="tiered-mutation-") as folder:
+        trees: queue.Queue[Tree] = queue.Queue(maxsize=args.jobs)
+        for number in range(min(args.jobs, len(todo))):
+            trees.put(Tree(Path(folder) / str(number)))
+
+        def one(task: tuple[str, Mutant]) -> Result:
+            tree = trees.get()
+            try:
+                return judge(*task, terms, tree)
+            finally:
+                trees.put(tree)
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            for running in as_completed([pool.submit(one, task) for task in todo]):
+                done = running.result()
+                found = f"{done.stage}: {done.by} {done.how}" if done.stage else "SURVIVED"
+                print(f"{done.mutant}: {found} ({done.seconds:.0f} s)", flush=True)
+                known[done.key] = done
+                if args.out:
+                    results.append(args.out, done)
+    keys = [(each.name, each.digest, args.without_units) for _, each in wanted.values()]
+    found_now = [known[key] for key in keys if key in known]
+    print(results.table(wanted, found_now))
+    return 1 if any(each.stage == results.SURVIVED for each in found_now) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

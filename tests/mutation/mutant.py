@@ -1,0 +1,40 @@
+"""One small edit of the product's source that breaks a promise, and what is known of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`before` stands exactly once in `file`; with `after` in its place the product breaks `promise`. `first` are the
+    tests to try first. `equivalent` is why no test can see the edit; empty where one should."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    promise: str
+    first: tuple[str, ...] = ()
+    equivalent: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A short name of the edit itself: results of another edit under the same name do not count."""
+        return hashlib.sha256("\0".join((self.file, self.before, self.after)).encode()).hexdigest()[:12]
+
+    def mutated(self, source: str) -> str:
+        """The source of its file with the edit. `ValueError` where `before` does not stand there exactly once."""
+        count = source.count(self.before)
+        if count != 1:
+            raise ValueError(f"{self.name}: its text stands {count} times in {self.file}")
+        return source.replace(self.before, self.after)
+
+    def apply(self, root: Path) -> str:
+        """Edits the file below `root`; returns the source as it was."""
+        path = root / self.file
+        source = path.read_text()
+        path.write_text(self.mutated(source))
+        return source

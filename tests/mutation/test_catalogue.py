@@ -1,0 +1,52 @@
+"""Each mutant is still an edit of the source as it stands: nothing in the catalogue rots unseen."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.mutation.areas import AREAS, CATALOGUE, Area
+from tests.mutation.mutant import Mutant
+from tests.sources import ROOT
+
+MUTANTS = [mutant for area in AREAS.values() for mutant in area.mutants]
+
+
+@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS}))
+def test_edits_stand_once_in_their_file_and_change_what_it_does(file: str) -> None:
+    source = (ROOT / file).read_text()
+    parsed = ast.dump(ast.parse(source))
+    for mutant in MUTANTS:
+        if mutant.file == file:
+            mutated = ast.parse(mutant.mutated(source))
+            assert ast.dump(mutated) != parsed, mutant.name
+            compile(mutated, file, "exec")
+
+
+def test_each_mutant_has_a_name_of_its_own_and_says_what_it_breaks() -> None:
+    assert [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1] == []
+    assert [mutant.name for mutant in MUTANTS if not mutant.promise] == []
+
+
+def test_no_edit_is_there_twice() -> None:
+    assert [digest for digest, count in Counter(mutant.digest for mutant in MUTANTS).items() if count > 1] == []
+
+
+def test_each_list_of_the_catalogue_is_of_an_area() -> None:
+    assert {path.stem for path in CATALOGUE.glob("*.toml")} == AREAS.keys()
+
+
+@pytest.mark.parametrize("area", AREAS.values(), ids=list(AREAS))
+def test_the_tests_to_run_are_there(area: Area) -> None:
+    paths = {*area.units, *area.scenarios, *area.whole, *(path for mutant in area.mutants for path in mutant.first)}
+    assert [path for path in sorted(paths) if not (ROOT / path.partition("::")[0]).exists()] == []
+
+
+def test_an_edit_whose_text_is_gone_is_refused() -> None:
+    mutant = Mutant("gone", "tiered/ids.py", "x = 1", "x = 2", "anything")
+    with pytest.raises(ValueError, match=r"gone: its text stands 0 times in tiered/ids\.py"):
+        mutant.mutated("y = 1")
+    with pytest.raises(ValueError, match="gone: its text stands 2 times"):
+        mutant.mutated("x = 1\nx = 1")

@@ -1,0 +1,120 @@
+"""A copy of the working tree in which one mutant at a time stands, and the runs of tests and seeds in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.mutant import Mutant
+from tests.sources import ROOT
+
+TEST_SECONDS = 120
+"""How long one test may take: an edit may turn a wait into one without an end."""
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - (.*))?$", re.MULTILINE)
+_SEED = re.compile(r"^failed: (\w+):(\d+)", re.MULTILINE)
+_RULE = re.compile(r"^[A-Za-z_][\w.]*: (.*)$", re.MULTILINE)
+_NO_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Red:
+    """What failed: the test or `world:seed` by which it can be asked for alone, and how."""
+
+    which: str
+    how: str
+
+
+class Hung(Exception):
+    """A run did not end in its time."""
+
+
+class Tree:
+    """A copy below `folder` of all files that are tracked or new, and of the compiled modules."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        compiled = [str(path.relative_to(ROOT)) for path in (ROOT / "tiered").rglob("*.so")]
+        for name in [*filter(None, listed.split("\0")), *compiled]:
+            source, target = ROOT / name, folder / name
+            if source.is_file() and not source.is_symlink():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+
+    @contextmanager
+    def holding(self, mutant: Mutant) -> Iterator[None]:
+        """The edit stands inside. Compiled modules are told from their source by size and second only: they go."""
+        path = self.folder / mutant.file
+        source = mutant.apply(self.folder)
+        self._forget_compiled(path)
+        try:
+            yield
+        finally:
+            path.write_text(source)
+            self._forget_compiled(path)
+
+    @staticmethod
+    def _forget_compiled(path: Path) -> None:
+        for each in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            each.unlink()
+
+    def tests(self, paths: Sequence[str], without: Sequence[str], seconds: float) -> Red | None:
+        """The first test below `paths` that fails; None: all are green. `Hung`."""
+        command = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=no"]
+        command += [f"--timeout={TEST_SECONDS}", "-m", "not also", *(f"--deselect={each}" for each in without), *paths]
+        code, told = self._run(command, seconds)
+        if code in (0, _NO_TESTS):
+            return None
+        found = _FAILED.search(told)
+        return Red(found[1], (found[2] or "")[:200]) if found else Red(paths[0], told.strip()[-200:])
+
+    def seeds(self, world: str, count: int, seconds: float) -> Red | None:
+        """The first of so many seeds that is red; None: all are green, or time is up."""
+        try:
+            _, told = self._run(
+                ["-m", "tests.sim", "--of", world, "--seeds", str(count), "--jobs", "1", "--until-red"], seconds
+            )
+        except Hung:
+            return None
+        found = _SEED.search(told)
+        rules = _RULE.findall(told.split("runs=")[0])
+        return Red(f"{found[1]}:{found[2]}", rules[-1][:200] if rules else "") if found else None
+
+    def is_green(self, red: Red, seconds: float) -> bool:
+        """Whether the same test or seed is green as the tree stands now."""
+        try:
+            if red.which.endswith(".py") or "::" in red.which or "/" in red.which:
+                return self.tests([red.which], (), seconds) is None
+            world, seed = red.which.split(":")
+            return self._run(["-m", "tests.sim", "--of", world, "--seed", seed], seconds)[0] == 0
+        except Hung:
+            return False
+
+    def _run(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
+        paths = [self.folder, self.folder / "api", self.folder / "spark"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=self.folder, env=environment, text=True, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            told, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise Hung(f"not over after {seconds:.0f} s: {' '.join(command)}") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return process.returncode, told
