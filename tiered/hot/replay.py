@@ -35,7 +35,7 @@ def load_producers(
             files.remove(path)
             continue
         if len(states) and offset > start:
-            _recall(files, states, segments[holder(segments, offset - 1)], offset)
+            _recall(files, states, segments, offset)
         break
     else:
         states, offset = ProducerStates(start), start
@@ -88,9 +88,20 @@ def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segme
             file.append([aborted.encode()])
 
 
-def _recall(files: SegmentFiles, states: ProducerStates, segment: Segment, offset: int) -> None:
-    index = index_of(files, segment)
-    limit = position_for(index, offset - 1 - segment.base_offset)[1] - RECALL_BYTES
-    position = position_below(index, limit) if limit > 0 else 0
-    batches = files.walked(segment.base_offset, position, check_crc=False)
-    states.recall(batch for batch in batches if batch.last_offset < offset and batch.at < segment.size)
+def _recall(files: SegmentFiles, states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
+    """Fills the windows by the log below `offset`, in however many segments it stands."""
+    *before, last = segments[: holder(segments, offset - 1) + 1]
+    index = index_of(files, last)
+    limit = position_for(index, offset - 1 - last.base_offset)[1] - RECALL_BYTES
+    parts = [(last, position_below(index, limit) if limit > 0 else 0)]
+    for segment in reversed(before):
+        if limit >= 0:
+            break
+        limit += segment.size
+        parts.append((segment, position_below(index_of(files, segment), limit) if limit > 0 else 0))
+    states.recall(
+        batch
+        for segment, position in reversed(parts)
+        for batch in files.walked(segment.base_offset, position, check_crc=False)
+        if batch.last_offset < offset and batch.at < segment.size
+    )
