@@ -151,3 +151,18 @@ def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -
     assert all(name.startswith("ttt") and name.endswith("-delete") for name in names)
     assert [asyncio.run(directory.sweep(2)) for _ in range(3)] == [True, True, False]
     assert disk.list(ROOT) == names[2:]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_clean_mark_does_not_come_back_by_a_power_cut_right_after_a_start(seed: int) -> None:
+    """What is written from then on is not fsynced: the next start must not take it for a clean stop's."""
+
+    async def told() -> None:
+        disk = SimDisk(random.Random(1))
+        await DataDirectory(disk).open("c", 1, "d")
+        await DataDirectory(disk).mark_clean({})
+        assert (await DataDirectory(disk.clone()).open("c", 1, "fresh")).clean
+        await DataDirectory(disk).open("c", 1, "fresh")
+        assert not (await DataDirectory(disk.crash_image(random.Random(seed))).open("c", 1, "fresh")).clean
+
+    asyncio.run(told())

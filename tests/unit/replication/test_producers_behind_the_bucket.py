@@ -1,0 +1,72 @@
+"""A log that begins behind what is cold knows the last five batches of each producer: who was never answered tries all
+of them again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.hot.fixtures import batch
+from tests.unit.replication.rig import DirectPeers, Following, Rig
+from tests.unit.replication.test_roles import until
+from tiered.config import TopicConfig
+from tiered.errors import Code, Refused
+from tiered.hot.producers import WINDOW
+from tiered.replication.leading import Past
+from tiered.replication.replica import Replica
+
+BATCHES = 12
+
+
+async def made_cold(leader: Replica, per_segment: int) -> None:
+    """One producer's batches, so many to a segment, all of them in the bucket."""
+    for sequence in range(BATCHES):
+        leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
+        if (sequence + 1) % per_segment == 0:
+            leader.roll()
+    manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
+    written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, BATCHES)
+    assert written is not None and written.cold_end_offset == BATCHES
+    leader.manifest = written
+
+
+def check_retries(leader: Replica) -> None:
+    """The last five are known, older ones are out of order, and the next one goes on."""
+    for sequence in range(BATCHES - WINDOW, BATCHES):
+        told = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
+        assert (told.base_offset, told.duplicate) == (sequence, True)
+    with pytest.raises(Refused) as refused:
+        leader.append_now(batch(0, producer=7, sequence=BATCHES - WINDOW - 1), 1)
+    assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert not leader.append_now(batch(BATCHES, producer=7, sequence=BATCHES), 1).duplicate
+
+
+@pytest.mark.parametrize("per_segment", [BATCHES, 2, 1], ids=["one segment", "two batches each", "one batch each"])
+def test_a_leader_that_lost_its_disk_knows_retries_of_what_is_cold(per_segment: int) -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def story() -> None:
+        await made_cold(await rig.brokers[1].lead(0, [1]), per_segment)
+        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        assert heir.log.local_start_offset == heir.log.end_offset == BATCHES
+        check_retries(heir)
+
+    rig.run(story)
+
+
+def test_a_new_follower_that_leads_later_knows_retries_of_what_is_cold() -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def story() -> None:
+        first = await rig.brokers[1].lead(0, [1], [1, 2])
+        await made_cold(first, 3)
+        peers = DirectPeers(rig)
+        peers.serve(first)
+        following = Following(rig, rig.brokers[2], peers)
+        copy = await following.follow(1, 0)
+        await until(lambda: copy.log.end_offset == BATCHES)
+        assert copy.log.local_start_offset == BATCHES, "only what is not cold is copied"
+        copy.end()
+        await following.stop()
+        check_retries(await rig.brokers[2].lead(1, [2], past=Past.INHERITED))
+
+    rig.run(story)
