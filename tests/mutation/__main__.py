@@ -1,7 +1,7 @@
 """`python -m tests.mutation [NAME ...] [--area AREA] [--without-units] [--out FILE]`: which tests find which mutants.
 
 Each mutant stands alone in a copy of the tree: unit tests of its area, directed simulations, random seeds, and tests of
-whole brokers run until one of them is red. A red one counts when it is green without the mutant.
+whole brokers run until one of them is red. A red one counts when it is red once more, and green without the mutant.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Terms:
 def stages(area: Area, mutant: Mutant, terms: Terms, tree: Tree, red_anyway: list[str]) -> Iterator[
     tuple[str, Callable[[], Red | None]]
 ]:  # fmt: skip
-    """(stage, what runs it), in order. `red_anyway` are tests that are red without any mutant."""
+    """(stage, what runs it), in order. `red_anyway` are tests that are red for something
+    else."""
 
     def tests(paths: tuple[str, ...]) -> Callable[[], Red | None]:
         return lambda: tree.tests(paths, red_anyway, STAGE_SECONDS) if paths else None
@@ -77,8 +78,10 @@ def judge(area_name: str, mutant: Mutant, terms: Terms, tree: Tree) -> Result:
             if red is None:
                 break
             if tree.is_green(red, STAGE_SECONDS):
-                return result(stage, red.which, red.how)
-            print(f"{mutant.name}: {red.which} is red without it too: {red.how}", flush=True)
+                with tree.holding(mutant):
+                    if not tree.is_green(red, STAGE_SECONDS):
+                        return result(stage, red.which, red.how)
+            print(f"{mutant.name}: {red.which} does not depend on it: {red.how}", flush=True)
             if stage == "seeds" or red.which in red_anyway:
                 break
             red_anyway.append(red.which)

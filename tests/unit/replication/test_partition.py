@@ -361,3 +361,37 @@ def test_follower_that_lacks_a_deletion_does_not_join_the_isr() -> None:
     assert partition.wish(0, LAG, LIVE) is None
     told_start(partition, 2, 10)
     assert asked(partition).isr == {1, 2}
+
+
+def test_everybody_in_several_wishes_without_an_answer_counts() -> None:
+    partition = led([1], [1, 2, 3])
+    partition.propose(Wish(7, ((1, 11), (2, 22))))
+    partition.unanswered(Wish(7, ((1, 11), (2, 22))))
+    partition.propose(Wish(7, ((1, 11), (3, 33))))
+    partition.advance(10, 1)
+    assert not fetched(partition, 3, 10)
+    assert partition.high_watermark == 0, "broker 2 may be in sync by then"
+    assert fetched(partition, 2, 10)
+
+
+def test_after_a_commit_nothing_is_wished_without_need() -> None:
+    partition = led([1], [1, 2])
+    partition.propose(Wish(7, ((1, 11), (2, 22))))
+    partition.unanswered(Wish(7, ((1, 11), (2, 22))))
+    assert partition.wish(0, LAG, LIVE) is not None, "only another change tells that the first is not granted any more"
+    granted(partition, [1])
+    assert partition.wish(0, LAG, LIVE) is None
+
+
+def test_who_is_about_to_stop_is_not_wished_for_and_stays_where_it_is_in_sync() -> None:
+    partition = led([1, 2], [1, 2, 3])
+    fetched(partition, 3, 0)
+    fetched(partition, 2, 0)
+    wish = partition.wish(0, LAG, LIVE)
+    assert wish is not None and wish.isr == {1, 2, 3}
+    assert partition.wish(0, LAG, LIVE, stopping=(2, 3)) is None
+
+
+def test_a_log_that_ends_between_the_start_and_the_end_of_what_is_cold_goes_for_the_bucket() -> None:
+    found = reconcile(0, 5, ((0, 0),), Cold(0, 10, ((0, 0),)))
+    assert isinstance(found, Restart) and found.offset == 10

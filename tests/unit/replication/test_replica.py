@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.sim.disk import DiskFault
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, Rig, content, produced, whole
 from tiered.config import TopicConfig
@@ -257,5 +258,78 @@ def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
         assert replica.high_watermark == 0
         await replica.until_committed(appended.last_offset + 1, 1000)
         assert replica.high_watermark == 3
+
+    rig.run(story)
+
+
+def test_who_hears_no_controller_acknowledges_nothing() -> None:
+    """Rule R6: another broker may lead by now. Alone there is nobody who could."""
+    rig = Rig()
+
+    async def story() -> None:
+        for replicas, code in (([1, 2], Code.NOT_LEADER_OR_FOLLOWER), ([1, 2, 3], Code.NOT_LEADER_OR_FOLLOWER)):
+            replica = await rig.brokers[1].lead(0, [1], replicas)
+            replica._in_touch = lambda: False
+            with pytest.raises(Refused) as refused:
+                produced(replica, 0, acks=ALL)
+            assert refused.value.code is code and replica.log.end_offset == 0
+        alone = await rig.brokers[1].lead(0, [1], [1])
+        alone._in_touch = lambda: False
+        assert produced(alone, 0, acks=ALL) == 1
+
+    rig.run(story)
+
+
+def test_after_a_disk_failed_nothing_is_taken() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1])
+        rig.brokers[1].state.died("an fsync of another log failed")
+        with pytest.raises(Refused) as refused:
+            produced(replica, 0)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR and replica.log.end_offset == 0
+
+    rig.run(story)
+
+
+def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
+    rig = Rig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
+
+    async def story() -> None:
+        replica, broker = await rig.brokers[1].lead(0, [1]), rig.brokers[1]
+        broker.disk.faults.append(DiskFault("sync", ".log", "EIO"))
+        with pytest.raises(Refused) as refused:
+            await replica.append(batch(0), acks=ALL)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        assert broker.died and replica.high_watermark == 0
+
+    rig.run(story)
+
+
+def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and_for_no_others() -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1], [1, 2])
+        for number in range(20):
+            produced(replica, number)
+        replica.roll()
+        disk = rig.brokers[1].disk
+        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        cold = await replica.cold.uploader.upload_next(replica.log, manifest, 0, 20)
+        for number in range(20, 40):
+            produced(replica, number)
+        for name in disk.list("log/t-0"):
+            if name.endswith(".log"):
+                disk.flip(f"log/t-0/{name}", 8 * 8 + 7)  # the first batch has a length that cannot be
+        with pytest.raises(Refused) as refused:
+            fetch(replica, 2, 1)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR, "nothing is known to be in the bucket"
+        replica.manifest = cold
+        copied = fetch(replica, 2, 1)
+        assert (copied.code, copied.local_start_offset) == (Code.OFFSET_MOVED_TO_TIERED_STORAGE, 20)
+        with pytest.raises(Refused):
+            fetch(replica, 2, 21)
 
     rig.run(story)

@@ -1,0 +1,136 @@
+"""Manifest before local: while the bucket does not take what is to go, every record of it stays readable here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.hot.fixtures import batch
+from tests.unit.replication.rig import TOPIC_ID, Broker, Rig, produced, whole
+from tiered.ages import Ages
+from tiered.config import Settings, TopicConfig
+from tiered.errors import Code, Refused, Unavailable
+from tiered.replication.leading import Past
+from tiered.replication.replica import Replica
+from tiered.tiering import Tiering
+
+RECORDS = 60
+
+
+def tiering(broker: Broker, replica: Replica) -> Tiering:
+    """The loop of one broker, to be asked for one pass at a time."""
+    return Tiering(
+        Settings(), lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+    )
+
+
+def fill(replica: Replica) -> None:
+    for number in range(RECORDS):
+        produced(replica, number)
+
+
+def check_all_is_there(replica: Replica) -> None:
+    """Each record can be read, by consumers and by followers."""
+    assert replica.log.start_offset == replica.log.local_start_offset == replica.log_start_offset == 0
+    assert replica.read_now(0, 1) is not None
+    assert whole(replica.log, 0).startswith(batch(0)[:8])
+
+
+def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_says_so() -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=3000))
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        await broker.cold.manifests.take_over(Replica.id_of((await broker.lead(0, [1])).at, TOPIC_ID), "t", 0)
+        replica = await broker.lead(1, [1], past=Past.OPEN)
+        fill(replica)
+        segments = replica.log.segment_count
+        broker.faults.outage = True
+        with pytest.raises(Unavailable):
+            await tiering(broker, replica).tier(replica)
+        check_all_is_there(replica)
+        assert replica.log.segment_count == segments
+        broker.faults.outage = False
+        await tiering(broker, replica).tier(replica)
+        assert replica.manifest is not None and 0 < replica.manifest.log_start_offset == replica.log.start_offset
+
+    rig.run(story)
+
+
+def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(0, [1])
+        fill(replica)
+        broker.faults.outage = True
+        with pytest.raises(Unavailable):
+            await replica.delete_records(30)
+        check_all_is_there(replica)
+        broker.faults.outage = False
+        assert await replica.delete_records(30) == replica.log.start_offset == 30
+
+    rig.run(story)
+
+
+def test_records_that_are_not_committed_are_not_deleted() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1, 2])
+        fill(replica)
+        with pytest.raises(Refused) as refused:
+            await replica.delete_records(1)
+        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE and replica.log_start_offset == 0
+        assert await replica.delete_records(-1) == 0, "the high watermark"
+
+    rig.run(story)
+
+
+def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=1))
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(0, [1, 2])
+        fill(replica)
+        await tiering(broker, replica).tier(replica)
+        check_all_is_there(replica)
+        assert replica.cold_end_offset == 0 and not [key for key in rig.bucket.objects if key.endswith(".segment")]
+
+    rig.run(story)
+
+
+def test_size_is_not_judged_by_a_manifest_that_an_earlier_leader_may_still_change() -> None:
+    """What is cold by then counts too, and would make more of it go than the limit asks for."""
+    rig = Rig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(0, [1, 2], past=Past.INHERITED)
+        fill(replica)
+        replica.state.high_watermark = replica.log.end_offset
+        broker.faults.outage = True
+        with pytest.raises(Unavailable):
+            await tiering(broker, replica).tier(replica)
+        assert replica.owes
+        check_all_is_there(replica)
+
+    rig.run(story)
+
+
+def test_a_leader_that_takes_a_manifest_over_serves_nothing_that_was_deleted_before() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(1, [1, 2], past=Past.INHERITED)
+        fill(replica)
+        replica.state.high_watermark = replica.log.end_offset
+        other = rig.brokers[2].cold
+        manifest = await other.manifests.take_over(replica.pid, replica.topic, 0)
+        await other.collector.advance_start(manifest, 0, 20)
+        await tiering(broker, replica).tier(replica)
+        assert replica.log_start_offset == replica.log.start_offset == 20
+
+    rig.run(story)
