@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -131,8 +132,12 @@ def test_a_fetch_shows_no_commit_that_a_failover_may_take_back() -> None:
 def test_replies_leave_in_the_order_of_the_log() -> None:
     async def story(desk: Desk) -> None:
         order: list[int] = []
+
+        def note(number: int, _: asyncio.Future[Reply]) -> None:
+            order.append(number)
+
         for number in range(4):
-            desk.ask(commits(number)).add_done_callback(lambda _, number=number: order.append(number))
+            desk.ask(commits(number)).add_done_callback(partial(note, number))
             await asyncio.sleep(0.01)
         assert order == []
         desk.copied()

@@ -17,10 +17,10 @@ async def upload(leader: Replica) -> None:
     """All that it has is cold, named under its epoch."""
     leader.roll()
     manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
-    leader.manifest = await leader.cold.uploader.upload_next(
-        leader.log, manifest, leader.leader_epoch, leader.log.end_offset
-    )
-    assert leader.cold_end_offset == leader.log.end_offset
+    end = leader.log.end_offset
+    written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
+    assert written is not None and written.cold_end_offset == end
+    leader.manifest = written
 
 
 def large() -> Rig:

@@ -100,7 +100,7 @@ def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_
             replica.manifest = manifest = written
         await replica.log.drop_local_below(manifest.cold_end_offset)
         assert replica.read_now(0, 1 << 20) is None, "only the bucket can answer"
-        assert (await replica.read(0, 1)).data[:8] == bytes(8)
+        assert content((await replica.read(0, 1)).data)[:8] == bytes(8)
         await replica.delete_records(10)
         with pytest.raises(Refused) as refused:
             replica.read_now(9, 1)

@@ -326,6 +326,7 @@ def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and
         with pytest.raises(Refused) as refused:
             fetch(replica, 2, 1)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR, "nothing is known to be in the bucket"
+        assert cold is not None
         replica.manifest = cold
         copied = fetch(replica, 2, 1)
         assert (copied.code, copied.local_start_offset) == (Code.OFFSET_MOVED_TO_TIERED_STORAGE, 20)
