@@ -17,6 +17,7 @@ from tiered.data_directory import DataDirectory
 from tiered.errors import Code, Refused
 from tiered.ids import text_id
 from tiered.metadata import requests
+from tiered.metadata.delta import Lead
 from tiered.replication.copy import Copy
 from tiered.replication.replica import ALL, Replica
 
@@ -359,3 +360,20 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
 async def move(town: Town, *target: int) -> object:
     topic = next(iter(town.controller.image.topics.values()))
     return await town.ask(requests.Reassign((requests.Move(topic.topic_id, 0, target),)))
+
+
+def test_a_leadership_that_is_over_is_not_begun_late() -> None:
+    """What could not be opened when it was due is tried again, and the image may have gone on by then."""
+    town = Town()
+
+    async def story() -> None:
+        leader = await written(town)
+        node, epoch = leader.state.node_id, leader.leader_epoch
+        await town.fence(node)
+        await until(lambda: leader.gone)
+        partitions = town.members[node].partitions
+        partitions.unopened[AT] = (Lead(AT, leader.topic_id, epoch, False), "the bucket was away")
+        await partitions.open_missing(lambda: town.controller.image)
+        assert partitions.get(AT) is None
+
+    town.run(story)
