@@ -232,6 +232,32 @@ def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting
         assert states(shard) == (1, (1,), ())
 
 
+def test_a_log_that_says_nothing_of_itself_is_not_whole_without_flush_ack() -> None:
+    """Rule R1: that the disk is the same proves what was fsynced, and nothing was."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    register(shard, 2, 1, whole=False)
+    assert states(shard) == (1, (1,), ())
+
+
+def test_a_log_that_has_rotted_is_not_whole_whatever_its_directory_is() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    register(shard, 2, 1, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=True)
+    assert states(shard) == (1, (1,), ())
+
+
+def test_an_incarnation_that_is_gone_is_not_taken_back() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    register(shard, 2, 1)
+    fence(shard, 2, 1)
+    unfence(shard, 2, 0)
+    assert shard.image.brokers[2].fenced
+    unfence(shard, 2, 1)
+    assert not shard.image.brokers[2].fenced
+
+
 def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
     """From then on the high watermark moves without those who left."""
     for lower in (
