@@ -214,6 +214,20 @@ def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_on
     run(story())
 
 
+def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log = writer(memory, clock)
+        await log.format()
+        image = await log.load()
+        others = layout.Entry(image.slot + 1, 1, "nonce", tuple(created(1)), "another-cluster")
+        await memory.put(layout.slot_key(others.slot), layout.encode_entry(others))
+        with pytest.raises(Refused, match="another-cluster"):
+            await log.take(image, 1, "i1")
+
+    run(story())
+
+
 def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
     async def story() -> None:
         memory, clock = store()

@@ -1,0 +1,124 @@
+"""A pass that fails is made again, what it left in the bucket goes, and who was fenced leads no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.replication.rig import Broker, Rig, produced
+from tiered.ages import Ages
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.layout import parse_key
+from tiered.config import Settings
+from tiered.errors import Fenced
+from tiered.replication.replica import Replica
+from tiered.tiering import UNDER_WAY_MS, Tiering
+
+INTERVAL = 3_000.0
+"""Between two ticks: what happens within it, a failure set off."""
+SETTLED = UNDER_WAY_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
+
+
+class Passes:
+    """The loop of one broker over one partition, running."""
+
+    def __init__(self, broker: Broker, replica: Replica) -> None:
+        self.fenced: list[Replica] = []
+        settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
+        self.tiering = Tiering(
+            settings, lambda: [replica], self._note, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        )
+        self._broker = broker
+        self._replica = replica
+        self._task = asyncio.create_task(self.tiering.run())
+
+    async def over(self, seconds: float) -> None:
+        """Time passes; what is due is done, and writes that come late land when the store is asked for anything."""
+        for _ in range(int(seconds / 10)):
+            await asyncio.sleep(10)
+            self.tiering.wake(self._replica)
+            await self._broker.store.get("anything")
+            await self._broker.cold.collector.delete_due()
+
+    def _note(self, replica: Replica, _: Fenced) -> None:
+        self.fenced.append(replica)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def fill(replica: Replica) -> None:
+    for _ in range(30):
+        produced(replica, replica.log.end_offset)
+    replica.roll()
+
+
+def segments(rig: Rig) -> set[str]:
+    return {key for key in rig.bucket.objects if parse_key(key) is not None}
+
+
+async def named(replica: Replica) -> set[str]:
+    manifest = await replica.cold.manifests.load(replica.pid)
+    assert manifest is not None
+    return {key async for key in replica.cold.manifests.named(manifest)}
+
+
+def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1])
+        fill(replica)
+        rig.brokers[1].faults.outage = True
+        passes = Passes(rig.brokers[1], replica)
+        await asyncio.sleep(60)
+        assert replica.cold_end_offset == 0 and replica.upload_problem
+        rig.brokers[1].faults.outage = False
+        await asyncio.sleep(120)
+        assert replica.cold_end_offset == 30 and not replica.upload_problem
+        passes.stop()
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(Kind.LOST_REPLY, ("upload",), times=1), Fault(Kind.LATE_APPLY, ("upload",), times=1, seconds=110)],
+    ids=["landed at once", "lands late"],
+)
+def test_an_object_that_a_failed_upload_left_goes(fault: Fault) -> None:
+    """After the sweep that every epoch makes once: a failure sets off another one."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(0, [1])
+        fill(replica)
+        passes = Passes(broker, replica)
+        await passes.over(3 * SETTLED)
+        broker.faults.rules.append(fault)
+        fill(replica)
+        passes.tiering.wake(replica)
+        await asyncio.sleep(SETTLED / 2)
+        assert replica.cold_end_offset == 60
+        await passes.over(4 * SETTLED)
+        assert fault.times == 0 and segments(rig) == await named(replica)
+        passes.stop()
+
+    rig.run(story)
+
+
+def test_who_finds_a_later_leader_in_the_manifest_is_told_of() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1])
+        fill(replica)
+        await rig.brokers[2].cold.manifests.take_over(replica.pid, replica.topic, 1)
+        passes = Passes(rig.brokers[1], replica)
+        await asyncio.sleep(10)
+        assert passes.fenced == [replica] and replica.cold_end_offset == 0
+        passes.stop()
+
+    rig.run(story)
