@@ -1,7 +1,8 @@
 """`python -m tests.mutation [NAME ...] [--area AREA] [--without-units] [--out FILE]`: which tests find which mutants.
 
 Each mutant stands alone in a copy of the tree: unit tests of its area, directed simulations, random seeds, and tests of
-whole brokers run until one of them is red. A red one counts when it is red once more, and green without the mutant.
+whole brokers run until one of them is red. A red one counts when it is green without the mutant, and
+red once more where chance may be at fault.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.mutation.mutant import Mutant
 from tests.mutation.results import Result
 from tests.mutation.tree import Hung, Red, Tree
 
+STAGES = ("first", *results.STAGES)
+"""Of the units those come first that the mutant names."""
 STAGE_SECONDS = 1200.0
 """How long the tests of one stage may take: one that hangs is named by its own limit."""
 
@@ -50,7 +53,7 @@ def stages(area: Area, mutant: Mutant, terms: Terms, tree: Tree, red_anyway: lis
         return lambda: tree.seeds(world, terms.seeds, terms.seconds)
 
     if not terms.without_units:
-        yield "units", tests(mutant.first)
+        yield "first", tests(mutant.first)
         yield "units", tests(area.units)
         yield "scenarios", tests(area.scenarios)
     for world in area.worlds:
@@ -69,23 +72,26 @@ def judge(area_name: str, mutant: Mutant, terms: Terms, tree: Tree) -> Result:
         return Result(mutant.name, mutant.digest, area_name, terms.without_units, stage, by, how, seconds)
 
     for stage, run in stages(AREAS[area_name], mutant, terms, tree, red_anyway):
-        while results.STAGES.index(stage) <= results.STAGES.index(terms.until):
+        while STAGES.index(stage) <= STAGES.index(terms.until):
             try:
                 with tree.holding(mutant):
                     red = run()
             except Hung as hung:
-                return result(stage, "hung", str(hung)[:200])
+                return result("units" if stage == "first" else stage, "hung", str(hung)[:200])
             if red is None:
                 break
-            if tree.is_green(red, STAGE_SECONDS):
-                with tree.holding(mutant):
-                    if not tree.is_green(red, STAGE_SECONDS):
-                        return result(stage, red.which, red.how)
+            if tree.is_green(red, STAGE_SECONDS) and (not red.may_be_chance or _is_red_again(mutant, tree, red)):
+                return result("units" if stage == "first" else stage, red.which, red.how)
             print(f"{mutant.name}: {red.which} does not depend on it: {red.how}", flush=True)
             if stage == "seeds" or red.which in red_anyway:
                 break
             red_anyway.append(red.which)
     return result(results.SURVIVED)
+
+
+def _is_red_again(mutant: Mutant, tree: Tree, red: Red) -> bool:
+    with tree.holding(mutant):
+        return not tree.is_green(red, STAGE_SECONDS)
 
 
 def main() -> int:
@@ -95,7 +101,7 @@ def main() -> int:
     parser.add_argument("--without-units", action="store_true", help="the random seeds alone")
     parser.add_argument("--seeds", type=int, default=300, help="how many of each world (default 300)")
     parser.add_argument("--seconds", type=float, default=600.0, help="at most, for the seeds of a world (default 600)")
-    parser.add_argument("--until", choices=results.STAGES, default="whole", help="the last stage (default: whole)")
+    parser.add_argument("--until", choices=STAGES, default="whole", help="the last stage (default: whole)")
     parser.add_argument("--out", type=Path, help="lines of JSON: what is there is not run again")
     parser.add_argument("--again", action="store_true", help="those too that survived before")
     parser.add_argument("--jobs", type=int, default=2, help="copies of the tree at the same time (default 2)")

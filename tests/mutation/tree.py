@@ -21,6 +21,7 @@ TEST_SECONDS = 120
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - (.*))?$", re.MULTILINE)
 _SEED = re.compile(r"^failed: (\w+):(\d+)", re.MULTILINE)
 _RULE = re.compile(r"^[A-Za-z_][\w.]*: (.*)$", re.MULTILINE)
+_WHY = re.compile(r"^/\S+:\d+: (.*)$", re.MULTILINE)
 _NO_TESTS = 5
 
 
@@ -30,6 +31,8 @@ class Red:
 
     which: str
     how: str
+    may_be_chance: bool = False
+    """Whether time or drawn examples may be at fault."""
 
 
 class Hung(Exception):
@@ -71,13 +74,17 @@ class Tree:
 
     def tests(self, paths: Sequence[str], without: Sequence[str], seconds: float) -> Red | None:
         """The first test below `paths` that fails; None: all are green. `Hung`."""
-        command = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=no"]
+        command = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=line"]
         command += [f"--timeout={TEST_SECONDS}", "-m", "not also", *(f"--deselect={each}" for each in without), *paths]
         code, told = self._run(command, seconds)
         if code in (0, _NO_TESTS):
             return None
         found = _FAILED.search(told)
-        return Red(found[1], (found[2] or "")[:200]) if found else Red(paths[0], told.strip()[-200:])
+        chance = any(word in told for word in ("hypothesis", "Timeout"))
+        if found is None:
+            return Red(paths[0], told.strip()[-200:], chance)
+        why = _WHY.findall(told)
+        return Red(found[1], (found[2] or (why[-1] if why else ""))[:200], chance)
 
     def seeds(self, world: str, count: int, seconds: float) -> Red | None:
         """The first of so many seeds that is red; None: all are green, or time is up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.replication.copies import TOPIC_ID, Copy
@@ -187,6 +187,7 @@ moves = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(moves)
 def test_histories_come_together_and_nothing_common_is_cut(story: list[tuple[str, int]]) -> None:
     """Any replica may lead next, whatever it has: what elections may not do is not for the follower to know."""
