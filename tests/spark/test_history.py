@@ -1,0 +1,123 @@
+"""What others did to a table, read from commit files: which of it took rows, and which files need a second look."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark_tiered import history
+from pyspark_tiered.history import Commit, Extent, Taker
+from pyspark_tiered.table import Advance, LoadedFile
+
+ID = "topic"
+
+
+def lines(
+    operation: str, adds: str = "", removes: str = "", data: bool = True, mark: str = "", **parameters: Any
+) -> str:
+    """A commit file: each letter of `adds` and `removes` is a file."""
+    info = {"operation": operation, "operationParameters": parameters, "timestamp": 1_700_000_000_000}
+    if mark:
+        info["userMetadata"] = mark
+    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    actions += [{"remove": {"path": path, "dataChange": data}} for path in removes]
+    stats = json.dumps({"minValues": {"partition": 0, "offset": 0}, "maxValues": {"partition": 0, "offset": 9}})
+    actions += [{"add": {"path": path, "dataChange": data, "stats": stats}} for path in adds]
+    return "\n".join(json.dumps(action) for action in actions)
+
+
+def load(adds: str) -> str:
+    return lines("WRITE", adds, mark=history.mark("t", [], [], None, 1), mode="Append")
+
+
+def found(*commits: str) -> list[Taker]:
+    return history.takers([history.commit(version, text, ID) for version, text in enumerate(commits)])
+
+
+def test_what_rewrites_or_only_adds_takes_nothing() -> None:
+    optimize = lines("OPTIMIZE", "C", "AB", data=False)
+    insert = lines("WRITE", "X", mode="Append")
+    assert found(load("AB"), optimize, lines("VACUUM END"), lines("ADD COLUMNS"), insert, load("D")) == []
+
+
+def test_each_wholesale_taker_is_named() -> None:
+    takers = {
+        "RESTORE to version 0": lines("RESTORE", "", "B", version="0", timestamp="None"),
+        "TRUNCATE": lines("TRUNCATE", "", "AB"),
+        "OVERWRITE": lines("WRITE", "Z", "AB", mode="Overwrite"),
+        "DELETE of all rows": lines("DELETE", "", "AB", predicate='["true"]'),
+        "CREATE OR REPLACE TABLE AS SELECT": lines("CREATE OR REPLACE TABLE AS SELECT", "Z", "AB"),
+    }
+    for name, text in takers.items():
+        (taker,) = found(load("A"), load("B"), text)
+        assert (taker.chosen, taker.what) == (False, f"{name} (version 2, 2023-11-14 22:13:20 UTC)")
+
+
+def test_a_users_choice_of_rows_is_told_apart() -> None:
+    for operation in ("DELETE", "UPDATE", "MERGE"):
+        (taker,) = found(load("A"), lines(operation, "B", "A", predicate='["(offset = 17)"]'))
+        assert taker.chosen and taker.what.startswith(f'{operation} ["(offset = 17)"] (version 1')
+        assert taker.may_have_taken(0, 9) and not taker.may_have_taken(0, 10) and not taker.may_have_taken(1, 9)
+
+
+def test_what_came_back_was_not_taken() -> None:
+    truncate = lines("TRUNCATE", "", "AB")
+    assert found(load("AB"), truncate, lines("RESTORE", "AB", "", version="0")) == []
+    assert found(load("AB"), truncate, lines("RESTORE", "AB", "", version="None", timestamp="2026")) == []
+    half = lines("RESTORE", "A", "", version="None", timestamp="2026")
+    assert [taker.version for taker in found(load("AB"), truncate, half)] == [1]
+
+
+def test_a_restore_to_a_version_after_the_last_load_undoes_only_what_came_later() -> None:
+    delete = lines("DELETE", "C", "B", predicate='["x"]')
+    back = lines("RESTORE", "AC", "", version="1")
+    assert [taker.version for taker in found(load("AB"), delete, lines("TRUNCATE", "", "AC"), back)] == [1]
+    before = lines("RESTORE", "", "B", version="0")
+    assert [taker.version for taker in found(load("A"), load("B"), before)] == [2]
+
+
+def test_rows_of_others_that_others_take_are_no_loss() -> None:
+    assert found(load("A"), lines("WRITE", "X", mode="Append"), lines("DELETE", "", "X", predicate='["x"]')) == []
+
+
+def test_a_deletion_vector_makes_another_file() -> None:
+    text = "\n".join(
+        json.dumps(action)
+        for action in (
+            {"commitInfo": {"operation": "DELETE", "operationParameters": {"predicate": '["x"]'}, "timestamp": 0}},
+            {"remove": {"path": "A", "dataChange": True}},
+            {"add": {"path": "A", "dataChange": True, "deletionVector": {"pathOrInlineDv": "v", "offset": 1}}},
+        )
+    )
+    assert [taker.chosen for taker in found(load("A"), text)] == [True]
+
+
+def test_a_mark_says_what_a_commit_brought() -> None:
+    file = LoadedFile(1, "p", 9, 5, 10, 14, 0, 0, 0)
+    said = history.mark("t", [file], [Advance(0, -1, 3), Advance(1, 10, 15)], 7, 2, accepted=[])
+    each = history.commit(8, lines("WRITE", "p", mark=said), ID)
+    offsets = {"0": [0, 3], "1": [10, 15]}
+    assert each.mark == {"topic": "t", "offsets": offsets, "rows": 5, "identifiers": 2, "checked": 7}
+    assert each.ours
+    assert not history.commit(8, lines("WRITE", "p", mark="{not ours"), ID).ours
+
+
+def test_a_commit_of_a_loader_without_marks_is_known_by_its_identifiers() -> None:
+    assert _with_txn(f"{ID}/3").ours
+    assert not _with_txn(f"{ID}x/3").ours
+
+
+def _with_txn(app: str) -> Commit:
+    return history.commit(0, json.dumps({"txn": {"appId": app, "version": 1}}), ID)
+
+
+def test_files_are_suspect_where_their_rows_may_be_unaccounted_for() -> None:
+    loaded = {0: 10, 2: 20}
+    assert not history.suspects([Extent(0, 0, 9), Extent(2, 2, 19), Extent(0, 2, 9)][:2], loaded, None)
+    assert history.suspects([Extent(0, 0, 10)], loaded, 2)
+    assert history.suspects([Extent(1, 1, 0)], loaded, 2)
+    assert history.suspects([Extent(None, None, None)], loaded, 2)
+    mixed = [Extent(0, 2, 19)]
+    assert history.suspects(mixed, loaded, None)
+    assert not history.suspects(mixed, loaded, 2)
+    assert history.suspects(mixed, loaded, 3), "an identifier is gone since the mark"
