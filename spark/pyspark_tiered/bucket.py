@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing
 
 from pyspark_tiered.offsets import Bound, Kind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
@@ -52,24 +53,27 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
             return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
 
 
-def batches(url: str, split: Split) -> Iterator[tuple[memoryview, list[Walked]]]:
+def batches(url: str, split: Split) -> Generator[tuple[memoryview, list[Walked]]]:
     """The batches of a split, some MiB at a time, every CRC checked, with read-ahead; for plain, blocking code.
 
     `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
     """
     loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
+    found = _pieces(url, split)
     try:
-        found = _pieces(url, split)
         while (piece := loop.run_until_complete(anext(found, None))) is not None:
             yield piece.data, piece.batches
     finally:
+        loop.run_until_complete(found.aclose())
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
-async def _pieces(url: str, split: Split) -> AsyncIterator[Piece]:
+async def _pieces(url: str, split: Split) -> AsyncGenerator[Piece]:
     pid = PartitionId(split.topic_id, split.partition)
     async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
-        async for piece in bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest()):
-            yield piece
+        walk = bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest())
+        async with aclosing(walk):
+            async for piece in walk:
+                yield piece

@@ -1,4 +1,4 @@
-"""Delta's own transaction, driven from Python: the only place that touches Delta's Scala classes.
+"""Delta's own transaction, driven from Python, and the question whether a table is sound before one begins.
 
 A commit opens a transaction, reads inside it how far each partition is loaded (which puts these versions under Delta's
 conflict detection) and goes on only where each still stands at its plan's start. After any failure the table is read
@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import table
+from pyspark_tiered import history, table
+from pyspark_tiered.delta_log import Orphans, Snapshot, check_topic
+from pyspark_tiered.failures import first_line
+from pyspark_tiered.history import Commit, Extent, Taker
 from pyspark_tiered.table import Advance, LoadedFile
 from tiered.errors import Code, Refused, Unavailable
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+NAMED_MAX = 3
+"""Partitions that a refusal names."""
 
 
 class DeltaTable:
@@ -30,8 +36,12 @@ class DeltaTable:
         self.url = url
         self.topic = topic
         self.topic_id = topic_id
+        self._spark = spark
         self._jvm: Any = spark._jvm
         self._log: Any = self._delta.DeltaLog.forTable(spark._jsparkSession, url)
+        # The version up to which this process found the table sound, and the identifiers that it then had.
+        self._checked: int | None = None
+        self._sound: dict[int, int] = {}
 
     @property
     def _delta(self) -> Any:
@@ -39,40 +49,106 @@ class DeltaTable:
 
     def exists(self) -> bool:
         """Whether there is a Delta table at all; read afresh."""
-        return bool(self._snapshot().version() >= 0)
+        return self.snapshot().version >= 0
+
+    def snapshot(self) -> Snapshot:
+        """The table as it is now. `Refused` when it holds another topic, or an older one of this name."""
+        found = Snapshot(self._spark, self._log, self.url, self.topic_id)
+        if found.version >= 0:
+            check_topic(found.handle.metadata(), self.url, self.topic, self.topic_id)
+        return found
 
     def loaded(self) -> dict[int, int]:
-        """Next offset per partition; a partition never loaded is absent, a table that is not there has none.
+        """Next offset per partition; a partition never loaded is absent, a table that is not there has none."""
+        return self.snapshot().identifiers()
 
-        `Refused` when the table holds another topic, or an older one of this name.
+    def sound(self, accept_deletes: bool = False) -> dict[int, int]:
+        """`loaded`, after what would double or lose rows was looked for: each row has to lie below the bound of its
+        partition, and nobody may have taken rows away since the last load.
+
+        `Refused` in words that name the way out. `accept_deletes`: rows that others took stay away, and the table says
+        so from now on.
         """
-        snapshot = self._snapshot()
-        if snapshot.version() < 0:
-            return {}
-        self._check(snapshot.metadata())
-        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        return table.loaded(dict(converters.asJava(snapshot.transactions())), self.topic_id)
+        now = self.snapshot()
+        loaded = now.identifiers()
+        if now.version < 0 or now.version == self._checked:
+            return loaded
+        commits, whole = now.commits(self._checked)
+        if not whole:
+            oldest = commits[0].version if commits else now.version
+            log.warning(
+                "what others did to the table before version %d is not known any more, `tiered verify` tells table=%s",
+                oldest,
+                self.url,
+            )
+        self._check_bounds(now, commits, loaded)
+        self._check_takers(commits, now, loaded, accept_deletes)
+        self._checked, self._sound = now.version, loaded
+        return loaded
 
-    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
+    def _check_bounds(self, now: Snapshot, commits: Sequence[Commit], loaded: dict[int, int]) -> None:
+        """No row that the identifiers do not account for, or the next load would bring it once more."""
+        marks = [each.mark for each in commits if each.mark is not None]
+        trusted = int(marks[-1].get("identifiers", len(loaded))) if marks and "checked" in marks[-1] else None
+        if self._checked is None:
+            extents = now.extents()
+        else:
+            extents = [
+                change.extent for each in commits if not each.ours for change in each.added if change.changes_data
+            ]
+            extents += [Extent(lost, lost, 0) for lost in self._sound.keys() - loaded.keys()]
+        theirs = any(change.changes_data for each in commits if not each.ours for change in each.added)
+        if history.suspects(extents, loaded, None if theirs else trusted) and (found := now.orphans(loaded)):
+            raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} {_orphaned(found, loaded)}")
+
+    def _check_takers(
+        self, commits: Sequence[Commit], now: Snapshot, loaded: dict[int, int], accept_deletes: bool
+    ) -> None:
+        found = history.takers(commits)
+        if not found:
+            return
+        if accept_deletes:
+            self.vouch(now, loaded, accepted=[taker.what for taker in found])
+            return
+        wholesale = [taker for taker in found if not taker.chosen]
+        if wholesale:
+            raise Refused(
+                Code.INVALID_REQUEST, f"the table at {self.url} lacks loaded rows: {_taken(wholesale, now, loaded)}"
+            )
+        for taker in found:
+            log.warning(
+                "rows were taken out of the table since the last load, which goes on table=%s by=%s",
+                self.url,
+                taker.what,
+            )
+
+    def vouch(self, at: Snapshot, loaded: dict[int, int], **said: Any) -> bool:
+        """Writes into the table's history that it is sound up to this version, without any row, and gives partitions
+        that lack an identifier theirs. False: another writer was there first."""
+        known = at.identifiers()
+        moved = [
+            Advance(number, known.get(number, -1), end)
+            for number, end in loaded.items()
+            if known.get(number, -1) != end
+        ]
+        kept = [Advance(number, end, end) for number, end in known.items() if loaded.get(number) == end]
+        steps = moved or kept[:1]
+        return not steps or self.commit(
+            [], steps, checked=at.version, identifiers=len(known.keys() | loaded.keys()), **said
+        )
+
+    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **said: Any) -> bool:
         """True: the files are in the table, these partitions at these ends. False: another was first, plan again.
 
-        The first commit makes the table.
+        The first commit makes the table. What is `said` goes into the mark.
         `Unavailable` when the commit failed and the table, read again, is unchanged: the same call may be repeated.
         """
-        from delta import exceptions as delta
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        lost = (
-            delta.ConcurrentTransactionException,
-            delta.ConcurrentWriteException,
-            delta.DeltaConcurrentModificationException,
-            delta.MetadataChangedException,
-            delta.ProtocolChangedException,
-        )
         try:
-            return self._commit(files, advances)
-        except lost as conflict:
+            return self._commit(files, advances, said)
+        except conflicts() as conflict:
             log.info("another loader was there first table=%s why=%s", self.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
@@ -84,50 +160,54 @@ class DeltaTable:
                 return False
             raise Unavailable(f"Delta could not commit to {self.url}: {first_line(failure)}") from failure
 
-    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance]) -> bool:
+    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], said: dict[str, Any]) -> bool:
         transaction = self._log.startTransaction()
         now_ms = time.time_ns() // 1_000_000
         lines = table.actions(self.topic_id, files, advances, now_ms)
         if transaction.readVersion() < 0:
             lines = table.creation(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
         else:
-            self._check(transaction.metadata())
-        for step in advances:
-            if transaction.txnVersion(table.app_id(self.topic_id, step.partition)) != step.start:
-                return False
-        parsed = [self._delta.actions.Action.fromJson(line) for line in lines]
-        transaction.commit(self._seq(parsed), self._operation())
+            check_topic(transaction.metadata(), self.url, self.topic, self.topic_id)
+        if not self.stands(transaction, advances):
+            return False
+        mark = self.mark(files, advances, **({"checked": self._checked} | said))
+        transaction.commit(self.seq(map(self.action, lines)), self.operation(mark))
         return True
+
+    def stands(self, transaction: Any, advances: Sequence[Advance]) -> bool:
+        """Whether each partition is where its step begins; from now on the transaction fails if another moves it."""
+        found = [transaction.txnVersion(table.app_id(self.topic_id, step.partition)) for step in advances]
+        return all(version == step.start for version, step in zip(found, advances, strict=True))
+
+    def mark(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **said: Any) -> str:
+        """What the table's history says of a commit."""
+        known = {"identifiers": len(self._sound.keys() | {step.partition for step in advances})}
+        return history.mark(self.topic, files, advances, **(known | said))
 
     def _holds(self, files: Sequence[LoadedFile]) -> bool:
         """Whether a commit of these files landed: all of them did or none."""
         if not files:
             return True
-        return bool(self._snapshot().allFiles().where(f"path = '{files[0].path}'").count() == 1)
+        return bool(self.snapshot().handle.allFiles().where(f"path = '{files[0].path}'").count() == 1)
 
-    def _operation(self) -> Any:
-        """What the table's history shows: Delta's word for an append."""
+    def begin(self, at: Snapshot) -> Any:
+        """A transaction that began at this version, whatever was committed since."""
+        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+        return self._log.startTransaction(none, self._jvm.scala.Option.apply(at.handle))
+
+    def operation(self, mark: str) -> Any:
+        """What the table's history shows: Delta's word for an append, and the mark."""
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
-        return self._delta.DeltaOperations.Write(append, none, none, none, none, none, none, none, none)
+        said = self._jvm.scala.Option.apply(mark)
+        return self._delta.DeltaOperations.Write(append, none, none, said, none, none, none, none, none)
 
-    def _snapshot(self) -> Any:
-        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
-        return self._log.update(False, none, none)
+    def action(self, line: str) -> Any:
+        """An action of Delta's from its JSON."""
+        return self._delta.actions.Action.fromJson(line)
 
-    def _check(self, metadata: Any) -> None:
-        """The table is this topic's."""
-        found = {key: metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME)}
-        identity, name = (str(value.get()) if value.isDefined() else "" for value in found.values())
-        if identity != self.topic_id:
-            held = f"topic {name} with id {identity}" if identity else "something else"
-            raise Refused(
-                Code.INVALID_REQUEST,
-                f"the table at {self.url} holds {held}, not topic {self.topic} with id {self.topic_id}: "
-                "load into another warehouse, or move the old table away",
-            )
-
-    def _seq(self, items: Sequence[Any]) -> Any:
+    def seq(self, items: Iterable[Any]) -> Any:
+        """A Scala Seq."""
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters
         java = self._jvm.java.util.ArrayList()
         for item in items:
@@ -135,8 +215,51 @@ class DeltaTable:
         return converters.asScala(java).toSeq()
 
 
-def first_line(failure: BaseException) -> str:
-    """What Java said, without its stack trace: the first line that says anything."""
-    java = getattr(failure, "java_exception", None)
-    text = str(java.toString()) if java is not None else str(failure)
-    return text.strip().partition("\n")[0] or type(failure).__name__
+def conflicts() -> tuple[type[Exception], ...]:
+    """What Delta raises when another writer was there first."""
+    from delta import exceptions as delta
+
+    return (
+        delta.ConcurrentTransactionException,
+        delta.ConcurrentWriteException,
+        delta.DeltaConcurrentModificationException,
+        delta.MetadataChangedException,
+        delta.ProtocolChangedException,
+    )
+
+
+def _orphaned(found: Sequence[Orphans], loaded: Mapping[int, int]) -> str:
+    """Rows that no identifier accounts for, and what to do about them."""
+    told = []
+    for partition, first, last in found[:NAMED_MAX]:
+        if partition is None:
+            told.append("rows without a partition or an offset")
+        elif partition in loaded:
+            told.append(
+                f"rows of partition {partition} from offset {first} to {last}, loaded only up to {loaded[partition]}"
+            )
+        else:
+            told.append(f"rows of partition {partition} up to offset {last} and no transaction identifier of it")
+    more = f" and of {len(found) - NAMED_MAX} more partitions" if len(found) > NAMED_MAX else ""
+    return (
+        f"holds {'; '.join(told)}{more}: a load could double them (the identifiers expired by "
+        "delta.setTransactionRetentionDuration, the table's log was rewritten, or others wrote these rows). "
+        "`tiered load --repair` compares the table with the log and mends both"
+    )
+
+
+def _taken(wholesale: Sequence[Taker], now: Snapshot, loaded: Mapping[int, int]) -> str:
+    """The commits that took rows wholesale, what is left, and what to do about it."""
+    by = ", ".join(taker.what for taker in wholesale[-NAMED_MAX:])
+    left: dict[int, int] = {}
+    for first, last, offset, _ in now.extents():
+        if first is not None and first == last and offset is not None:
+            left[first] = max(offset + 1, left.get(first, 0))
+    short = [(number, left.get(number, 0), end) for number, end in sorted(loaded.items()) if left.get(number, 0) < end]
+    told = [f"partition {number} now ends at offset {there} and was loaded up to {end}" for number, there, end in short]
+    rest = f", and {len(told) - NAMED_MAX} more" if len(told) > NAMED_MAX else ""
+    where = f" ({'; '.join(told[:NAMED_MAX])}{rest})" if told else ""
+    return (
+        f"{by} took them away{where}. `tiered load --repair` puts back what the log still holds, "
+        "`tiered load --accept-deletes` goes on without them"
+    )

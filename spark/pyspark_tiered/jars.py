@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,7 +111,11 @@ def _java_release(tool: str) -> int | None:
 
 def main() -> int:
     """Builds and prints the folder; exit code 3 when a tool is missing."""
-    profiles = sys.argv[1:]
+    parser = ArgumentParser(
+        prog="python -m pyspark_tiered.jars", description="Builds the jars, and prints their folder."
+    )
+    parser.add_argument("profiles", metavar="PROFILE", nargs="*", help="a profile of pom.xml, for example kafka")
+    profiles: list[str] = parser.parse_args().profiles
     try:
         jars(profiles)
     except Unavailable as lack:

@@ -1,12 +1,13 @@
-"""Which splits one commit of a load takes, and from where to where it moves each partition. Pure."""
+"""Which splits one commit of a load takes, from where to where it moves each partition, and what of it can be
+committed once the splits are converted. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_tiered.plan import ColdTopic, Split, splits
-from pyspark_tiered.table import Advance
+from pyspark_tiered.table import Advance, Converted, LoadedFile, Stop
 from tiered.errors import Code, Refused
 
 ROUND_SPLITS_PER_TASK = 4
@@ -21,6 +22,17 @@ class Round(NamedTuple):
     bytes_left: int
 
 
+class Loadable(NamedTuple):
+    """What of a converted round is committed. `stops`: partitions that end below what was planned. `beyond`: per
+    partition records (offset, milliseconds) whose timestamps became NULL."""
+
+    splits: tuple[Split, ...]
+    files: tuple[LoadedFile, ...]
+    advances: tuple[Advance, ...]
+    stops: tuple[Stop, ...]
+    beyond: Mapping[int, tuple[tuple[int, int], ...]]
+
+
 class Skipped(NamedTuple):
     """Offsets that retention took from the bucket before they were loaded."""
 
@@ -29,8 +41,15 @@ class Skipped(NamedTuple):
     end: int
 
 
-def next_round(topic: ColdTopic, loaded: Mapping[int, int], tasks: int, split_bytes: int | None = None) -> Round:
-    """The oldest splits that are not loaded, of all partitions alike. No splits: everything cold is loaded.
+def next_round(
+    topic: ColdTopic,
+    loaded: Mapping[int, int],
+    tasks: int,
+    split_bytes: int | None = None,
+    stopped: Collection[int] = (),
+) -> Round:
+    """The oldest splits that are not loaded, of all partitions alike but those that `stopped`. No splits: everything
+    cold is loaded.
 
     `Refused` when the table is ahead of the bucket: it was loaded from another, or the bucket lost what it had.
     """
@@ -43,13 +62,41 @@ def next_round(topic: ColdTopic, loaded: Mapping[int, int], tasks: int, split_by
                 f"the table holds {topic.name}-{partition.partition} up to offset {start}, the bucket only up to "
                 f"{partition.cold_end_offset}: it is not the bucket that was loaded, or it lost objects",
             )
-        bounds[partition.partition] = (start, partition.cold_end_offset)
+        if partition.partition not in stopped:
+            bounds[partition.partition] = (start, partition.cold_end_offset)
     found = splits(topic, bounds, tasks, split_bytes)
     taken = _oldest(found, ROUND_SPLITS_PER_TASK * tasks)
     ends = {split.partition: split.end for split in taken}
     advances = tuple(Advance(number, loaded.get(number, -1), end) for number, end in sorted(ends.items()))
     left = sum(split.log_bytes for split in found) - sum(split.log_bytes for split in taken)
     return Round(tuple(taken), advances, left)
+
+
+def loadable(plan: Round, outcomes: Sequence[Converted]) -> Loadable:
+    """Of each partition what lies before its first stop: beyond that nothing is committed, whatever was converted."""
+    stops: dict[int, Stop] = {}
+    ends: dict[int, int] = {}
+    taken: list[tuple[Split, Converted]] = []
+    for split, outcome in sorted(zip(plan.splits, outcomes, strict=True), key=lambda pair: pair[0][2:4]):
+        if split.partition in stops:
+            continue
+        taken.append((split, outcome))
+        ends[split.partition] = outcome.end
+        if outcome.stop is not None:
+            stops[split.partition] = outcome.stop
+    advances = [step._replace(end=ends[step.partition]) for step in plan.advances]
+    starts = {split.partition: split.start for split, _ in reversed(taken)}
+    beyond: dict[int, tuple[tuple[int, int], ...]] = {}
+    for split, outcome in taken:
+        if outcome.beyond:
+            beyond[split.partition] = beyond.get(split.partition, ()) + outcome.beyond
+    return Loadable(
+        tuple(split for split, _ in taken),
+        tuple(outcome.file for _, outcome in taken if outcome.file is not None),
+        tuple(step for step in advances if step.end > starts[step.partition]),
+        tuple(stops.values()),
+        beyond,
+    )
 
 
 def skipped(topic: ColdTopic, loaded: Mapping[int, int]) -> list[Skipped]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered.delta_commit import first_line
+from pyspark_tiered.failures import first_line
 from pyspark_tiered.session import session, spark_url
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 Cell = Any
 """A value as Spark gives it to Python."""
@@ -38,9 +38,24 @@ def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> Ans
         running.read.format("delta").load(url).createOrReplaceTempView(f"`{name}`")
     try:
         found = running.sql(query)
-        return Answer(tuple(found.columns), tuple(tuple(row) for row in found.collect()))
+        return Answer(tuple(found.columns), tuple(tuple(row) for row in _collected(found)))
     except PySparkException as failure:
         raise Refused(Code.INVALID_REQUEST, first_line(failure)) from failure
+
+
+def _collected(found: DataFrame) -> list[Row]:
+    """All rows. Where a time lies beyond Python's years 1 to 9999, columns with times come as Spark writes them."""
+    from pyspark.sql import functions as f
+
+    try:
+        return found.collect()
+    except (ValueError, OverflowError):
+        kinds = [field.dataType.simpleString() for field in found.schema.fields]
+        # By place: a query may name two columns alike.
+        plain = found.toDF(*(f"c{i}" for i in range(len(kinds))))
+        timed = ["timestamp" in kind or "date" in kind for kind in kinds]
+        cells = [f.col(f"c{i}").cast("string") if times else f.col(f"c{i}") for i, times in enumerate(timed)]
+        return plain.select(*cells).collect()
 
 
 def tables(spark: SparkSession, warehouse: str) -> dict[str, str]:

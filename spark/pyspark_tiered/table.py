@@ -41,8 +41,13 @@ TOPIC_ID = "tiered.topic.id"
 TOPIC_NAME = "tiered.topic.name"
 
 
+Range = tuple[int, int]
+"""Offsets `[start, end)` of a partition."""
+
+
 class LoadedFile(NamedTuple):
-    """One finished Parquet file. Timestamps are microseconds since 1970, offsets the first and last in the file."""
+    """One finished Parquet file. Timestamps are microseconds since 1970, None where all are NULL; offsets are the first
+    and the last in the file."""
 
     partition: int
     path: str
@@ -50,9 +55,31 @@ class LoadedFile(NamedTuple):
     rows: int
     first_offset: int
     last_offset: int
-    min_timestamp_us: int
-    max_timestamp_us: int
+    min_timestamp_us: int | None
+    max_timestamp_us: int | None
     modified_ms: int
+    null_timestamps: int = 0
+
+
+class Stop(NamedTuple):
+    """Where and why a partition cannot be read on: bytes that are `damaged`, or a record that Spark cannot have."""
+
+    partition: int
+    offset: int
+    damaged: bool
+    why: str
+
+
+class Converted(NamedTuple):
+    """The outcome of a split: its rows in `[start, end)` are in `file`. `beyond` names records (offset, milliseconds)
+    whose timestamps became NULL."""
+
+    partition: int
+    start: int
+    end: int
+    file: LoadedFile | None
+    stop: Stop | None
+    beyond: tuple[tuple[int, int], ...] = ()
 
 
 class Advance(NamedTuple):
@@ -106,14 +133,14 @@ def actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advan
 def _add(file: LoadedFile) -> str:
     least: Json = {"partition": file.partition, "offset": file.first_offset}
     most: Json = {"partition": file.partition, "offset": file.last_offset}
-    if EARLIEST_US <= file.min_timestamp_us <= file.max_timestamp_us <= LATEST_US:
-        least["timestamp"] = _timestamp(file.min_timestamp_us)
-        most["timestamp"] = _timestamp(file.max_timestamp_us)
+    low, high = file.min_timestamp_us, file.max_timestamp_us
+    if low is not None and high is not None and EARLIEST_US <= low <= high <= LATEST_US:
+        least["timestamp"], most["timestamp"] = _timestamp(low), _timestamp(high)
     stats = {
         "numRecords": file.rows,
         "minValues": least,
         "maxValues": most,
-        "nullCount": {"partition": 0, "offset": 0, "timestamp": 0},
+        "nullCount": {"partition": 0, "offset": 0, "timestamp": file.null_timestamps},
     }
     add = {
         "path": file.path,

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.load import Progress, load
+from pyspark_tiered.load import Choices, Progress, load
 from pyspark_tiered.sql import sql
 from pyspark_tiered.table import Advance
 from pyspark_tiered.verify import Gap, verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
-from tiered.errors import Refused
+from tiered.errors import Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.records.model import Codec, Produced
 
@@ -53,6 +54,19 @@ def fill(store: str, name: str = "flights", topic_id: TopicId = TOPIC, partition
 def more(store: str, partition: int, first: int, count: int, name: str = "flights", topic_id: TopicId = TOPIC) -> None:
     segments = filling.segments(rows(partition, count, first), base_offset=first)
     filling.upload(store, name, PartitionId(topic_id, partition), list(segments))
+
+
+def held_up_to_the_bounds(spark: SparkSession, warehouse: str) -> dict[int, int]:
+    """The bounds, after it was seen that the table holds the offsets below them once each, and no others."""
+    url = f"file:{warehouse}/flights"
+    bounds = DeltaTable(spark, url, "flights", TOPIC).loaded()
+    if bounds:
+        found = spark.read.format("delta").load(url).groupBy("partition")
+        counted = found.agg(f.count("offset"), f.count_distinct("offset"), f.min("offset"), f.max("offset"))
+        assert {row[0]: row[1:] for row in counted.collect()} == {
+            number: (end, end, 0, end - 1) for number, end in bounds.items()
+        }
+    return bounds
 
 
 @pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also), "s3"])
@@ -148,10 +162,59 @@ def test_killed_at_every_step_and_run_again_the_table_is_whole(spark: SparkSessi
     ]
     assert [process.wait(100) for process in killed] == [-signal.SIGKILL] * 3
     for step in steps:
+        held_up_to_the_bounds(spark, f"{tmp_path}/{step}")
         rest = load(store, "flights", f"{tmp_path}/{step}", spark=spark).rows
         assert rest < 6000 if step == "committed" else rest == 6000
         found = verify(store, "flights", f"{tmp_path}/{step}", spark=spark)
         assert (found.ok, found.rows) == (True, 6000)
+
+
+def test_a_damaged_segment_stops_its_partition_only(spark: SparkSession, store: str, warehouse: str) -> None:
+    fill(store, partitions=3)
+    damaged = sorted(Path(store.removeprefix("file://")).rglob("*/1/*.seg"))[1]
+    held = damaged.read_bytes()
+    damaged.write_bytes(held[:4000] + bytes([held[4000] ^ 1]) + held[4001:])
+    steps: list[Progress] = []
+    with pytest.raises(Corrupt, match=rf"flights-1 is loaded up to offset (\d+): .*{damaged.name} position=\d+"):
+        load(store, "flights", warehouse, progress=steps.append, spark=spark, split_bytes=3000)
+    bounds = held_up_to_the_bounds(spark, warehouse)
+    assert (bounds[0], bounds[2], steps[-1].step) == (3000, 3000, "stopped")
+    assert 1000 <= bounds[1] < 2000
+    damaged.write_bytes(held)
+    assert load(store, "flights", warehouse, spark=spark).rows == 3000 - bounds[1]
+    assert verify(store, "flights", warehouse, spark=spark).ok
+
+
+def test_a_timestamp_beyond_what_spark_holds_is_refused_or_null_and_never_another(
+    spark: SparkSession, store: str, warehouse: str
+) -> None:
+    filling.create_topic(store, "flights", TOPIC, 2)
+    late_ms = 300_000_000_000_000  # the year 11476
+    times = [0, late_ms, 1 << 62, -(1 << 62), 1]
+    filling.upload(
+        store, "flights", PartitionId(TOPIC, 0), list(filling.segments([(at, None, b"v", ()) for at in times]))
+    )
+    more(store, 1, 0, 100)
+    with pytest.raises(
+        Refused, match=rf"flights-0 is loaded up to offset 2: .*offset 2 is {1 << 62} ms.*timestamps null"
+    ):
+        load(store, "flights", warehouse, spark=spark)
+    assert held_up_to_the_bounds(spark, warehouse) == {0: 2, 1: 100}
+    assert load(store, "flights", warehouse, spark=spark, choices=Choices(null_timestamps=True)).rows == 3
+    found = sql(warehouse, "SELECT offset, timestamp FROM flights WHERE partition = 0 ORDER BY offset", spark=spark)
+    assert found.rows == (
+        (0, "1970-01-01 00:00:00"),
+        (1, "+11476-08-15 05:20:00"),
+        (2, None),
+        (3, None),
+        (4, "1970-01-01 00:00:00.001"),
+    )
+    assert verify(store, "flights", warehouse, spark=spark).ok
+    spark.sql(
+        f"UPDATE delta.`{warehouse}/flights` SET timestamp = timestamp_micros(9223372036854775807) WHERE offset = 2"
+    )
+    clamped = verify(store, "flights", warehouse, spark=spark).faults
+    assert [fault[:3] for fault in clamped] == [("changed", 0, 2), ("changed", 1, 2)]
 
 
 def test_two_loaders_at_once_double_nothing(
@@ -159,7 +222,7 @@ def test_two_loaders_at_once_double_nothing(
 ) -> None:
     fill(place("store"))
     other.start("load", place("store"), place("warehouse"), SMALL)
-    mine = load(place("store"), "flights", place("warehouse"), spark=spark, split_bytes=SMALL).rows
+    mine = load(place("store"), "flights", place("warehouse"), spark=spark, split_bytes=1700).rows
     assert mine + other.result() == 6000
     found = verify(place("store"), "flights", place("warehouse"), spark=spark)
     assert (found.ok, found.rows) == (True, 6000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
@@ -97,7 +97,7 @@ class ColdReader:
 
     async def iterate(
         self, pid: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
-    ) -> AsyncIterator[Piece]:
+    ) -> AsyncGenerator[Piece]:
         """Pieces of whole batches from the one that holds `start` to the one that holds `end - 1` (None: to the cold
         end of the manifest), each about as large as a chunk, with read-ahead across segments.
 

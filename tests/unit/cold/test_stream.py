@@ -87,7 +87,7 @@ def test_a_reader_that_never_waits_does_not_read_further_ahead() -> None:
             await anext(pieces)
             await rig.clock.sleep(5)
         assert reader.store.calls["get"] <= 3 + 1 + 4
-        await pieces.aclose()  # type: ignore[attr-defined]
+        await pieces.aclose()
 
     rig.run(story)
 

@@ -1,0 +1,178 @@
+"""What others do to a table between two loads: followed, told or refused by name, never unsaid."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.load import Choices, load
+from pyspark_tiered.repair import repair
+from pyspark_tiered.verify import verify
+from tests.spark import filling
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+pytestmark = pytest.mark.java
+
+TOPIC = filling.topic_id(9)
+
+
+class Lake:
+    """A topic of two partitions with 200 records each, loaded into a table."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.store, self.warehouse = f"file://{folder}/store", str(folder / "warehouse")
+        self.name = f"delta.`{self.warehouse}/t`"
+        filling.create_topic(self.store, "t", TOPIC, 2)
+        self.ends = [0, 0]
+        self.more(0, 200)
+        self.more(1, 200)
+        self.load()
+
+    def more(self, partition: int, count: int) -> None:
+        first = self.ends[partition]
+        rows = [(filling.BASE_MS + i, b"k", f"value {i}".encode(), ()) for i in range(first, first + count)]
+        segments = list(filling.segments(rows, base_offset=first))
+        filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
+        self.ends[partition] += count
+
+    def load(self, choices: Choices = Choices()) -> int:  # noqa: B008
+        return load(self.store, "t", self.warehouse, spark=self.spark, choices=choices).rows
+
+    def sql(self, statement: str) -> None:
+        self.spark.sql(statement.format(t=self.name))
+
+    def version(self) -> int:
+        found: int = self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0]["version"]
+        return found
+
+    def whole(self) -> bool:
+        """Each record once, and the proof says so."""
+        counted = self.spark.sql(f"SELECT count(*), count(DISTINCT partition, offset) FROM {self.name}").collect()
+        assert counted == [(sum(self.ends), sum(self.ends))]
+        return verify(self.store, "t", self.warehouse, spark=self.spark).ok
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path)
+
+
+def test_rows_do_not_double_when_delta_forgets_the_identifiers(lake: Lake) -> None:
+    lake.sql("ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds')")
+    with pytest.raises(Refused, match=r"partition 0 up to offset 199 and no transaction identifier.*--repair"):
+        lake.load()
+    lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES('delta.setTransactionRetentionDuration')")
+    repair(lake.store, "t", lake.warehouse, spark=lake.spark)
+    lake.more(1, 50)
+    assert lake.load() == 50
+    assert lake.whole()
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            "SELECT partition, offset + 200, timestamp, timestamp_type, key, value, headers",
+            "partition 0 from offset 200",
+        ),
+        ("SELECT 7, offset, timestamp, timestamp_type, key, value, headers", "partition 7 up to offset 3 and no"),
+        ("SELECT NULL, offset, timestamp, timestamp_type, key, value, headers", "without a partition or an offset"),
+    ],
+    ids=["above the bound", "of an unknown partition", "without a place"],
+)
+def test_rows_that_no_identifier_accounts_for_are_refused(lake: Lake, rows: str, words: str) -> None:
+    lake.sql(f"INSERT INTO {{t}} {rows} FROM {{t}} WHERE partition = 0 AND offset < 4")
+    with pytest.raises(Refused, match=words):
+        lake.load()
+    assert repair(lake.store, "t", lake.warehouse, spark=lake.spark).taken_out > 0
+    assert lake.load() == 0
+    assert lake.whole()
+
+
+def test_whoever_takes_rows_wholesale_is_named_and_a_restore_of_all_is_no_loss(lake: Lake) -> None:
+    lake.more(0, 100)
+    lake.load()
+    good = lake.version()
+    takers = {
+        r"RESTORE to version 0 \(.*partition 0 now ends at offset 200 and was loaded up to 300": (
+            "RESTORE TABLE {t} TO VERSION AS OF 0"
+        ),
+        r"TRUNCATE \(version": "TRUNCATE TABLE {t}",
+        r"DELETE of all rows \(version": "DELETE FROM {t}",
+        r"OVERWRITE \(version": "INSERT OVERWRITE {t} SELECT * FROM {t} WHERE offset < 10",
+    }
+    for words, statement in takers.items():
+        lake.sql(statement)
+        with pytest.raises(Refused, match=rf"{words}.*--repair.*--accept-deletes"):
+            lake.load()
+        lake.sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {good}")
+        assert lake.load() == 0
+    lake.more(1, 50)
+    assert lake.load() == 50
+    assert lake.whole()
+
+
+def test_after_a_restore_a_repair_puts_everything_back(lake: Lake) -> None:
+    lake.more(0, 100)
+    lake.load()
+    lake.sql("RESTORE TABLE {t} TO VERSION AS OF 0")
+    lake.more(1, 50)
+    with pytest.raises(Refused, match="RESTORE to version 0"):
+        lake.load()
+    assert repair(lake.store, "t", lake.warehouse, spark=lake.spark).rows == 100
+    assert lake.load() == 50
+    assert lake.whole()
+
+
+def test_rows_that_shall_stay_away_are_accepted_once_and_for_all(lake: Lake) -> None:
+    lake.sql("TRUNCATE TABLE {t}")
+    lake.more(0, 30)
+    assert lake.load(Choices(accept_deletes=True)) == 30
+    assert lake.load() == 0
+    found = verify(lake.store, "t", lake.warehouse, spark=lake.spark)
+    assert len(found.faults) == 400
+    assert {(fault.kind, fault.why.split(" (")[0]) for fault in found.faults} == {("missing", "TRUNCATE")}
+
+
+def test_a_users_delete_is_followed_told_and_named_by_the_proof(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    lake.sql("DELETE FROM {t} WHERE offset = 17")
+    lake.more(0, 10)
+    with caplog.at_level(logging.WARNING):
+        assert lake.load() == 10
+    (told,) = [record.getMessage() for record in caplog.records if "taken out" in record.getMessage()]
+    assert "DELETE" in told and "= 17)" in told
+    found = verify(lake.store, "t", lake.warehouse, spark=lake.spark)
+    assert [fault[:3] for fault in found.faults] == [("missing", 0, 17), ("missing", 1, 17)]
+    assert all("DELETE" in fault.why and "= 17)" in fault.why for fault in found.faults)
+
+
+def test_changes_of_layout_and_columns_are_followed(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    steps: list[Callable[[], None]] = [
+        lambda: lake.sql("OPTIMIZE {t}"),
+        lambda: lake.sql("ALTER TABLE {t} ADD COLUMN note string"),
+        lambda: lake.sql("ALTER TABLE {t} SET TBLPROPERTIES('a.b' = 'c')"),
+        lambda: lake.sql("VACUUM {t}"),
+    ]
+    with caplog.at_level(logging.WARNING, logger="pyspark_tiered"):
+        for step in steps:
+            step()
+            lake.more(0, 10)
+            assert lake.load() == 10
+    assert lake.whole()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("pyspark_tiered")] == []
+
+
+def test_the_history_tells_what_each_load_brought(lake: Lake) -> None:
+    lake.more(1, 10)
+    lake.load()
+    said = [row["userMetadata"] for row in lake.spark.sql(f"DESCRIBE HISTORY {lake.name}").collect()]
+    newest, first = (json.loads(text)["tiered"] for text in said)
+    assert (first["offsets"], first["rows"]) == ({"0": [0, 200], "1": [0, 200]}, 400)
+    assert (newest["offsets"], newest["rows"], newest["checked"]) == ({"1": [200, 210]}, 10, 0)
