@@ -1,27 +1,23 @@
 """Proof that a table holds every loaded record exactly once, with equal bytes, and why each missing offset is missing.
 
-The bucket is read again and compared with the table row by row (by 128 bits of hash over all columns), up to the loaded
-bound of each partition.
+The bucket is read again and compared row by row with one version of the table, up to the loaded bound of each
+partition.
 Offsets without a row must be explained by the log itself; what retention took from the bucket can no longer be compared
-and is said to be so.
+and is said to be so. Where others took rows out of the table, a missing row names their commit.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered import source, table
-from pyspark_tiered.bucket import cold_topic
+from pyspark_tiered import compare, history
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.delta_log import Snapshot
+from pyspark_tiered.failures import in_words
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.session import session, spark_url
-from tiered.bucket import open_bucket
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -30,15 +26,16 @@ if TYPE_CHECKING:
 FAULTS_MAX = 1000
 """No more are listed: the first ones tell the story."""
 GAPS_MAX = 1000
-SEEDS = (1, 2)
 
 
 class Fault(NamedTuple):
-    """What is wrong with the table at one offset: missing, duplicate, changed, extra."""
+    """What is wrong with the table at one offset: missing, duplicate, changed, extra. `why` names the commit of others
+    that may have done it. A row without partition or offset has -1 there."""
 
     kind: str
     partition: int
     offset: int
+    why: str = ""
 
 
 class Gap(NamedTuple):
@@ -67,77 +64,38 @@ class Verified:
 
 
 def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> Verified:
-    """Compares the table `<warehouse>/<topic>` with the bucket. `Refused` when there is no such table or topic."""
+    """Compares the table `<warehouse>/<topic>` with the bucket. `Refused` when there is no such table or topic,
+    `Corrupt` when the bucket cannot be read."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     running = spark or session()
     url = f"{spark_url(warehouse)}/{topic}"
-    cold = asyncio.run(_cold(store, topic))
-    delta = DeltaTable(running, url, topic, cold.topic_id)
-    if not delta.exists():
+    cold = compare.cold(store, topic)
+    at = DeltaTable(running, url, topic, cold.topic_id).snapshot()
+    if at.version < 0:
         raise Refused(Code.INVALID_REQUEST, f"{topic} was never loaded: there is no table at {url}")
-    loaded = delta.loaded()
-    starts = {number: low for number, low, _, _ in cold.partitions}
-    rows = running.read.format("delta").load(url)
-    found = _faults(_compared(_expected(running, store, cold, loaded), _kept(rows, starts)))
-    faults = [*found, *_duplicates_below(rows, starts), *_beyond(rows, loaded)]
+    try:
+        return _verified(running, store, cold, at)
+    except (Py4JError, PySparkException) as failure:
+        raise in_words(f"could not verify {topic}", failure) from failure
+
+
+def _verified(spark: SparkSession, store: str, cold: ColdTopic, at: Snapshot) -> Verified:
+    loaded = at.identifiers()
+    bounds = {number: (low, max(loaded.get(number, low), low)) for number, low, _, _ in cold.partitions}
+    rows = at.rows()
+    kept = compare.alive(rows, cold)
+    found = _faults(compare.compared(compare.expected(spark, store, cold, bounds), kept))
+    faults = [*found, *_faults(compare.doubled_below(rows, cold)), *_faults(compare.strangers(rows, cold))]
+    if faults:
+        takers = history.takers(at.commits(past_marks=True)[0])
+        faults = [fault._replace(why=_why(fault, takers)) for fault in faults]
     missing = {(fault.partition, fault.offset) for fault in faults if fault.kind == "missing"}
-    gaps = [gap for gap in _gaps(rows, cold, loaded) if not _holds(gap, missing)]
-    return Verified(url, _kept(rows, starts).count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
-
-
-async def _cold(store: str, topic: str) -> ColdTopic:
-    async with open_bucket(store) as bucket:
-        return await cold_topic(bucket, topic)
-
-
-def _expected(spark: SparkSession, store: str, cold: ColdTopic, loaded: Mapping[int, int]) -> DataFrame:
-    """The rows that the table must have, read from the bucket, under the table's column names."""
-    lows = {str(number): low for number, low, _, _ in cold.partitions}
-    highs = {str(number): max(loaded.get(number, low), low) for number, low, _, _ in cold.partitions}
-    reader = (
-        spark.read.format("tiered")
-        .schema(source.SCHEMA)
-        .option("store", store)
-        .option("topic", cold.name)
-        .option("startingOffsets", json.dumps({cold.name: lows}))
-        .option("endingOffsets", json.dumps({cold.name: highs}))
-    )
-    rows = reader.load().withColumnRenamed("timestampType", "timestamp_type")
-    return rows.selectExpr(*(_cast(name) for name in table.COLUMNS))
-
-
-def _cast(name: str) -> str:
-    return f"CAST({name} AS tinyint) AS {name}" if name == "timestamp_type" else name
-
-
-def _kept(rows: DataFrame, starts: Mapping[int, int]) -> DataFrame:
-    """The table's rows that the bucket still has, too."""
-    alive = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low in starts.items())
-    return rows.where(alive or "false")
-
-
-def _compared(expected: DataFrame, actual: DataFrame) -> DataFrame:
-    """One row for each offset at fault, with its kind. Every row of both sides meets its like in one shuffle, as two
-    hashes of all its columns: 128 bits stand for the bytes."""
-    from pyspark.sql import functions as f
-
-    content = [f.col(name) for name in table.COLUMNS if name not in ("partition", "offset")]
-    sides = expected.withColumn("side", f.lit(0)).unionByName(actual.withColumn("side", f.lit(1)))
-    hashed = sides.select(
-        "partition", "offset", "side", *(f.xxhash64(f.lit(seed), *content).alias(f"h{seed}") for seed in SEEDS)
-    )
-    differ = [f.min(f"h{seed}") != f.max(f"h{seed}") for seed in SEEDS]
-    counted = hashed.groupBy("partition", "offset").agg(
-        f.sum(1 - f.col("side")).alias("wanted"),
-        f.sum("side").alias("there"),
-        reduce(or_, differ).alias("differs"),
-    )
-    kind = (
-        f.when(f.col("there") == 0, "missing")
-        .when(f.col("wanted") == 0, "extra")
-        .when(f.col("there") > 1, "duplicate")
-        .when(f.col("differs"), "changed")
-    )
-    return counted.select(kind.alias("kind"), "partition", "offset").where("kind IS NOT NULL")
+    listed = found[-1][1:3] if len(found) == FAULTS_MAX else None  # what is missing behind it nobody has said
+    gaps = [gap for gap in gaps_of(rows, cold, loaded) if not _holds(gap, missing)]
+    gaps = [gap for gap in gaps if listed is None or gap[:2] <= listed]
+    return Verified(at.url, kept.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
 
 
 def _faults(rows: DataFrame) -> list[Fault]:
@@ -145,28 +103,22 @@ def _faults(rows: DataFrame) -> list[Fault]:
     return [Fault(row["kind"], row["partition"], row["offset"]) for row in found]
 
 
-def _duplicates_below(rows: DataFrame, starts: Mapping[int, int]) -> list[Fault]:
-    """Doubled rows among those that retention took from the bucket."""
-    expired = " OR ".join(f"(partition = {number} AND offset < {low})" for number, low in starts.items())
-    twice = rows.where(expired or "true").groupBy("partition", "offset").count().where("count > 1")
-    return _faults(twice.selectExpr("'duplicate' AS kind", "partition", "offset"))
-
-
-def _beyond(rows: DataFrame, loaded: Mapping[int, int]) -> list[Fault]:
-    """Rows of partitions that the topic does not have, or that were never loaded."""
-    known = ", ".join(map(str, loaded)) or "-1"
-    return _faults(rows.where(f"partition NOT IN ({known})").selectExpr("'extra' AS kind", "partition", "offset"))
+def _why(fault: Fault, takers: Sequence[history.Taker]) -> str:
+    """The last commit of others that took rows out of the file where this one was."""
+    by = [taker for taker in takers if taker.may_have_taken(fault.partition, fault.offset)]
+    return by[-1].what if by and fault.kind in ("missing", "changed") else ""
 
 
 def _holds(gap: Gap, missing: Collection[tuple[int, int]]) -> bool:
     return any(partition == gap.partition and gap.start <= offset < gap.end for partition, offset in missing)
 
 
-def _gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list[Gap]:
+def gaps_of(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list[Gap]:
     """Where offsets jump in the table, and at its ends; what the comparison found missing is no gap but a fault."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
+    rows = rows.where("partition IS NOT NULL AND offset IS NOT NULL")
     order = Window.partitionBy("partition").orderBy("offset")
     jumps = (
         rows.select("partition", "offset", (f.lag("offset", default=-1).over(order) + 1).alias("start"))

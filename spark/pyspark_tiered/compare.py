@@ -1,0 +1,129 @@
+"""The rows of a table against those of the log: which offsets are missing, doubled, changed or extra.
+
+Each row becomes two hashes with different seeds, 128 bits. What is hashed can be read back in one way only: first which
+fields are NULL, then how many headers there are and which of their parts are NULL, then each field that is there, each
+with its length. So a value that moved to another column, a NULL that became empty or a header that was split differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING
+
+from pyspark_tiered import source, table
+from pyspark_tiered.bucket import cold_topic
+from pyspark_tiered.plan import ColdTopic
+from pyspark_tiered.table import Range
+from tiered.bucket import open_bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SEEDS = (1, 2)
+FIELDS = ("timestamp", "timestamp_type", "key", "value", "headers")
+"""What a row says beside its place."""
+HEADER_NULLS = (
+    "CASE WHEN headers IS NOT NULL THEN transform(headers, "
+    "h -> CAST(h IS NULL AS int) + 2 * CAST(h.key IS NULL AS int) + 4 * CAST(h.value IS NULL AS int)) END"
+)
+
+
+def cold(store: str, topic: str) -> ColdTopic:
+    """What is cold of a topic now, with all segments."""
+
+    async def read() -> ColdTopic:
+        async with open_bucket(store) as bucket:
+            return await cold_topic(bucket, topic)
+
+    return asyncio.run(read())
+
+
+def expected(spark: SparkSession, store: str, topic: ColdTopic, bounds: Mapping[int, Range]) -> DataFrame:
+    """The rows that the table must have, read from the bucket, under the table's column names."""
+    starts = {str(partition.partition): bounds[partition.partition][0] for partition in topic.partitions}
+    ends = {str(partition.partition): bounds[partition.partition][1] for partition in topic.partitions}
+    reader = (
+        spark.read.format("tiered")
+        .schema(source.SCHEMA)
+        .option("store", store)
+        .option("topic", topic.name)
+        .option("startingOffsets", json.dumps({topic.name: starts}))
+        .option("endingOffsets", json.dumps({topic.name: ends}))
+    )
+    rows = reader.load().withColumnRenamed("timestampType", "timestamp_type")
+    return rows.selectExpr(*(_typed(name) for name in table.COLUMNS))
+
+
+def _typed(name: str) -> str:
+    return f"CAST({name} AS tinyint) AS {name}" if name == "timestamp_type" else name
+
+
+def alive(rows: DataFrame, topic: ColdTopic) -> DataFrame:
+    """The table's rows that the bucket still has, too."""
+    kept = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
+    return rows.where(kept or "false")
+
+
+def hashes() -> list[Column]:
+    """The columns `h1` and `h2` of a row."""
+    from pyspark.sql import functions as f
+
+    nulls = reduce(lambda bits, name: bits * 2 + f.col(name).isNull().cast("int"), FIELDS, f.lit(0))
+    # -1 stands for no array at all; every header then has its mask before the first field begins.
+    shape = [nulls, f.coalesce(f.size("headers"), f.lit(-1)), f.expr(HEADER_NULLS)]
+    content = [*shape, *(f.col(name) for name in FIELDS)]
+    return [f.xxhash64(f.lit(seed), *content).alias(f"h{seed}") for seed in SEEDS]
+
+
+def compared(wanted: DataFrame, there: DataFrame) -> DataFrame:
+    """One row (kind, partition, offset) for each offset at fault. Every row of both sides meets its like in one
+    shuffle, as its hashes."""
+    from pyspark.sql import functions as f
+
+    hashed = [
+        rows.select("partition", "offset", f.lit(side).alias("side"), *hashes())
+        for side, rows in enumerate((wanted, there))
+    ]
+    differ = [f.min(f"h{seed}") != f.max(f"h{seed}") for seed in SEEDS]
+    counted = (
+        hashed[0]
+        .unionByName(hashed[1])
+        .groupBy("partition", "offset")
+        .agg(
+            f.sum(1 - f.col("side")).alias("wanted"),
+            f.sum("side").alias("there"),
+            reduce(or_, differ).alias("differs"),
+        )
+    )
+    kind = (
+        f.when(f.col("there") == 0, "missing")
+        .when(f.col("wanted") == 0, "extra")
+        .when(f.col("there") > 1, "duplicate")
+        .when(f.col("differs"), "changed")
+    )
+    return counted.select(kind.alias("kind"), "partition", "offset").where("kind IS NOT NULL")
+
+
+def doubled_below(rows: DataFrame, topic: ColdTopic, alike: bool = False) -> DataFrame:
+    """Doubled rows among those that retention took from the bucket, as faults; `alike`: only where they are equal."""
+    from pyspark.sql import functions as f
+
+    expired = " OR ".join(f"(partition = {number} AND offset < {low})" for number, low, _, _ in topic.partitions)
+    hashed = rows.where(expired or "false").select("partition", "offset", *hashes())
+    same = [f.min(f"h{seed}") == f.max(f"h{seed}") for seed in SEEDS]
+    spans = hashed.groupBy("partition", "offset").agg(f.count("*").alias("count"), reduce(and_, same).alias("same"))
+    twice = spans.where("count > 1 AND same" if alike else "count > 1")
+    return twice.selectExpr("'duplicate' AS kind", "partition", "offset")
+
+
+def strangers(rows: DataFrame, topic: ColdTopic) -> DataFrame:
+    """Rows of partitions that the topic does not have, as faults; -1 stands for NULL."""
+    known = ", ".join(str(partition.partition) for partition in topic.partitions) or "-1"
+    strange = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known})"
+    return rows.where(strange).selectExpr(
+        "'extra' AS kind", "coalesce(partition, -1) AS partition", "coalesce(offset, -1L) AS offset"
+    )
