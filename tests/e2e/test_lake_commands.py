@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,24 +48,36 @@ def test_load_verify_and_ask(tmp_path: Path) -> None:
             pass
     topic = ("--store", store, "--topic", "letters", "--warehouse", warehouse)
 
+    shutil.copytree(tmp_path / "bucket", tmp_path / "damaged")
+    segment = next((tmp_path / "damaged").rglob("*.seg"))
+    held = segment.read_bytes()
+    segment.write_bytes(held[:80] + bytes([held[80] ^ 1]) + held[81:])
+    other = ("--store", f"file://{tmp_path}/damaged", "--topic", "letters", "--warehouse", f"{warehouse}-2")
+
     delete = f"DELETE FROM delta.`{warehouse}/letters` WHERE offset = 3"
     asked = "SELECT offset, CAST(value AS STRING) AS letter FROM letters ORDER BY offset DESC LIMIT 2"
-    loaded, whole, deleted, broken, answer, wrong = run(
+    loaded, whole, deleted, broken, answer, wrong, mended, damaged = run(
         ("load", *topic, "--format", "json"),
         ("verify", *topic),
         ("sql", "--warehouse", warehouse, delete),
         ("verify", *topic, "--format", "json"),
         ("sql", "--warehouse", warehouse, "--format", "csv", asked),
         ("sql", "--warehouse", warehouse, "SELECT nothing FROM letters"),
+        ("load", *topic, "--repair"),
+        ("load", *other),
     )
     last = json.loads(loaded[1].splitlines()[-1])
     assert (loaded[0], last["step"], last["rows"], last["log_bytes_left"]) == (0, "done", 6, 0)
     assert (whole[0], whole[1].splitlines()[-1]) == (0, "every record is there once")
     assert deleted[0] == 0
-    assert (broken[0], json.loads(broken[1])["faults"]) == (1, [{"kind": "missing", "partition": 0, "offset": 3}])
+    (fault,) = json.loads(broken[1])["faults"]
+    assert (broken[0], fault["kind"], fault["partition"], fault["offset"]) == (1, "missing", 0, 3)
+    assert fault["why"].startswith("DELETE")
     assert answer[0] == 0
     assert list(csv.reader(answer[1].splitlines())) == [["offset", "letter"], ["5", '"f"'], ["4", '"e"']]
     assert wrong == (2, "")
+    assert (mended[0], mended[1].splitlines()[-2]) == (0, "repaired: 1 rows put back")
+    assert damaged[0] == 1, "broken data, not a store that cannot be reached"
 
 
 @pytest.mark.parametrize(

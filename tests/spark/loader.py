@@ -1,4 +1,5 @@
-"""A loader as a process of its own: `loader.py STORE WAREHOUSE STEP` kills itself the first time it reaches STEP."""
+"""A loader as a process of its own: `loader.py STORE WAREHOUSE STEP [repair]` kills itself the first time it reaches
+STEP of a load, or of a repair."""
 
 from __future__ import annotations
 
@@ -7,19 +8,23 @@ import signal
 import sys
 
 from pyspark_tiered.load import Progress, load
+from pyspark_tiered.repair import Repaired, repair
 from pyspark_tiered.session import session
 from tests.spark.driver import FAST_START
 
 
-def main(store: str, warehouse: str, step: str) -> None:
-    """Loads in small rounds."""
+def main(store: str, warehouse: str, step: str, what: str = "load") -> None:
+    """Loads in small rounds, of splits that end inside batches."""
 
-    def report(progress: Progress) -> None:
+    def report(progress: Progress | Repaired) -> None:
         if progress.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     spark = session(master="local[1]", conf=FAST_START)
-    load(store, "flights", warehouse, progress=report, spark=spark, split_bytes=8000)
+    if what == "repair":
+        repair(store, "flights", warehouse, report, spark=spark)
+    else:
+        load(store, "flights", warehouse, progress=report, spark=spark, split_bytes=3000)
     spark.stop()
 
 

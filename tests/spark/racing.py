@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.load import load
+from pyspark_tiered.repair import repair
 from pyspark_tiered.session import session
 from pyspark_tiered.table import Advance, LoadedFile
 from tests.spark.driver import FAST_START
@@ -70,6 +71,11 @@ def load_all(spark: SparkSession, driver: str, store: str, warehouse: str, split
     return load(store, "flights", warehouse, spark=spark, split_bytes=split_bytes).rows
 
 
+def repair_all(spark: SparkSession, driver: str, store: str, warehouse: str) -> int:
+    """Repairs the table of the tests; how many rows this driver put back."""
+    return repair(store, "flights", warehouse, spark=spark).rows
+
+
 def make_folder(spark: SparkSession, folder: str) -> None:
     """Delta makes a table's log folder before it writes there."""
     path = _path(spark, folder)
@@ -94,7 +100,12 @@ def _path(spark: SparkSession, path: str) -> Any:
 
 def main() -> None:
     """Answers each line `[race, arguments...]` with a line of its result."""
-    races: dict[str, Callable[..., Any]] = {"create": create, "commits": commits, "load": load_all}
+    races: dict[str, Callable[..., Any]] = {
+        "create": create,
+        "commits": commits,
+        "load": load_all,
+        "repair": repair_all,
+    }
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Spark prints where it likes
     spark = session(master="local[1]", conf=FAST_START)

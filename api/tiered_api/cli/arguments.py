@@ -107,6 +107,20 @@ def _lake(commands: Commands) -> None:
         commands, "load", "load a topic's cold records into its Delta table", Command("tiered_api.cli.lake", "load")
     )
     load.add_argument("--follow", action="store_true", help="go on with what becomes cold, until interrupted")
+    load.add_argument(
+        "--repair", action="store_true", help="first make the table equal to what the log holds below the loaded bounds"
+    )
+    load.add_argument(
+        "--accept-deletes",
+        action="store_true",
+        help="go on without rows that a RESTORE, TRUNCATE or OVERWRITE took out of the table",
+    )
+    load.add_argument(
+        "--timestamps",
+        choices=("refuse", "null"),
+        default="refuse",
+        help="of a record whose timestamp Spark cannot hold: stop its partition there, or load NULL (default: refuse)",
+    )
     verify = add(
         commands,
         "verify",

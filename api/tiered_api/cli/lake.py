@@ -15,6 +15,7 @@ from tiered_api.cli.serve import LOG_FORMAT
 
 if TYPE_CHECKING:
     from pyspark_tiered.load import Progress
+    from pyspark_tiered.repair import Repaired
     from pyspark_tiered.verify import Verified
 
 LISTED_MAX = 20
@@ -34,17 +35,25 @@ def load(args: Namespace) -> int:
     """Loads a topic, telling of each step; with --follow until it is interrupted."""
     if lack := missing():
         return _lacking(lack)
+    from pyspark_tiered.load import Choices
     from pyspark_tiered.load import load as run
+    from pyspark_tiered.repair import Repaired, repair
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: Progress | Repaired) -> None:
         if args.format == "json":
             print_json(asdict(progress))
             sys.stdout.flush()
+        elif isinstance(progress, Repaired):
+            say(repaired_lines(progress))
         elif progress.step != "converted":
             say([progress_line(progress)])
 
     _one_line_an_error()
-    run(args.store, args.topic, args.warehouse, follow=args.follow, progress=tell)
+    place = (args.store, args.topic, args.warehouse)
+    null_timestamps = args.timestamps == "null"
+    if args.repair:
+        repair(*place, progress=tell, null_timestamps=null_timestamps)
+    run(*place, follow=args.follow, progress=tell, choices=Choices(null_timestamps, args.accept_deletes))
     return Exit.OK
 
 
@@ -79,8 +88,29 @@ def progress_line(progress: Progress) -> str:
     """How far a load is, in words."""
     if progress.step == "done" and not progress.files:
         return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
+    if progress.step == "stopped" and not progress.files:
+        return "stopped: nothing more can be loaded"
     done, left = size(progress.log_bytes), size(progress.log_bytes_left)
     return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
+
+
+def repaired_lines(repaired: Repaired) -> list[str]:
+    """What a repair did, in words; nothing while it compares."""
+    if repaired.step == "compared":
+        return []
+    if repaired.step == "done" and not repaired.rows and not repaired.taken_out:
+        lines = ["nothing to repair: the table is equal to the log"]
+    else:
+        took = f", wrong rows of {repaired.taken_out:,} offsets taken out" if repaired.taken_out else ""
+        what = "repaired" if repaired.step == "done" else "repairing"
+        lines = [f"{what}: {repaired.rows:,} rows put back{took}"]
+    for gap in repaired.gaps[:LISTED_MAX]:
+        lines.append(
+            f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: not in the table, gone from the log"
+        )
+    if len(repaired.gaps) > LISTED_MAX:
+        lines.append(f"... {len(repaired.gaps)} gaps in all")
+    return lines
 
 
 def verified_lines(found: Verified) -> list[str]:
@@ -90,7 +120,8 @@ def verified_lines(found: Verified) -> list[str]:
     for gap in found.gaps[:LISTED_MAX]:
         lines.append(f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {gap.why}")
     for fault in found.faults[:LISTED_MAX]:
-        lines.append(f"partition {fault.partition}, offset {fault.offset}: {fault.kind}")
+        by = f", perhaps by {fault.why}" if fault.why else ""
+        lines.append(f"partition {fault.partition}, offset {fault.offset}: {fault.kind}{by}")
     for what, listed in (("gaps", found.gaps), ("faults", found.faults)):
         if len(listed) > LISTED_MAX:
             lines.append(f"... {len(listed)} {what} in all")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark_tiered.delta_commit import first_line
+import pytest
+
+from pyspark_tiered.failures import first_line, in_words
 from pyspark_tiered.load import Progress
+from pyspark_tiered.repair import Repaired
 from pyspark_tiered.verify import Fault, Gap, Verified
-from tiered_api.cli.lake import progress_line, verified_lines
+from tiered.errors import Corrupt, Unavailable
+from tiered_api.cli.lake import progress_line, repaired_lines, verified_lines
 
 
 def test_a_whole_table_is_said_to_be_whole() -> None:
@@ -31,6 +35,46 @@ def test_progress_is_one_line() -> None:
     assert line == "committed: 1,234 rows in 2 files, 5.0 MB of log loaded, 1.0 kB to go"
     nothing = progress_line(Progress("done", "t", "file:/w/t"))
     assert nothing.startswith("done: the bucket holds no record that is not loaded")
+
+
+def test_a_repair_says_what_it_did_and_what_nobody_can_put_back() -> None:
+    gap = Gap(1, 50, 52, "expired before it was loaded")
+    assert repaired_lines(Repaired("compared", "t")) == []
+    assert repaired_lines(Repaired("mended", "t", 3)) == ["repairing: 3 rows put back"]
+    assert repaired_lines(Repaired("done", "t", 1234, 2, (gap,))) == [
+        "repaired: 1,234 rows put back, wrong rows of 2 offsets taken out",
+        "partition 1, offsets 50 to 51: not in the table, gone from the log",
+    ]
+    assert repaired_lines(Repaired("done", "t")) == ["nothing to repair: the table is equal to the log"]
+
+
+def test_a_load_that_stopped_says_so() -> None:
+    assert progress_line(Progress("stopped", "t", "file:/w/t")) == "stopped: nothing more can be loaded"
+    assert progress_line(Progress("stopped", "t", "file:/w/t", 5, 1, 100)).startswith("stopped: 5 rows in 1 files")
+
+
+def test_a_missing_row_names_the_commit_that_may_have_taken_it() -> None:
+    fault = Fault("missing", 0, 3, 'DELETE ["(offset = 3)"] (version 1, 2026-11-22 21:00:00 UTC)')
+    lines = verified_lines(Verified("file:/w/t", 5, {0: 6}, (fault,), ()))
+    assert lines[1] == f"partition 0, offset 3: missing, perhaps by {fault.why}"
+
+
+@pytest.mark.parametrize(
+    ("said", "family", "words"),
+    [
+        (
+            "x\n    tiered.errors.Corrupt: bad crc where=a.seg position=7\n",
+            Corrupt,
+            "t: bad crc where=a.seg position=7",
+        ),
+        ("x\nModuleNotFoundError: No module named 'tiered'\n", Unavailable, "t: ModuleNotFoundError: No module"),
+        ("something else", Unavailable, "t: something else"),
+    ],
+)
+def test_what_failed_in_a_task_is_told_in_its_own_words(said: str, family: type[Exception], words: str) -> None:
+    found = in_words("t", ValueError(said))
+    assert isinstance(found, family)
+    assert str(found).startswith(words)
 
 
 def test_an_error_is_its_first_line_that_says_anything() -> None:

@@ -1,0 +1,251 @@
+"""Makes a table equal to what the log still holds: puts back what is missing or changed, takes out what is doubled or
+extra.
+
+One version of the table is compared with the log. For each partition at fault one Delta transaction that began at that
+version removes the files with wrong rows, adds them without these, and adds the right rows from the log. It fails
+where a load or another repair moved the partition meanwhile, or anybody removed one of the files; then all is compared
+again. So a kill leaves partitions that are mended and partitions that are not, and two repairs at once double nothing.
+The last commit says up to which version the table is equal to the log; it comes only after a comparison without fault.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_tiered import compare
+from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.delta_log import Snapshot
+from pyspark_tiered.delta_rewrite import Rewrite
+from pyspark_tiered.failures import in_words
+from pyspark_tiered.load import converted
+from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, splits
+from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.table import Advance, LoadedFile, Range
+from pyspark_tiered.verify import Gap, gaps_of
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+"""Comparisons in a row after which nothing could be committed, or the same was found again."""
+RANGES_MAX = 100_000
+"""Runs of offsets mended after one comparison: what is left is found by the next one."""
+WRONG = ("changed", "duplicate", "extra")
+LACKING = ("missing", "changed", "duplicate")
+
+
+class Faulty(NamedTuple):
+    """A run of offsets `[start, end)` with the same fault."""
+
+    partition: int
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """`rows` were put back or replaced, the rows of `taken_out` offsets removed; nobody can put back the `gaps`, which
+    the log holds no more. `step` is compared, mended or done."""
+
+    step: str
+    table: str
+    rows: int = 0
+    taken_out: int = 0
+    gaps: tuple[Gap, ...] = ()
+
+
+def repair(
+    store: str,
+    topic: str,
+    warehouse: str,
+    progress: Callable[[Repaired], None] = lambda _: None,
+    *,
+    null_timestamps: bool = False,
+    spark: SparkSession | None = None,
+    split_bytes: int | None = None,
+) -> Repaired:
+    """Mends the table `<warehouse>/<topic>`. Run again, and after a kill, it goes on where the table is.
+
+    `Refused` when there is no such table or topic, or the table is ahead of the bucket; `Corrupt` when a segment
+    that is needed cannot be read.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    running = spark or session()
+    try:
+        return _Repair(
+            running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, null_timestamps, split_bytes
+        ).run()
+    except (Py4JError, PySparkException) as failure:
+        raise in_words(f"could not repair {topic}", failure) from failure
+
+
+class _Repair:
+    """One repair in progress."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: str,
+        topic: str,
+        url: str,
+        report: Callable[[Repaired], None],
+        null_timestamps: bool,
+        split_bytes: int | None,
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._topic = topic
+        self._url = url
+        self._report = report
+        self._null_timestamps = null_timestamps
+        self._split_bytes = split_bytes
+        self._rows = 0
+        self._taken_out = 0
+
+    def run(self) -> Repaired:
+        """Compares and mends until a comparison finds nothing."""
+        failures = 0
+        before: list[Faulty] = []
+        while failures < ATTEMPTS:
+            cold = compare.cold(self._store, self._topic)
+            table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
+            at = table.snapshot()
+            if at.version < 0:
+                raise Refused(Code.INVALID_REQUEST, f"{self._topic} was never loaded: there is no table at {self._url}")
+            ends = _ends(cold, at)
+            found = self._faults(cold, at, ends)
+            self._tell("compared", ())
+            if found:
+                moved = self._mend(table, cold, at, ends, found)
+                failures = 0 if moved and found != before else failures + 1
+                before = found
+            elif table.vouch(at, {**at.identifiers(), **ends}, repaired=self._rows):
+                gaps = [gap for gap in gaps_of(at.rows(), cold, ends) if gap.end <= cold.partitions[gap.partition][1]]
+                return self._tell("done", tuple(gaps))
+            else:
+                failures += 1
+        raise Unavailable(f"{ATTEMPTS} attempts in a row mended nothing of {self._url}, or others wrote to it first")
+
+    def _faults(self, cold: ColdTopic, at: Snapshot, ends: Mapping[int, int]) -> list[Faulty]:
+        """Runs of offsets at fault, by partition and offset. A partition that was never loaded has no end."""
+        bounds = {number: (low, max(ends.get(number, low), low)) for number, low, _, _ in cold.partitions}
+        rows = at.rows()
+        wanted = compare.expected(self._spark, self._store, cold, bounds)
+        found = compare.compared(wanted, compare.alive(rows, cold))
+        return _runs(
+            found.unionByName(compare.doubled_below(rows, cold, alike=True)).unionByName(compare.strangers(rows, cold))
+        )
+
+    def _mend(
+        self, table: DeltaTable, cold: ColdTopic, at: Snapshot, ends: Mapping[int, int], found: Sequence[Faulty]
+    ) -> bool:
+        """One transaction for each partition at fault. True when any was committed."""
+        known, moved = at.identifiers(), False
+        for number, runs in groupby(found, lambda run: run.partition):
+            faulty = list(runs)
+            partition = cold.partitions[number] if 0 <= number < len(cold.partitions) else None
+            files = [] if partition is None else self._convert(cold, partition, faulty)
+            wrong = [run for run in faulty if run.kind in WRONG]
+            step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
+            rewrite = Rewrite(self._spark, table, at)
+            if rewrite.commit(wrong, 0 if partition is None else partition.log_start_offset, files, step):
+                moved = True
+                self._rows += sum(file.rows for file in files)
+                self._taken_out += sum(run.end - run.start for run in wrong)
+                self._tell("mended", ())
+        return moved
+
+    def _convert(self, cold: ColdTopic, partition: ColdPartition, faulty: Sequence[Faulty]) -> list[LoadedFile]:
+        """Files with the rows that are lacking, and no others. `Corrupt` or `Refused` when the log has none."""
+        low = partition.log_start_offset
+        lacking = [(run.start, run.end) for run in faulty if run.kind in LACKING and run.start >= low]
+        tasks = self._spark.sparkContext.defaultParallelism
+        plan = pieces(cold, partition, lacking, tasks, self._split_bytes)
+        if not plan:
+            return []
+        outcomes = converted(self._spark, self._store, self._url, plan, self._null_timestamps)
+        stops = [outcome.stop for outcome in outcomes if outcome.stop is not None]
+        if any(stop.damaged for stop in stops):
+            raise Corrupt("; ".join(stop.why for stop in stops))
+        if stops:
+            raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "; ".join(stop.why for stop in stops))
+        return [outcome.file for outcome in outcomes if outcome.file is not None]
+
+    def _tell(self, step: str, gaps: tuple[Gap, ...]) -> Repaired:
+        told = Repaired(step, self._url, self._rows, self._taken_out, gaps)
+        self._report(told)
+        return told
+
+
+def pieces(
+    cold: ColdTopic, partition: ColdPartition, lacking: Sequence[Range], tasks: int, split_bytes: int | None = None
+) -> list[tuple[Split, Sequence[Range]]]:
+    """Splits of the segments that hold lacking offsets, each with the ranges in it, in order. Pure."""
+    wanted = sorted(lacking)
+    held = [
+        entry
+        for entry in partition.entries
+        if any(low < entry.next_offset and entry.base_offset < high for low, high in wanted)
+    ]
+    plan: list[tuple[Split, Sequence[Range]]] = []
+    first = 0
+    for i in range(len(held)):
+        if i + 1 < len(held) and held[i].next_offset == held[i + 1].base_offset:
+            continue
+        run, first = held[first : i + 1], i + 1
+        low = max(run[0].base_offset, partition.log_start_offset)
+        high = min(run[-1].next_offset, partition.cold_end_offset)
+        part = partition._replace(entries=tuple(run))
+        for split in splits(cold._replace(partitions=(part,)), {part.partition: (low, high)}, tasks, split_bytes):
+            inside = [(max(a, split.start), min(b, split.end)) for a, b in wanted if a < split.end and split.start < b]
+            if inside:
+                plan.append((split, inside))
+    return plan
+
+
+def _ends(cold: ColdTopic, at: Snapshot) -> dict[int, int]:
+    """Up to where each partition has to be equal to the log: its identifier, or the end of its rows where these go on.
+
+    `Refused` when the table is ahead of the bucket: nothing tells then that it is the right one.
+    """
+    from pyspark.sql import functions as f
+
+    known = at.identifiers()
+    spans = at.rows().where("partition IS NOT NULL").groupBy("partition").agg(f.max("offset").alias("last")).collect()
+    last = {row["partition"]: row["last"] for row in spans if row["last"] is not None}
+    ends = {}
+    for number, _, cold_end, _ in cold.partitions:
+        end = known.get(number, last.get(number, -1) + 1)
+        if end > cold_end:
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"the table holds {cold.name}-{number} up to offset {end}, the bucket only up to {cold_end}: it is "
+                "not the bucket that was loaded, or it lost objects",
+            )
+        if number in known or number in last:
+            ends[number] = min(max(end, last.get(number, -1) + 1), cold_end)
+    return ends
+
+
+def _runs(faults: DataFrame) -> list[Faulty]:
+    """Neighbouring offsets with the same fault as one run each."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    order = Window.partitionBy("kind", "partition").orderBy("offset")
+    numbered = faults.distinct().withColumn("run", f.col("offset") - f.row_number().over(order))
+    runs = numbered.groupBy("kind", "partition", "run").agg(
+        f.min("offset").alias("first"), f.max("offset").alias("last")
+    )
+    found = runs.orderBy("partition", "first", "kind").limit(RANGES_MAX).collect()
+    return [Faulty(row["partition"], row["first"], row["last"] + 1, row["kind"]) for row in found]

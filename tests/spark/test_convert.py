@@ -1,0 +1,161 @@
+"""A split becomes a file: no row of it is lacking, none of another, wherever it is cut.
+
+Spark is not needed: this is what its tasks do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+
+from pyspark_tiered import compare
+from pyspark_tiered.convert import convert
+from pyspark_tiered.plan import Split, splits
+from pyspark_tiered.repair import pieces
+from pyspark_tiered.rounds import loadable, next_round
+from pyspark_tiered.table import Converted
+from tests.spark import filling
+from tiered.ids import PartitionId
+from tiered.records.batch import encode
+
+TOPIC = filling.topic_id(5)
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class Log:
+    """A topic of one partition, 3,000 records in batches of 100 and segments of 1,000, and a folder for files."""
+
+    store: str
+    folder: Path
+
+    def cut(self, size: int) -> list[Split]:
+        cold = compare.cold(self.store, "t")
+        return splits(cold, {0: (0, 3000)}, 1, size)
+
+    def convert(self, split: Split, null_timestamps: bool = False) -> Converted:
+        return convert(self.store, split, f"file:{self.folder}", null_timestamps)
+
+    def offsets(self, outcome: Converted) -> list[int]:
+        if outcome.file is None:
+            return []
+        found: list[int] = pq.read_table(self.folder / outcome.file.path)["offset"].to_pylist()
+        return found
+
+    def damage(self, segment: int, at: int) -> Path:
+        """Flips a bit of a segment's log."""
+        path = sorted(Path(self.store.removeprefix("file://")).rglob("*.seg"))[segment]
+        held = bytearray(path.read_bytes())
+        held[at] ^= 1
+        path.write_bytes(held)
+        return path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    drawn = Random(7)
+    rows = [(filling.BASE_MS + i, b"k", drawn.randbytes(drawn.randrange(20)), ()) for i in range(3000)]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    return Log(store, tmp_path / "table")
+
+
+@pytest.mark.parametrize("size", [8000, 3000, 1700])
+def test_splits_of_any_size_hold_each_record_once(log: Log, size: int) -> None:
+    plan = log.cut(size)
+    found = [log.offsets(log.convert(split)) for split in plan]
+    assert found == [list(range(split.start, split.end)) for split in plan]
+    if size < 8000:
+        assert any(split.start % BATCH and split.end % BATCH for split in plan), "no split is cut inside a batch"
+
+
+@pytest.mark.parametrize("size", [8000, 1700])
+def test_a_damaged_batch_ends_the_file_before_it(log: Log, size: int) -> None:
+    damaged = log.damage(1, 4000)
+    plan = log.cut(size)
+    outcomes = [log.convert(split) for split in plan]
+    stopped = [outcome for outcome in outcomes if outcome.stop is not None]
+    (first, *_) = stopped
+    assert first.stop is not None
+    assert first.stop.damaged and damaged.name in first.stop.why and "position=" in first.stop.why
+    assert first.start <= first.end < 2000 and first.end % BATCH == 0
+    assert log.offsets(first) == list(range(first.start, first.end))
+    taken = loadable(next_round(compare.cold(log.store, "t"), {}, 1000, size), outcomes)
+    assert [step.end for step in taken.advances] == [first.end]
+    assert sum(file.rows for file in taken.files) == first.end
+
+
+def test_a_segment_that_is_gone_stops_at_its_first_offset(log: Log) -> None:
+    gone = sorted(Path(log.store.removeprefix("file://")).rglob("*.seg"))[1]
+    gone.unlink()
+    (split,) = log.cut(10**6)
+    outcome = log.convert(split)
+    assert outcome.stop is not None
+    assert (outcome.end, outcome.stop.damaged) == (1000, True)
+    assert gone.name in outcome.stop.why
+    assert log.offsets(outcome) == list(range(1000))
+
+
+BEYOND_MS = -(1 << 62)
+
+
+@pytest.fixture
+def poisoned(tmp_path: Path) -> Log:
+    """Offsets 0 to 199; the timestamps of 150 and 151 are beyond what microseconds hold."""
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    rows = [(BEYOND_MS if i in (150, 151) else i, b"k", b"v", ()) for i in range(200)]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    return Log(store, tmp_path / "table")
+
+
+def test_a_timestamp_that_spark_cannot_hold_stops_the_partition_and_is_named(poisoned: Log) -> None:
+    cold = compare.cold(poisoned.store, "t")
+    (split,) = splits(cold, {0: (0, 200)}, 1)
+    outcome = poisoned.convert(split)
+    assert outcome.stop is not None and not outcome.stop.damaged
+    assert (outcome.end, outcome.stop.offset) == (150, 150)
+    assert f"offset 150 is {BEYOND_MS} ms" in outcome.stop.why and "--timestamps null" in outcome.stop.why
+    assert poisoned.offsets(outcome) == list(range(150))
+
+
+def test_it_becomes_null_where_that_is_asked_for_and_the_log_is_quoted(poisoned: Log) -> None:
+    cold = compare.cold(poisoned.store, "t")
+    (split,) = splits(cold, {0: (0, 200)}, 1)
+    outcome = poisoned.convert(split, null_timestamps=True)
+    assert (outcome.stop, outcome.end, outcome.beyond) == (None, 200, ((150, BEYOND_MS), (151, BEYOND_MS)))
+    assert outcome.file is not None
+    held = pq.read_table(poisoned.folder / outcome.file.path)
+    assert [i for i, at in enumerate(held["timestamp"].cast("int64").to_pylist()) if at is None] == [150, 151]
+    file = outcome.file
+    assert (file.min_timestamp_us, file.max_timestamp_us, file.null_timestamps) == (0, 199_000, 2)
+
+
+def test_what_stands_before_a_transaction_is_loaded(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    record, epoch = (filling.BASE_MS, b"k", b"v", ()), filling.EPOCH
+    open_ended = encode([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True)
+    batches = [encode([record], leader_epoch=epoch), open_ended]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 2, b"".join(batches))])
+    cold = compare.cold(store, "t")
+    (split,) = splits(cold, {0: (0, 2)}, 1)
+    log = Log(store, tmp_path / "table")
+    outcome = log.convert(split)
+    assert outcome.stop is not None
+    assert (outcome.end, outcome.stop.damaged, log.offsets(outcome)) == (1, False, [0])
+
+
+@pytest.mark.parametrize("size", [None, 1700])
+def test_a_repair_converts_exactly_the_offsets_that_lack(log: Log, size: int | None) -> None:
+    cold = compare.cold(log.store, "t")
+    lacking = [(5, 6), (150, 250), (2050, 2051), (2999, 3000)]
+    plan = pieces(cold, cold.partitions[0], lacking, 2, size)
+    assert {entry.base_offset for split, _ in plan for entry in split.entries} == {0, 2000}
+    found = [log.offsets(convert(log.store, split, f"file:{log.folder}", only=only)) for split, only in plan]
+    assert sorted(offset for part in found for offset in part) == [5, *range(150, 250), 2050, 2999]

@@ -1,0 +1,146 @@
+"""`load --repair`: the table is equal to the log afterwards, whatever was done to it, whoever is killed or races."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.load import load
+from pyspark_tiered.repair import Repaired, repair
+from pyspark_tiered.verify import Gap, verify
+from tests.spark import filling, loader
+from tests.spark.driver import OtherDriver
+from tests.spark.test_load import fill, more
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+pytestmark = pytest.mark.java
+
+TOPIC = filling.topic_id(1)
+REST = "timestamp, timestamp_type, key, value, headers"
+COLUMNS = f"partition, offset, {REST}"
+
+HARM = (
+    "DELETE FROM {t} WHERE partition = 0 AND offset BETWEEN 17 AND 1200",
+    "UPDATE {t} SET value = key, key = value WHERE offset = 1301",
+    f"INSERT INTO {{t}} ({COLUMNS}) SELECT {COLUMNS} FROM {{t}} WHERE partition = 0 AND offset IN (5, 2999)",
+    f"INSERT INTO {{t}} ({COLUMNS}) SELECT partition, 5000, {REST} FROM {{t}} WHERE partition = 0 AND offset = 5",
+    f"INSERT INTO {{t}} ({COLUMNS}) SELECT 4, offset, {REST} FROM {{t}} WHERE partition = 1 AND offset = 1",
+    f"INSERT INTO {{t}} ({COLUMNS}) SELECT NULL, offset, {REST} FROM {{t}} WHERE partition = 1 AND offset = 1",
+)
+"""Rows missing, changed, doubled, extra, of another partition, of none."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    url = f"file://{tmp_path}/store"
+    fill(url)
+    return url
+
+
+def harmed(spark: SparkSession, store: str, warehouse: str) -> None:
+    """A loaded table with every kind of harm done to it."""
+    load(store, "flights", warehouse, spark=spark, split_bytes=8000)
+    for harm in HARM:
+        spark.sql(harm.format(t=f"delta.`{warehouse}/flights`"))
+
+
+def is_whole(spark: SparkSession, store: str, warehouse: str, count: int = 6000) -> bool:
+    table = spark.read.format("delta").load(f"{warehouse}/flights")
+    assert table.selectExpr("count(*)", "count(DISTINCT partition, offset)").collect() == [(count, count)]
+    return verify(store, "flights", warehouse, spark=spark).ok
+
+
+def test_every_kind_of_harm_is_mended_and_nothing_else_is_touched(
+    spark: SparkSession, store: str, tmp_path: Path
+) -> None:
+    warehouse = str(tmp_path / "warehouse")
+    name = f"delta.`{warehouse}/flights`"
+    load(store, "flights", warehouse, spark=spark, split_bytes=8000)
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN note string")
+    spark.sql(f"UPDATE {name} SET note = 'mine' WHERE partition = 1")
+    for harm in HARM:
+        spark.sql(harm.format(t=name))
+    done = repair(store, "flights", warehouse, spark=spark)
+    # 1184 deleted, one changed in each partition, two doubled, three extra.
+    assert (done.rows, done.taken_out) == (1184 + 2 + 2, 2 + 2 + 3)
+    assert is_whole(spark, store, warehouse)
+    assert spark.sql(f"SELECT count(*) FROM {name} WHERE note = 'mine'").collect() == [(2999,)]
+    again = repair(store, "flights", warehouse, spark=spark)
+    assert (again.rows, again.taken_out) == (0, 0)
+    assert load(store, "flights", warehouse, spark=spark).rows == 0
+
+
+def test_what_the_log_holds_no_more_is_said_and_kept(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    warehouse = str(tmp_path / "warehouse")
+    name = f"delta.`{warehouse}/flights`"
+    load(store, "flights", warehouse, spark=spark)
+    spark.sql(f"DELETE FROM {name} WHERE partition = 0 AND offset IN (50, 51, 1500)")
+    spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE partition = 0 AND offset = 60")
+    filling.expire(store, "flights", PartitionId(TOPIC, 0), 1000)
+    done = repair(store, "flights", warehouse, spark=spark)
+    assert done.rows == 1
+    assert done.gaps == (Gap(0, 50, 52, "expired before it was loaded"),)
+    assert is_whole(spark, store, warehouse, 5998)
+
+
+def test_a_bucket_that_the_table_is_ahead_of_is_refused(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    warehouse = str(tmp_path / "warehouse")
+    load(store, "flights", warehouse, spark=spark)
+    older = f"file://{tmp_path}/older"
+    filling.create_topic(older, "flights", TOPIC, 2)
+    with pytest.raises(Refused, match="only up to 0"):
+        repair(older, "flights", warehouse, spark=spark)
+
+
+def test_another_repair_and_a_load_in_between_double_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    warehouse = str(tmp_path / "warehouse")
+    harmed(spark, store, warehouse)
+    between: list[Repaired] = []
+
+    def report(progress: Repaired) -> None:
+        if progress.step == "compared" and not between:
+            between.append(repair(store, "flights", warehouse, spark=spark))
+            more(store, 1, 3000, 500)
+            assert load(store, "flights", warehouse, spark=spark).rows == 500
+
+    mine = repair(store, "flights", warehouse, report, spark=spark)
+    assert between[0].rows > 1000
+    assert mine.rows == 0, "what it had compared was out of date: none of its transactions may hold"
+    assert is_whole(spark, store, warehouse, 6500)
+
+
+def test_a_repair_beside_a_repair_of_another_driver_doubles_nothing(
+    spark: SparkSession, other: OtherDriver, store: str, tmp_path: Path
+) -> None:
+    warehouse = str(tmp_path / "warehouse")
+    harmed(spark, store, warehouse)
+    other.start("repair", store, warehouse)
+    mine = repair(store, "flights", warehouse, spark=spark)
+    assert mine.rows + other.result() >= 1188
+    assert is_whole(spark, store, warehouse)
+
+
+def test_a_repair_killed_at_every_step_and_run_again_leaves_a_whole_table(
+    spark: SparkSession, store: str, tmp_path: Path
+) -> None:
+    steps = ("compared", "mended")
+    for step in steps:
+        harmed(spark, store, str(tmp_path / step))
+    killed = [
+        subprocess.Popen(
+            [sys.executable, loader.__file__, store, str(tmp_path / step), step, "repair"], stdin=subprocess.DEVNULL
+        )
+        for step in steps
+    ]
+    assert [process.wait(200) for process in killed] == [-signal.SIGKILL] * len(steps)
+    for step in steps:
+        warehouse = str(tmp_path / step)
+        assert not verify(store, "flights", warehouse, spark=spark).ok, "the kill came before the end"
+        assert repair(store, "flights", warehouse, spark=spark).rows > 0
+        assert is_whole(spark, store, warehouse)
