@@ -150,7 +150,8 @@ class Partition:
         """True if no other member of the in-sync set, committed or proposed, would serve records below `offset` as the
         next leader."""
         known, own = self._followers, self.node_id
-        return all(node in known and known[node].log_start >= offset for node in self._counted if node != own)
+        others = (node for node in self._counted if node != own)
+        return offset == 0 or all(node in known and known[node].log_start >= offset for node in others)
 
     # -- the in-sync set ----------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Desk:
 
     def copied(self) -> None:
         """The follower has all that the leader has."""
-        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0)
+        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
         self.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
 
     def ask(self, request: Any) -> asyncio.Future[Reply]:

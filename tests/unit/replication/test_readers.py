@@ -21,7 +21,7 @@ from tiered.replication.replica import Replica
 
 def heard(replica: Replica, offset: int) -> None:
     """The follower has all below."""
-    asked = FetchFrom(TOPIC_ID, AT.partition, replica.leader_epoch, offset, 0, 0)
+    asked = FetchFrom(TOPIC_ID, AT.partition, replica.leader_epoch, offset, 0, 0, 0)
     replica.follower_fetched(2, INCARNATIONS[2], asked, 0)
 
 
@@ -31,7 +31,7 @@ async def behind(rig: Rig) -> tuple[Replica, Copy]:
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
         produced(replica, number)
-    replica.follower_fetched(3, INCARNATIONS[3], FetchFrom(TOPIC_ID, 0, 0, 5, 0, 0), 0)
+    replica.follower_fetched(3, INCARNATIONS[3], FetchFrom(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
     peers.serve(replica)
     copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
     await until(lambda: copy.high_watermark == 5)
