@@ -74,7 +74,7 @@ class FakeS3(S3Server):
         self.faults.clear()
         self.requests.clear()
         self.log.clear()
-        self.rules.ignore_conditions = False
+        self.rules.ignore_conditions = self.rules.sparse_listings = False
         self.first_byte_seconds = self.bytes_per_second = 0.0
 
     # -- one request --------------------------------------------------------------------------------------------------

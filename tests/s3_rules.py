@@ -38,6 +38,8 @@ class S3Rules:
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     ignore_conditions: bool = False
     """Be one of the stores that answer 200 and overwrite."""
+    sparse_listings: bool = False
+    """Be one of the stores that answer with pages of no keys or few, and say that the listing goes on."""
 
     def answer(self, request: web.Request, bucket: str, key: str, body: bytes, stale_seconds: float) -> web.Response:
         """The reply; a listing leaves out what is younger than `stale_seconds`."""
@@ -50,7 +52,7 @@ class S3Rules:
             return error_reply(404, "NoSuchBucket")
         match request.method:
             case "GET" if not key:
-                return _listing(objects, bucket, query, stale_seconds)
+                return _listing(objects, bucket, query, stale_seconds, self.sparse_listings)
             case "HEAD" if not key:
                 return web.Response()
             case "GET" | "HEAD":
@@ -151,9 +153,12 @@ def _read(objects: dict[str, Stored], key: str, headers: Any) -> web.Response:
     )
 
 
-def _listing(objects: dict[str, Stored], bucket: str, query: Any, stale_seconds: float) -> web.Response:
+def _listing(objects: dict[str, Stored], bucket: str, query: Any, stale_seconds: float, sparse: bool) -> web.Response:
     prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), int(query.get("max-keys", "1000"))
-    after = query.get("continuation-token") or query.get("start-after") or query.get("marker") or ""
+    goes_on = query.get("continuation-token", "")
+    after = goes_on[1:] or query.get("start-after") or query.get("marker") or ""
+    if sparse:
+        limit = min(limit, 2 if goes_on else 0)
     newest = time.time() - stale_seconds
     entries: dict[str, str] = {}
     for key in sorted(objects):
@@ -173,7 +178,8 @@ def _listing(objects: dict[str, Stored], bucket: str, query: Any, stale_seconds:
             break
     names = list(entries)[:limit]
     more = len(entries) > limit
-    token = f"<NextContinuationToken>{escape(names[-1])}</NextContinuationToken>" if more and names else ""
+    last = names[-1] if names else after
+    token = f"<NextContinuationToken>~{escape(last)}</NextContinuationToken>" if more else ""
     return _xml(
         f"<ListBucketResult><Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(names)}</KeyCount>"
         f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{token}"

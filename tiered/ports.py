@@ -170,7 +170,8 @@ class ObjectStore(Protocol):
         because data keys are unique."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
-        """Keys under `prefix` greater than `after`, in order, at most `limit`."""
+        """Keys under `prefix` greater than `after`, in order, at most `limit`, perhaps fewer. Empty only where no key
+        follows, so a caller has all that it asked for once a list is empty."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Absent keys are no error."""

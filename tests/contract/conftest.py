@@ -38,6 +38,9 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if kind.startswith("s3-"):
         server: S3Server = request.getfixturevalue(kind.removeprefix("s3-") + "_server")
         environment = server.environment
+        if isinstance(server, FakeS3):
+            server.rules.sparse_listings = True
+            request.addfinalizer(server.mend)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return store_case(kind, request.node.name, tmp_path)

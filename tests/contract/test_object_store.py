@@ -7,6 +7,8 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from tests.contract.stores import StoreCase
 from tiered.cold.probe import probe
 from tiered.hot.local_disk import LocalDisk
@@ -203,6 +205,22 @@ def test_list_goes_on_after_a_key_and_stops_at_the_limit(case: StoreCase) -> Non
         ]
         assert await store.list("log/", after=keys[-1]) == []
         assert await store.list("log/", limit=0) == []
+
+    case.run(body)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_list_is_empty_only_where_no_key_follows(case: StoreCase, limit: int) -> None:
+    """A caller that goes on behind the last key of each page, until one is empty, has seen all."""
+    keys = [f"log/{number:020d}" for number in range(7)]
+
+    async def body(store: ObjectStore) -> None:
+        await asyncio.gather(*(store.put(key, b"x") for key in [*keys, "a", "z"]))
+        found: list[str] = []
+        while page := await store.list("log/", found[-1] if found else "", limit):
+            assert len(page) <= limit
+            found += [entry.key for entry in page]
+        assert found == keys
 
     case.run(body)
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
+from tiered.cold import s3
 from tiered.cold.faulty import Kind
 from tiered.cold.s3 import S3Store
 from tiered.errors import Unavailable
@@ -185,6 +186,21 @@ def test_a_listing_may_be_stale(fake: FakeS3, run: Run) -> None:
         fake.faults.append(HttpFault(Kind.STALE_LIST, ("LIST",), times=1, seconds=60))
         assert await store.list("") == []
         assert [entry.key for entry in await store.list("")] == ["k"]
+
+    run(body)
+
+
+def test_listing_that_goes_on_without_a_key_for_too_long_is_no_answer(
+    fake: FakeS3, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty list would say that nothing is there."""
+    monkeypatch.setattr(s3, "EMPTY_PAGES_MAX", 1)
+
+    async def body(store: S3Store) -> None:
+        await store.put("k", b"x")
+        fake.rules.sparse_listings = True
+        with pytest.raises(Unavailable, match="1 pages gave no key"):
+            await store.list("k")
 
     run(body)
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -63,14 +63,23 @@ READ_TRIES = 4
 BACKOFF_SECONDS = 0.1
 DELETE_KEYS = 1000
 LIST_KEYS = 1000
+EMPTY_PAGES_MAX = 1000
+"""Pages without a key, one after the other, after which a listing counts as failed."""
 STRANGE = (ResponseParserError, KeyError, ValueError)
 """What reading an answer raises that no store wrote: a login page, a proxy, an empty 200."""
 BROKEN_OFF = (HTTPClientError, BotoConnectionError, IncompleteReadError, ChecksumError, FlexibleChecksumError)
 TRANSIENT = (408, 425, 429)
 TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests")
 T = TypeVar("T")
-Page = list[Listed]
+
 Tags = list[dict[str, Any]]
+
+
+class Page(NamedTuple):
+    """A part of a listing; `goes_on` is the token to go on with, empty at the end."""
+
+    keys: Sequence[Listed]
+    goes_on: str
 
 
 class S3Store:
@@ -129,13 +138,19 @@ class S3Store:
 
     async def list(self, prefix: str, after: str = "", limit: int = LIST_KEYS) -> list[Listed]:
         found: list[Listed] = []
+        token, empty = "", 0
         while len(found) < limit:
             wanted = min(LIST_KEYS, limit - len(found))
-            page = await self._ask("list", prefix, self._meta, SECONDS, lambda: self._page(prefix, after, wanted))  # noqa: B023
-            found += page
-            if len(page) < wanted:
+            page = await self._ask(
+                "list", prefix, self._meta, SECONDS,
+                lambda: self._page(prefix, after, token, wanted),  # noqa: B023
+            )  # fmt: skip
+            found += page.keys
+            if not page.goes_on:
                 break
-            after = page[-1].key
+            token, empty = page.goes_on, 0 if page.keys else empty + 1
+            if empty >= EMPTY_PAGES_MAX:
+                raise Unavailable(f"list failed store={self.url} key={prefix} error={empty} pages gave no key")
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -222,20 +237,18 @@ class S3Store:
     def _put_body(self, key: str, body: Window) -> PutResult:
         return Ok(self._data.put_object(**self._name(key), Body=body, ContentLength=len(body))["ETag"])
 
-    def _page(self, prefix: str, after: str, limit: int) -> Page:
-        answer = self._data.list_objects_v2(
-            Bucket=self._bucket,
-            Prefix=self._prefix + prefix,
-            MaxKeys=limit,
-            **({"StartAfter": self._prefix + after} if after else {}),
-        )
+    def _page(self, prefix: str, after: str, token: str, limit: int) -> Page:
+        where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
+        answer = self._data.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where)
         if "Name" not in answer and "IsTruncated" not in answer:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
-        return [
+        keys = [
             Listed(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
             for entry in answer.get("Contents", [])
         ]
+        # A page may hold no key although others follow: the store counts what it looked at, not what it gives.
+        return Page(keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else "")
 
     def _delete(self, keys: Sequence[str]) -> None:
         names = [{"Key": self._prefix + key} for key in keys]
