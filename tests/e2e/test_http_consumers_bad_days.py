@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,64 @@ def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -
 def test_choices_are_found_as_they_were_kept() -> None:
     wish, choices = Wish(("a", "b")), Choices(format="json", min_bytes=7, auto_commit=False)
     assert Choices.found(choices.kept(wish)) == (choices, wish)
+
+
+async def read_of_its_own(where: Site, one: Consumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A read is under way on a connection that takes little at once."""
+    host, port = where.url.removeprefix("http://").rsplit(":", 1)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+    writer.write(f"GET {one.path}/records HTTP/1.1\r\nHost: {host}\r\nAccept: {JSON}\r\n\r\n".encode())
+    return reader, writer
+
+
+def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> None:
+    async def story(where: Site) -> None:
+        await where.create("t")
+        one = await Consumer.create(where, "g", consumer_request_timeout_ms="20000")
+        await one.done("POST", "/assignments", parts(("t", 0)))
+        busy = where.http._listener.site.instances
+        _, writer = await read_of_its_own(where, one)
+        (instance,) = busy._found.values()
+        await until(instance.turn.locked)
+        writer.transport.abort()
+        await until(lambda: where.http._listener.open_connections() == 1)
+        await where.produce("t", "1", "2")
+        assert values(await one.read(2)) == [1, 2]
+
+    run(tmp_path, story)
+
+
+def test_read_whose_client_goes_in_the_middle_of_the_answer_loses_nothing(tmp_path: Path) -> None:
+    large = orjson.dumps("x" * 500_000).decode()
+
+    async def story(where: Site) -> None:
+        await where.create("t")
+        for _ in range(14):
+            await where.produce("t", large)
+        one = await Consumer.create(where, "g", fetch_min_bytes="7000000")
+        await one.done("POST", "/assignments", parts(("t", 0)))
+        reader, writer = await read_of_its_own(where, one)
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.transport.abort()
+        assert [row["offset"] for row in await one.read(14)] == list(range(14))
+
+    run(tmp_path, story)
+
+
+def test_read_that_was_answered_is_not_given_again(tmp_path: Path) -> None:
+    large = orjson.dumps("x" * 500_000).decode()
+
+    async def story(where: Site) -> None:
+        await where.create("t")
+        for _ in range(14):
+            await where.produce("t", large)
+        one = await Consumer.create(where, "g")
+        await one.done("POST", "/assignments", parts(("t", 0)))
+        assert [row["offset"] for row in await one.read(14)] == list(range(14))
+        assert (await one.ask("GET", "/records", accept=JSON)).json == []
+
+    run(tmp_path, story)

@@ -24,7 +24,8 @@ _JOINED = 1 << 16
 
 
 class Answer(web.StreamResponse):
-    """A whole answer. It keeps nothing of its base class but the type: `prepare` writes it, `write_eof` has no work."""
+    """A whole answer. It keeps nothing of its base class but the type: `prepare` writes it, `write_eof` has no work. A
+    handler that has to know that it is out awaits `send`; else aiohttp writes it once the handler is done."""
 
     def __init__(self, body: bytes = b"", *, status: int = 200, kind: str = media.JSON, headers: Headers = ()) -> None:
         self._status = status
@@ -32,7 +33,20 @@ class Answer(web.StreamResponse):
         self.kind = kind
         self.fields = headers
 
+    async def send(self, request: web.BaseRequest) -> None:
+        """Returns once the kernel has all of it, to send it; the client may still miss it. `ConnectionError` where the
+        client went before."""
+        transport = request.transport
+        if transport is not None:
+            transport.set_write_buffer_limits(0)  # nothing is left in the process once the rest is drained
+        await self.prepare(request)
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        transport.set_write_buffer_limits()
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        if self._eof_sent:
+            return None
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")

@@ -24,8 +24,9 @@ LOOK_SECONDS = 1.0
 Row = dict[str, Any]
 
 
-async def read(request: Request, instance: Instance, max_bytes: int, timeout_ms: int) -> list[Row]:
-    """Rows of REST v2. What they hold counts as read; who commits by itself does so with the next read."""
+async def read(request: Request, instance: Instance, max_bytes: int, timeout_ms: int) -> Reading:
+    """Returns rows of REST v2, which count as read once they are `given`; a consumer that commits by itself does so
+    with the next read."""
     clock = request.site.clock
     ends_ns = clock.mono_ns() + timeout_ms * 1_000_000
     if instance.choices.auto_commit:
@@ -36,20 +37,18 @@ async def read(request: Request, instance: Instance, max_bytes: int, timeout_ms:
         while await reading.turn_about(partitions):
             left = (ends_ns - clock.mono_ns()) / 1e9
             if reading.is_enough or left <= 0 or request.site.closing:
-                instance.has_read(reading.ahead, reading.last)
-                request.site.read.inc(len(reading.rows))
-                return reading.rows
+                return reading
             await reading.until_more(left)
 
 
 class Reading:
     """What one request has gathered. It counts as read, all of it at once, only when it is given out: a partition that
-    cannot be read, or a caller that goes away, loses nothing of the others."""
+    cannot be read, or a client that goes away before the answer is written, loses nothing."""
 
     def __init__(self, request: Request, instance: Instance, max_bytes: int) -> None:
         self.rows: list[Row] = []
-        self.ahead: dict[TopicPartition, Spot] = {}
-        self.last: TopicPartition | None = None
+        self._ahead: dict[TopicPartition, Spot] = {}
+        self._last: TopicPartition | None = None
         self._request = request
         self._instance = instance
         self._place = instance.place
@@ -63,6 +62,13 @@ class Reading:
     @property
     def is_enough(self) -> bool:
         return self._is_cut or self._room <= 0 or self._size >= max(self._instance.choices.min_bytes, 1)
+
+    def given(self) -> None:
+        """The rows are out. Where another place in the group came while they were written they count for nothing:
+        whoever has these partitions next reads them again."""
+        if self._instance.place == self._place:
+            self._instance.has_read(self._ahead, self._last)
+        self._request.site.read.inc(len(self.rows))
 
     async def turn_about(self, partitions: list[TopicPartition]) -> bool:
         """What each partition has now, beginning behind the one that gave last. False when another place in the group
@@ -94,7 +100,7 @@ class Reading:
         source = instance.source(at, patience=0)  # one that nobody leads must not hold up the others
         if isinstance(source, Replica):
             self._seen.append((source, source.high_watermark))
-        spot = self.ahead.get(at)
+        spot = self._ahead.get(at)
         if spot is not None and spot.topic_id == source.topic_id:
             position: int | None = spot.offset
         else:  # nothing is given yet of the topic that has the name now
@@ -118,8 +124,8 @@ class Reading:
         form = instance.choices.format
         rows, following = await request.site.work(effort(data), rows_v2, data, position, self._room, form, *at)
         self.rows += rows
-        self.ahead[at] = Spot(source.topic_id, following)
-        self.last, self._moved = at, True
+        self._ahead[at] = Spot(source.topic_id, following)
+        self._last, self._moved = at, True
         self._size += len(data)
         self._room -= len(data)
 

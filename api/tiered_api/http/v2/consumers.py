@@ -186,8 +186,10 @@ async def read_consumer(request: Request) -> web.StreamResponse:
     timeout_ms = request.integer("timeout", instance.choices.timeout_ms, 0, instance.choices.timeout_ms)
     async with instance.use():
         max_bytes = request.integer("max_bytes", limits.json_bytes, 1, limits.json_bytes)
-        rows = await read(request, instance, max_bytes, timeout_ms)
-    answer = as_json(rows, kind=kind)
+        reading = await read(request, instance, max_bytes, timeout_ms)
+        answer = as_json(reading.rows, kind=kind)
+        await answer.send(request)
+        reading.given()
     return answer
 
 
