@@ -78,10 +78,10 @@ async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
 def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming) -> Placed | None:
     """One record into a partition that answers in the same turn of the loop; None, and nothing done, when this one does
     not. Raises what refuses the record."""
-    if topic.name in INTERNAL:
+    if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
-    replica = source_in(site, topic, partition)
-    if isinstance(replica, Away) or not replica.alone:
+    replica = site.node.replica(topic.name, partition)
+    if replica.topic_id != topic.topic_id or not replica.alone:
         return None
     step = _append(site, replica, [record])
     try:
