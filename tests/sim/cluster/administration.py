@@ -47,6 +47,8 @@ SET = 0
 PREFERRED = 0
 MORE_CHANCE = 0.4
 NAMES_MAX = 3
+AGAIN, AT_ONCE = 0.5, 0.4
+"""How often a new topic gets the name of one that was deleted, and how often one is made anew right after that."""
 PARTITIONS_MAX = 3
 
 
@@ -72,7 +74,10 @@ class Administration:
         self._findings = findings
         self._draw = random.Random(f"{loop.seed}/administration")
         self._more = random.Random(f"{loop.seed}/administration-more")
+        self._names = random.Random(f"{loop.seed}/administration-names")
         self._made = 0
+        self._free: list[str] = []
+        """Names of topics that are surely deleted."""
 
     async def make(self, shape: TopicShape) -> Code:
         """Creates a topic; the answer's code. Raises what a client raises."""
@@ -97,6 +102,8 @@ class Administration:
             await self._do(self._draw.choice((self._create, self._delete, self._grow, self._alter)))
             if self._more.random() < MORE_CHANCE:
                 await self._do(self._more.choice((self._elect, self._cut) if self._options.cuts else (self._elect,)))
+            if self._names.random() < AT_ONCE:
+                await self._do(self._replace)
         await self._client.close()
 
     async def _do(self, verb: Callable[[], Awaitable[Code | None]]) -> None:
@@ -124,16 +131,36 @@ class Administration:
     async def _create(self) -> Code | None:
         if len(self.names) >= NAMES_MAX:
             return None
-        self._made += 1
         replicas = self._draw.randint(1, self._options.brokers)
-        shape = TopicShape(f"x{self._made}", 1, replicas, self._draw.randint(1, replicas), "none")
-        self.names[shape.name] = 1
-        return await self.make(shape)
+        min_isr = self._draw.randint(1, replicas)
+        if self._free and self._names.random() < AGAIN:
+            return await self._create_as(self._free.pop(self._names.randrange(len(self._free))), replicas, min_isr)
+        self._made += 1
+        return await self._create_as(f"x{self._made}", replicas, min_isr)
+
+    async def _create_as(self, name: str, replicas: int, min_isr: int) -> Code:
+        self.names[name] = 1
+        return await self.make(TopicShape(name, 1, replicas, min_isr, "none"))
 
     async def _delete(self) -> Code | None:
         name = self._some()
-        if name is None or self._draw.random() < 0.5:
+        return None if name is None or self._draw.random() < 0.5 else await self._delete_one(name)
+
+    async def _replace(self) -> Code | None:
+        """A topic is deleted, and another one made under its name at once."""
+        free = sorted(self.names) or self._free
+        if not free:
             return None
+        name = self._names.choice(free)
+        if name in self.names:
+            await self._delete_one(name)
+        if name not in self._free:
+            return None
+        self._free.remove(name)
+        replicas = self._names.randint(1, self._options.brokers)
+        return await self._create_as(name, replicas, self._names.randint(1, replicas))
+
+    async def _delete_one(self, name: str) -> Code:
         del self.names[name]
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=5_000)
 
@@ -141,7 +168,10 @@ class Administration:
             got = await self._client.ask_controller(request, DeleteTopicsResponse)
             return code_of(got.responses[0].error_code)
 
-        return await self._noted(ask(), lambda code: self.expected.deleted(name, code))
+        code = await self._noted(ask(), lambda code: self.expected.deleted(name, code))
+        if code is Code.NONE and self.expected.is_free(name):
+            self._free.append(name)
+        return code
 
     async def _grow(self) -> Code | None:
         name = self._some()

@@ -271,6 +271,14 @@ def takes_no_member_late(original: Any) -> Any:
     return refusal
 
 
+def stops_later(original: Any) -> Any:
+    return lambda self, deleted: None
+
+
+def leads_what_is_deleted(original: Any) -> Any:
+    return lambda self, topic_id: False
+
+
 def leaves_the_stream_open(original: Any) -> Any:
     def lose(self: Link, why: Any) -> Any:
         if self.closed is None:

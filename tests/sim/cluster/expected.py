@@ -83,6 +83,16 @@ class Expected:
             known.configs.setdefault(key, OneOf(set())).asked(value, Code.NONE)
         yield from self._now(name, code)
 
+    def is_free(self, name: str) -> bool:
+        """Whether no topic has the name, and no request without an answer can change the next one; then nothing that
+        was said of earlier topics of that name counts for it."""
+        known = self._topics[name]
+        late = known.there.open or known.partitions.open or any(each.open for each in known.configs.values())
+        free = known.there.may_be == {False} and not late
+        if free:
+            self._topics[name] = Topic()
+        return free
+
     def deleted(self, name: str, code: Code | None) -> Iterator[Finding]:
         yield from self._refusal(name, "delete", code)
         self._topics[name].there.asked(False, code)

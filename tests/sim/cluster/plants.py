@@ -31,6 +31,7 @@ from tiered.metadata.groups import joining
 from tiered.metadata.groups import offsets as commits
 from tiered.metadata.metadata_log import MetadataLog
 from tiered.metadata.runtime import Runtime
+from tiered.partitions import Partitions
 from tiered.replication import leading, offsets, replica
 from tiered.replication.partition import Partition
 from tiered.replication.readable import Readable
@@ -166,6 +167,14 @@ def _administered(drawn: Options) -> Options:
     return drawn.but(admin=True, worst_fault=max(drawn.worst_fault, 0.05))
 
 
+def _made_again(drawn: Options) -> Options:
+    """Topics come and go under the same names, and brokers act late on that."""
+    return drawn.but(
+        admin=True, troubles=("acts_late",), troublemakers=2, pause_seconds=1.0, send_rate=8.0, senders=3,
+        chaos_seconds=25.0, rebuild=False, moves=False, members=0, rot=False, worst_fault=0.0, bucket_rate=0.0,
+    )  # fmt: skip
+
+
 PLANTS = {
     plant.name: plant
     for plant in (
@@ -271,6 +280,11 @@ PLANTS = {
             ((commits, "_refusal", bugs.commits_for_anybody),), _grouped,
         ),
         Plant(
+            "served_by_name", "a broker serves what it has not acted on yet", ("ID", "I5", "I6", "I16"),
+            ((Partitions, "stop", bugs.stops_later), (Partitions, "_is_deleted", bugs.leads_what_is_deleted)),
+            _made_again,
+        ),
+        Plant(
             "streams_left", "a lost link leaves its stream open", ("I30",),
             ((Link, "_lose", bugs.leaves_the_stream_open),), _cut_off,
         ),
@@ -318,6 +332,7 @@ REPLAYED = {
     "files_left": 0,
     "groups_lost": 0,
     "retention_too_greedy": 2,
+    "served_by_name": 0,
     "streams_left": 0,
     "wrong_cold_epoch": 1,
 }

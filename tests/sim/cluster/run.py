@@ -19,12 +19,14 @@ from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
 from tests.sim.cluster.senders import Sender
+from tests.sim.cluster.served import Served
 from tests.sim.cluster.truth import Truth
 from tests.sim.cluster.witness import Broken, Findings, Witness, on_disk
 from tests.sim.cluster.world import Host, World
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
+from tiered.metadata.image import Image
 from tiered.replication.copy import Copy
 
 TICK_SECONDS = 0.2
@@ -46,6 +48,7 @@ class Run:
         self.findings = Findings(self.world.story.tell)
         self.truth = Truth(self.world.bucket, COMMON, self.findings.red, lambda: loop.now_ns)
         self.witness = Witness(self.truth)
+        self.served = Served(self._image_of, self.findings.red)
         self.nemesis = Nemesis(options, self.world, self.truth)
         self.expected = Expected(lambda name: self.truth.image.topics.get(name), self._manifest_start)
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
@@ -105,7 +108,7 @@ class Run:
     # -- the story ----------------------------------------------------------------------------------------------------
 
     async def main(self) -> None:
-        with self.witness.watching(), short_sessions():
+        with self.witness.watching(), self.served.watching(), short_sessions():
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._end)
                 await self._story()
@@ -299,6 +302,11 @@ class Run:
                     self.findings.red("groups", f"{host.process}: {broken}")
         resources.sample(self)
         self.findings.check()
+
+    def _image_of(self, node: int) -> Image | None:
+        """What the broker of a machine has heard."""
+        host = self.world.hosts.get(node)
+        return host.node.image if host is not None and host.node is not None else None
 
     def pid(self, where: TopicPartition) -> PartitionId | None:
         topic = self.truth.image.topics.get(where.topic)
