@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 
 from tests.sim.cluster.expected import Expected
 from tests.sim.cluster.options import Options, TopicShape
 from tests.sim.cluster.witness import Finding, Findings
+from tests.sim.cluster.world import Host
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -47,8 +49,10 @@ SET = 0
 PREFERRED = 0
 MORE_CHANCE = 0.4
 NAMES_MAX = 3
-AGAIN, AT_ONCE = 0.5, 0.4
-"""How often a new topic gets the name of one that was deleted, and how often one is made anew right after that."""
+AGAIN, AT_ONCE, LATE = 0.5, 0.4, 0.6
+"""How often a new topic gets the name of one that was deleted, how often one is made anew right after that, and how
+often its leader acts late on both."""
+LATE_SECONDS = (0.1, 1.0, 4.0)
 PARTITIONS_MAX = 3
 
 
@@ -63,7 +67,9 @@ class Administration:
         tell: Callable[[str], None],
         expected: Expected,
         findings: Findings,
+        leader_of: Callable[[str], Host | None] = lambda name: None,
     ) -> None:
+        """`leader_of` says which machine leads a topic that the administration made."""
         self.working = True
         self.expected = expected
         self.counts: dict[str, int] = {}
@@ -74,6 +80,7 @@ class Administration:
         self._findings = findings
         self._draw = random.Random(f"{loop.seed}/administration")
         self._more = random.Random(f"{loop.seed}/administration-more")
+        self._leader_of = leader_of
         self._names = random.Random(f"{loop.seed}/administration-names")
         self._made = 0
         self._free: list[str] = []
@@ -152,13 +159,18 @@ class Administration:
         if not free:
             return None
         name = self._names.choice(free)
-        if name in self.names:
-            await self._delete_one(name)
-        if name not in self._free:
-            return None
-        self._free.remove(name)
-        replicas = self._names.randint(1, self._options.brokers)
-        return await self._create_as(name, replicas, self._names.randint(1, replicas))
+        leader = self._leader_of(name) if self._names.random() < LATE else None
+        async with leader.acts_late() if leader is not None else nullcontext():
+            if name in self.names:
+                await self._delete_one(name)
+            if name not in self._free:
+                return None
+            self._free.remove(name)
+            replicas = self._names.randint(1, self._options.brokers)
+            code = await self._create_as(name, replicas, self._names.randint(1, replicas))
+            if leader is not None:
+                await asyncio.sleep(self._names.choice(LATE_SECONDS))
+        return code
 
     async def _delete_one(self, name: str) -> Code:
         del self.names[name]

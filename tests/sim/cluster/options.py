@@ -17,10 +17,6 @@ TROUBLES = (
     "one_way", "isolated", "halves", "reset", "bucket_away", "bucket_away_for_one", "kill_all", "power_all", "flapping",
 )  # fmt: skip
 """Every kind of trouble. Each seed takes some of them."""
-LATE = "acts_late"
-"""The trouble that is drawn apart from those."""
-ACTING_LATE = 0.25
-"""Share of seeds in which brokers act late."""
 
 FINE = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections whose pieces go down to a byte: the more, the more a run costs."""
@@ -90,8 +86,6 @@ class Options:
         draw = random.Random(f"{seed}/cluster-options")
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
-        if random.Random(f"{seed}/acts-late").random() < ACTING_LATE:
-            troubles = (*troubles, LATE)
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
         return cls(
             seed=seed,

@@ -170,7 +170,7 @@ def _administered(drawn: Options) -> Options:
 def _made_again(drawn: Options) -> Options:
     """Topics come and go under the same names, and brokers act late on that."""
     return drawn.but(
-        admin=True, troubles=("acts_late",), troublemakers=2, pause_seconds=1.0, send_rate=8.0, senders=3,
+        admin=True, troubles=(), send_rate=8.0, senders=3,
         chaos_seconds=25.0, rebuild=False, moves=False, members=0, rot=False, worst_fault=0.0, bucket_rate=0.0,
     )  # fmt: skip
 

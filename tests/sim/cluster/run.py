@@ -54,8 +54,9 @@ class Run:
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
         self.truth.asked_to_go = self.expected.asked_to_go
         self.admin = Administration(
-            self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings
-        )
+            self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings,
+            self._leader_of,
+        )  # fmt: skip
         self.mover = (
             Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None
         )
@@ -302,6 +303,11 @@ class Run:
                     self.findings.red("groups", f"{host.process}: {broken}")
         resources.sample(self)
         self.findings.check()
+
+    def _leader_of(self, name: str) -> Host | None:
+        """The machine that leads the first partition of a topic, as the metadata log has it."""
+        topic = self.truth.image.topics.get(name)
+        return self.world.hosts.get(topic.partitions[0].leader) if topic is not None else None
 
     def _image_of(self, node: int) -> Image | None:
         """What the broker of a machine has heard."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from tests.sim.clock import SimClock
 from tests.sim.cluster.made import fresh_node
@@ -33,6 +33,8 @@ CLEAR_TURNS = 2_000
 STOP_SECONDS = 40.0
 CLIENT_SECONDS = 4.0
 PATIENCE_SECONDS = 1.0
+BUSY_SECONDS = 2.0
+"""For how long a broker may act on something else before it can be made to act late."""
 EVENTS = 200
 EVENT_CHARS = 200
 ORDINARY = (Refused, Unavailable, Corrupt, Fenced)
@@ -130,6 +132,22 @@ class Host:
 
     def resume(self) -> None:
         self._loop.resume(self.process)
+
+    @asynccontextmanager
+    async def acts_late(self) -> AsyncIterator[None]:
+        """The broker hears what the others agree on, and is busy with something else before it acts on it."""
+        busy = self.node.partitions._moving if self.node is not None else asyncio.Lock()
+        try:
+            async with asyncio.timeout(BUSY_SECONDS):
+                await busy.acquire()
+        except TimeoutError:
+            yield
+            return
+        self._story.tell(f"{self.process} acts late on what it hears")
+        try:
+            yield
+        finally:
+            busy.release()
 
     def failure(self) -> BaseException | None:
         """Why the supervisor gave up, if it did."""
