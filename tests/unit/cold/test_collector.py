@@ -211,3 +211,38 @@ def test_deleted_records_are_not_read_and_not_counted() -> None:
         assert (beyond.log_start_offset, beyond.cold_end_offset, beyond.cold_bytes) == (1000, 1000, 0)
 
     rig.run(story)
+
+
+def test_no_manifest_of_a_deleted_topic_names_what_is_gone() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker()
+        await broker.upload_all(rig.log, 1)
+        broker.fail(Fault(Kind.ERROR, ("delete",), skip=1))
+        with pytest.raises(Unavailable):
+            await broker.collector.delete_topic(PID.topic_id)
+        assert await rig.keys("/manifest") == [] and await rig.keys(".seg")
+        broker.fail()
+        assert await broker.collector.delete_topic(PID.topic_id) and await rig.keys() == []
+
+    rig.run(story)
+
+
+def test_all_pages_of_a_list_are_looked_through() -> None:
+    rig = Rig()
+    fill(rig)
+
+    async def story() -> None:
+        broker = rig.broker()
+        await broker.upload_all(rig.log, 1)
+        orphan = segment_key(PID, 500, 1, "b" * 32)
+        await rig.bucket.memory.put(orphan, b"x")
+        await rig.clock.sleep(10)
+        broker.faults.list_keys = 2
+        assert await broker.collector.sweep(PID, TOPIC, 1) == [orphan]
+        there = len(await rig.keys())
+        assert await broker.collector.delete_topic(PID.topic_id) == there > 2
+
+    rig.run(story)

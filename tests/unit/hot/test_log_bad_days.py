@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, FixedClock, append, batch, config, disk, offsets, open_log, read_all
-from tiered.errors import Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producers import ProducerStates
 from tiered.hot.segments import Segment, parse_lines
@@ -206,3 +206,42 @@ def test_of_the_batches_that_a_full_disk_refuses_one_is_logged_every_ten_seconds
     asyncio.run(told())
     said = [each.message for each in caplog.records if each.message.startswith("disk refused a write partition=t-0")]
     assert [line.partition("unsaid=")[2].split()[0] for line in said] == ["0", "4", "4"]
+
+
+def test_a_log_whose_fsync_failed_takes_nothing_though_the_disk_answers_again() -> None:
+    """What the page cache holds is not known any more: a second fsync that succeeds proves nothing."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        append(log, batch(0))
+        on.faults.append(DiskFault("sync", path=".log"))
+        with pytest.raises(Unavailable):
+            await log.flush()
+        on._failed = ""  # as a file system that was mounted anew
+        with pytest.raises(Unavailable) as caught:
+            await log.flush()
+        assert caught.value.final and log.flushed_offset == 0
+        for take in (lambda: append(log, batch(1)), log.roll):
+            with pytest.raises(Refused) as refused:
+                take()
+            assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        assert log.end_offset == 1
+
+    asyncio.run(told())
+
+
+def test_leader_epochs_of_what_lies_below_a_log_are_durable_with_its_next_flush() -> None:
+    """No batch here says them: they are in their own file only."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        log.restart_at(20, ((1, 0), (4, 10)), None)
+        await log.flush()
+        for seed in range(20):
+            again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=20)
+            assert (again.local_start_offset, again.end_offset) == (20, 20)
+            assert again.epochs.lineage == ((1, 0), (4, 10))
+
+    asyncio.run(told())
