@@ -48,16 +48,17 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
     run(story)
 
 
-@pytest.mark.parametrize("seconds", [45, 100])
-def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(seconds: int) -> None:
+@pytest.mark.parametrize("pauses", [(45,), (100,), (100, 90)], ids=["early", "late", "one after the other"])
+def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pauses: tuple[int, ...]) -> None:
     async def story(site: Site) -> None:
         await site.start()
         topic_id = (await site.create()).topic_id
         await site.node.submit(DeleteTopic("t"))
         site.machine.clock.jump(3_600_000)
-        await asyncio.sleep(seconds)
-        late = f"data/{topic_id}/0/segments/late"
-        await site.bucket.memory.put(late, b"an upload that was under way")
+        for number, seconds in enumerate(pauses):
+            await asyncio.sleep(seconds)
+            late = f"data/{topic_id}/0/segments/late-{number}"
+            await site.bucket.memory.put(late, b"an upload that was under way")
         await site.until(lambda: not site.node.image.deleted, 600)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         await site.stop()
