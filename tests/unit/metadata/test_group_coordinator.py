@@ -14,7 +14,8 @@ import pytest
 from tests.unit.replication.rig import AT, INCARNATIONS, TOPIC_ID, Rig
 from tiered.config import TopicConfig
 from tiered.errors import Code, Refused
-from tiered.metadata.coordinator import COMMIT_MS, Coordinator, Counts
+from tiered.metadata.coordinator import COMMIT_MS, SLICE_RECORDS, Coordinator, Counts
+from tiered.metadata.group_image import BATCH_RECORDS
 from tiered.metadata.group_images import Footing, GroupImages
 from tiered.metadata.group_loading import load
 from tiered.metadata.groups.requests import Commit, CommitOffsets, Fetched, FetchOffsets, Reply
@@ -167,6 +168,42 @@ def test_an_image_is_taken_of_what_is_committed() -> None:
         desk.copied()
         offset, records = await taking
         assert offset == 1 and len(records) == 1
+
+    told(story)
+
+
+def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() -> None:
+    """The image may have passed that group by: it is said again by the log from its offset on."""
+
+    async def story(desk: Desk) -> None:
+        many = tuple(Commit("t", number, 1) for number in range(SLICE_RECORDS + 1))
+        for group in ("a", "b"):
+            desk.ask(CommitOffsets(group, many))
+        await asyncio.sleep(0.1)
+        desk.copied()
+        end = desk.replica.log.end_offset
+        taking = asyncio.ensure_future(desk.coordinator.snapshot())
+        await asyncio.sleep(0)
+        desk.ask(CommitOffsets("a", (Commit("t", 0, 2),)))
+        await asyncio.sleep(0.1)
+        desk.copied()
+        offset, records = await taking
+        assert offset == end < desk.replica.log.end_offset and len(records) == 2 * len(many)
+
+    told(story)
+
+
+def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches() -> None:
+    async def story(desk: Desk) -> None:
+        answer = desk.ask(CommitOffsets("g", tuple(Commit("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
+        await asyncio.sleep(0.1)
+        assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
+        asked = FetchFrom(TOPIC_ID, AT.partition, 0, BATCH_RECORDS, 0, 0)
+        desk.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
+        await asyncio.sleep(0.1)
+        assert not answer.done(), "the first batch alone is committed"
+        desk.copied()
+        await answer
 
     told(story)
 
