@@ -66,6 +66,7 @@ class Snapshot:
     def extents(self) -> list[Extent]:
         """What its files span, by their statistics: one for each span of partitions."""
         from pyspark.sql import DataFrame
+        from pyspark.sql import functions as f
 
         files = DataFrame(self.handle.allFiles().toDF(), self._spark)
         number = "CAST(get_json_object(stats, '$.{0}Values.{1}') AS BIGINT) AS {2}"
@@ -75,9 +76,9 @@ class Snapshot:
             number.format("max", "offset", "offset"),
         )
         # A file without statistics makes its whole group one without.
-        found = spans.groupBy("first", "last").agg({"offset": "max", "*": "count"}).collect()
-        lacking = spans.where("offset IS NULL").limit(1).count() if any(row["first"] is None for row in found) else 0
-        return [Extent(row["first"], row["last"], None if lacking else row["max(offset)"]) for row in found]
+        most = f.when(f.max(f.col("offset").isNull()), None).otherwise(f.max("offset"))
+        found = spans.groupBy("first", "last").agg(most.alias("offset")).collect()
+        return [Extent(row["first"], row["last"], row["offset"]) for row in found]
 
     def orphans(self, loaded: Mapping[int, int]) -> list[Orphans]:
         """Rows of partitions without an identifier, or at or above its bound; other files are not read."""

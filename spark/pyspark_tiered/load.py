@@ -84,7 +84,11 @@ def load(
     running = spark or session()
     loader = _Loader(running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, split_bytes, choices)
     done = loader.run()
+    told: set[Stop] = set()
     while follow:
+        for stop in set(loader.stops.values()) - told:
+            log.warning("a partition stops topic=%s stop=%s", topic, stop)
+        told = set(loader.stops.values())
         time.sleep(FOLLOW_SECONDS)
         done = loader.run()
     if loader.stops:
@@ -130,7 +134,7 @@ class _Loader:
         if self._table is None or self._table.topic_id != topic.topic_id:
             self._table = DeltaTable(self._spark, self._url, topic.name, topic.topic_id)
         table = self._table
-        before, self.stops = self.stops, {}
+        self.stops = {}
         failures = 0
         while failures < ATTEMPTS:
             loaded = table.sound(self._choices.accept_deletes)
@@ -149,13 +153,11 @@ class _Loader:
                 log.warning("round failed, trying again topic=%s why=%s", self._topic, failure)
                 moved = False
             if moved and not plan.bytes_left:
-                return self._finished(before)
+                return self._finished()
             failures = 0 if moved else failures + 1
         raise Unavailable(f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} were first")
 
-    def _finished(self, before: Mapping[int, Stop]) -> Progress:
-        for number in self.stops.keys() - before.keys():
-            log.warning("a partition stops topic=%s stop=%s", self._topic, self.stops[number])
+    def _finished(self) -> Progress:
         if self._done != self._told:
             self._tell("stopped" if self.stops else "done", self._done)
             self._told = self._done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, Kind, bounds
-from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
-from pyspark_tiered.rounds import Skipped, is_overtaken, next_round, skipped
+from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, Split, splits
+from pyspark_tiered.rounds import Skipped, is_overtaken, loadable, next_round, skipped
 from pyspark_tiered.session import s3a_settings, spark_url
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table import Advance, Converted, LoadedFile, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId
@@ -71,6 +72,38 @@ def test_splits_cover_each_offset_once_and_stay_in_size(sizes: list[list[tuple[i
             assert split.log_bytes <= 2 * SPLIT_BYTES_MAX
         if len(run) > 1:
             assert sum(s.log_bytes for s in run) / len(run) >= SPLIT_BYTES_MIN / 2
+
+
+@pytest.mark.parametrize("size", [3000, 1700])
+def test_a_plan_cuts_inside_batches_where_its_size_says_so(size: int) -> None:
+    """Batches of 100 records, 9 bytes each: nothing of a plan knows where they end."""
+    cold = topic([(1000, 9000)] * 3)
+    plan = next_round(cold, {}, 1, size)
+    assert any(split.end % 100 for split in plan.splits)
+    assert [split.start for split in plan.splits] == [0, *(split.end for split in plan.splits[:-1])]
+    assert plan.advances == (Advance(0, -1, plan.splits[-1].end),)
+
+
+def converted(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) -> list[Converted]:
+    """The outcome of each split; `stops` by partition and first offset of the split."""
+    outcomes = []
+    for split in splits:
+        stop = stops.get((split.partition, split.start))
+        end = split.end if stop is None else stop.offset
+        file = LoadedFile(split.partition, f"{split.partition}-{split.start}", 1, end - split.start, 0, 0, 0, 0, 0)
+        outcomes.append(Converted(split.partition, split.start, end, file if end > split.start else None, stop))
+    return outcomes
+
+
+def test_a_stop_ends_its_partition_and_leaves_out_what_was_converted_behind_it() -> None:
+    cold = topic([(10, 100)] * 3, [(10, 100)] * 3, [(10, 100)] * 3)
+    plan = next_round(cold, {1: 10}, tasks=4, split_bytes=100)
+    stops = {(0, 10): Stop(0, 14, True, "rot"), (1, 10): Stop(1, 10, True, "rot")}
+    taken = loadable(plan, converted(plan.splits, stops))
+    assert taken.advances == (Advance(0, -1, 14), Advance(2, -1, 30))
+    assert [file.path for file in taken.files] == ["0-0", "0-10", "2-0", "2-10", "2-20"]
+    assert [stop.partition for stop in taken.stops] == [0, 1]
+    assert next_round(cold, {0: 14, 1: 10, 2: 30}, 4, 100, {0, 1}).splits == ()
 
 
 def test_bounds_outside_of_the_bucket_are_refused() -> None:
@@ -202,6 +235,13 @@ def test_java_is_known_by_its_version_whatever_it_says_before(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert ("this one is 8" if old else "") in jars.missing_tools(build=False)
     assert bool(jars.missing_tools(build=False)) == old
+
+
+def test_the_builder_of_jars_has_a_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["jars", "-h"])
+    with pytest.raises(SystemExit, match="0"):
+        jars.main()
+    assert "PROFILE" in capsys.readouterr().out
 
 
 def test_jars_are_kept_by_the_hash_of_their_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

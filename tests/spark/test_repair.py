@@ -89,6 +89,7 @@ def test_what_the_log_holds_no_more_is_said_and_kept(spark: SparkSession, store:
     assert is_whole(spark, store, warehouse, 5998)
 
 
+@pytest.mark.also
 def test_a_bucket_that_the_table_is_ahead_of_is_refused(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     load(store, "flights", warehouse, spark=spark)
@@ -115,6 +116,7 @@ def test_another_repair_and_a_load_in_between_double_nothing(spark: SparkSession
     assert is_whole(spark, store, warehouse, 6500)
 
 
+@pytest.mark.also
 def test_a_repair_beside_a_repair_of_another_driver_doubles_nothing(
     spark: SparkSession, other: OtherDriver, store: str, tmp_path: Path
 ) -> None:
