@@ -88,7 +88,7 @@ class Administration:
 
     async def make(self, shape: TopicShape) -> Code:
         """Creates a topic; the answer's code. Raises what a client raises."""
-        configs = self._options.topic_configs | {"min.insync.replicas": str(shape.min_isr), "flush": shape.flush}
+        configs = self._options.topic_configs | shape.configs
         topic = CreatableTopic(
             name=shape.name,
             num_partitions=shape.partitions,

@@ -82,12 +82,13 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.ends_go_on(history, may_be_gone)
     yield from checkers.no_phantoms(history, dumps)
     yield from checkers.once(dumps, may_be_gone)
-    yield from checkers.in_order(history, dumps, run.forgotten)
+    yield from checkers.in_order(history, dumps, sorted((*run.forgotten, *run.truth.uncleanly)))
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
     yield from run.expected.check()
     yield from moved(run)
+    yield from configured(run)
 
 
 async def groups(run: Run) -> list[Finding]:
@@ -181,8 +182,29 @@ def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]
         known = run.truth.of(pid).log_start if pid is not None else dump.start
         if dump.start > known:
             yield Finding("I22", f"{where} starts at {dump.start}, it was put at {known}")
-        if dump.start < told:
+        if dump.start < told and not _went_with_it(run, where, told):
             yield Finding("I22", f"{where} starts at {dump.start}, told was that what is below {told} is gone")
+
+
+def _went_with_it(run: Run, where: TopicPartition, told: int) -> bool:
+    """Whether where a log starts was lost together with what is above, as only a topic can lose it that is not
+    tiered."""
+    pid = run.pid(where)
+    return pid is None or (run.truth.of(pid).cold_end == 0 and run.truth.of(pid).may_be_gone(told, 0))
+
+
+def configured(run: Run) -> Iterator[Finding]:
+    """M5: who has acted on the metadata log goes by the settings that it has."""
+    for host, node in run.world.nodes():
+        if run.truth.acted(host.node_id) < run.truth.image.slot:
+            continue
+        for held in node.partitions.held():
+            if run.truth.follows(held.pid) and held.log.config != run.truth.config(held.pid.topic_id):
+                wanted = run.truth.config(held.pid.topic_id).to_strings()
+                other = {
+                    key: (got, wanted[key]) for key, got in held.log.config.to_strings().items() if got != wanted[key]
+                }
+                yield Finding("M5", f"{host.name}: {held.at} goes by others than it should: {other}")
 
 
 def moved(run: Run) -> Iterator[Finding]:

@@ -44,6 +44,8 @@ class Copies:
         self.tail_gone = 0
         """So many bytes above what is committed may have counted for some leader, and are gone."""
         self.state: PartitionImage | None = None
+        self.parted = -1
+        """The epoch of the last leader who was elected uncleanly, as the topic wished."""
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
@@ -127,20 +129,36 @@ class Copies:
         copy.agreed = max(copy.agreed, copy.start)
 
     def damaged(
-        self, node: int, start: int, batches: Sequence[Batch], life: int, *, proved: bool, unsure: bool = False
+        self,
+        node: int,
+        start: int,
+        batches: Sequence[Batch],
+        life: int,
+        *,
+        proved: bool,
+        unsure: bool = False,
+        partly: bool = False,
     ) -> None:
         """A power cut or worse left just this on the disk, though the next start may not be able to prove it (or, when
-        that is `unsure`, may or not). It ended the machine's `life`."""
+        that is `unsure`, may or not). It ended the machine's `life`. `partly`: only some of it was fsynced before it
+        counted, for the topic says something else of that now than it did; it may count if nothing is missing."""
         copy = self.copy(node)
         end = copy.end
         self._tail_goes(copy)
         copy.replace(start, batches)
-        copy.unsure = unsure or (copy.clean and not proved and copy.end == end)
+        copy.unsure = unsure or partly or (copy.clean and not proved and copy.end == end)
         if copy.proved:  # what could not be shown before cannot be now
-            copy.proved = proved or copy.unsure
+            copy.proved = proved or (copy.unsure and not (partly and copy.end < end))
         copy.hurt, copy.lasting, copy.unread = life, proved, not copy.proved
         self._agree(copy)
         self._budget()
+
+    def reconsidered(self) -> None:
+        """The topic says something else of `flush` now: what was hurt before and is not back yet may be believed by
+        either."""
+        for copy in self.copies.values():
+            if copy.hurt >= 0:
+                copy.unsure = True
 
     def tail_bytes(self) -> int:
         """How much may count above what is committed, at most, for any leader."""
@@ -160,21 +178,26 @@ class Copies:
         """The bucket holds everything below `end`, from the log start on."""
         self.cold_end = max(self.cold_end, end)
 
-    def starts(self, offset: int, keeps: Keeps, now_ms: int, clocks_apart_ms: int, asked_to_go: int = 0) -> None:
-        """The log starts here from now on. I22: what went, the topic did not promise to keep, or somebody asked that
-        all below `asked_to_go` be deleted."""
+    def starts(
+        self, offset: int, keeps: Sequence[Keeps], now_ms: int, clocks_apart_ms: int, asked_to_go: int = 0
+    ) -> None:
+        """The log starts here from now on. I22: what went, the topic did not promise to keep, by one of what it said
+        lately, or somebody asked that all below `asked_to_go` be deleted."""
         if offset <= self.log_start:
             return
         known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, asked_to_go)]
-        early = list(
-            too_early(
-                known, offset, keeps, tail_bytes=self.tail_bytes(), now_ms=now_ms, clocks_apart_ms=clocks_apart_ms
+        tail_bytes = self.tail_bytes()
+        early: list[Batch] = []
+        for each in keeps:
+            early = list(
+                too_early(known, offset, each, tail_bytes=tail_bytes, now_ms=now_ms, clocks_apart_ms=clocks_apart_ms)
             )
-        )
+            if not early:
+                break
         if early:
             self._red(
                 "I22", f"{self.name} starts at {offset}, was at {self.log_start}: {early[-1]} to {early[0]} went too"
-                f" early, kept is {keeps}",
+                f" early, kept is {[*keeps]}",
             )  # fmt: skip
         self.log_start = offset
 
@@ -240,7 +263,11 @@ class Copies:
                 "I5", f"{self.name}: b{node} commits {high_watermark} under epoch {epoch}, but its log parts at"
                 f" {copy.agreed} from what is committed up to {self.committed_end}",
             )  # fmt: skip
+        if epoch < self.parted <= max(self._leaders):
+            return  # another one leads, who need not have had this, and nobody waits for who led before
         self._commit(copy, high_watermark)
+        if epoch < self.parted:
+            self._budget()
         if len(in_sync) < min_isr:
             self._red(
                 "R3", f"{self.name}: high watermark moves to {high_watermark} with {sorted(in_sync)} in sync,"
@@ -286,11 +313,21 @@ class Copies:
     # -- the metadata log ---------------------------------------------------------------------------------------------
 
     def settled(
-        self, new: PartitionImage, live: Collection[int], lives: Mapping[int, int], between: Collection[int] = ()
+        self,
+        new: PartitionImage,
+        live: Collection[int],
+        lives: Mapping[int, int],
+        between: Collection[int] = (),
+        *,
+        unclean: bool = False,
     ) -> None:
         """The metadata log says this of the partition now; `live` are the brokers that may lead, `lives` says of each
-        which of its lives has registered, `between` who was in sync at any time within this slot."""
+        which of its lives has registered, `between` who was in sync at any time within this slot. `unclean`: whether
+        the topic wants somebody to lead, whatever he lacks; what is lost by it is lost from then on."""
         old, self.state = self.state, new
+        if unclean and old is not None and self._is_unclean(old, new):
+            self.parted = new.leader_epoch
+            self._budget()
         members = sorted({*new.isr, *new.elr})
         if new.leader not in (NO_LEADER, *new.isr):
             self._red("I10", f"{self.name}: the leader {new.leader} is not in sync: {new}")
@@ -321,12 +358,17 @@ class Copies:
                 copy.proved = True  # it had joined when it was hurt, though nobody had written so yet
         self._budget()
 
+    def _is_unclean(self, old: PartitionImage, new: PartitionImage) -> bool:
+        """Whether one leads who was not eligible before."""
+        elected = new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch
+        return elected and new.leader not in (*old.isr, *old.elr) and new.loss != old.loss
+
     def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:
         """I10, R1: whoever is in ISR or ELR has all that is committed; who came back unproved is in neither."""
         copy = self.copy(node)
         self._agree(copy)
         returned = not copy.proved and copy.hurt < lives.get(node, 0)
-        if returned and node in new.elr:
+        if returned and node in new.elr and not copy.unsure:
             self._red("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
         whole = max(copy.agreed, self.cold_end) >= self.committed_end
         if not whole and self._lost_from is None and (copy.proved or (returned and node != new.leader)):
@@ -343,16 +385,21 @@ class Copies:
         left = [node for node in gone if self.holds(node) and not self.copy(node).unsure]
         # Damage that nobody can know of yet is a loss of its own: the budget says so. (`lives`: those in which they may
         # have joined within this slot.)
-        relied_on = [node for node in members if self.holds(node) or self.copy(node).hurt >= lives.get(node, 0)]
+        relied_on = [
+            node
+            for node in members
+            if self.holds(node) or self.copy(node).unsure or self.copy(node).hurt >= lives.get(node, 0)
+        ]
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
         relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]
-        if left and self.committed_end > self.cold_end and not relied_on:
+        parted = self.parted == new.leader_epoch
+        if left and self.committed_end > self.cold_end and not relied_on and not parted:
             self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         nobody_was = not old.isr and not old.elr and self._lost_from is not None
         # Who returned last may have been eligible until this step. That it is the last resort tells the loss then.
         told = new.loss is not None and new.loss.leader_epoch == new.leader_epoch > old.leader_epoch
         known = (*old.isr, *old.elr, *old.last_known)
-        if new.leader != NO_LEADER and known and (nobody_was or told):
+        if new.leader != NO_LEADER and known and (nobody_was or told) and not parted:
             ends = {node: self.copy(node).agreed for node in known}
             if ends.get(new.leader, 0) < max(ends.values()) > self.cold_end:
                 self._red("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")

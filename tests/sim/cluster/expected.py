@@ -53,15 +53,19 @@ class Topic:
 
     there: OneOf[bool] = field(default_factory=lambda: OneOf({False}))
     partitions: OneOf[int] = field(default_factory=lambda: OneOf(set()))
-    configs: dict[str, OneOf[str]] = field(default_factory=dict)
+    configs: dict[str, OneOf[str | None]] = field(default_factory=dict)
 
 
 class Expected:
     """The topics that were ever asked for. `found` gives a topic as the metadata log has it, `start` where the manifest
-    of a partition begins."""
+    of a partition begins, `for_all` what is set for all brokers; `began_with` what brokers set for all when nothing is."""
 
     def __init__(
-        self, found: Callable[[str], TopicImage | None], start: Callable[[TopicPartition], int] = lambda where: 0
+        self,
+        found: Callable[[str], TopicImage | None],
+        start: Callable[[TopicPartition], int] = lambda where: 0,
+        for_all: Callable[[], Mapping[str, str]] = dict,
+        began_with: Mapping[str, str] | None = None,
     ) -> None:
         self.deleted_before: dict[TopicPartition, int] = {}
         """Up to where DeleteRecords was answered."""
@@ -69,6 +73,9 @@ class Expected:
         self._topics: dict[str, Topic] = {}
         self._found = found
         self._start = start
+        self._for_all = for_all
+        self._began_with = dict(began_with or {})
+        self._all: dict[str, OneOf[str | None]] = {}
 
     def created(self, name: str, partitions: int, configs: Mapping[str, str], code: Code | None) -> Iterator[Finding]:
         known = self._topics.setdefault(name, Topic())
@@ -103,11 +110,22 @@ class Expected:
         self._topics[name].partitions.asked(partitions, code)
         yield from self._now(name, code)
 
-    def altered(self, name: str, configs: Mapping[str, str], code: Code | None) -> Iterator[Finding]:
+    def altered(self, name: str, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
+        """None takes a setting of its own away."""
         yield from self._refusal(name, "alter", code)
         for key, value in configs.items():
-            self._topics[name].configs.setdefault(key, OneOf(set())).asked(value, code)
+            self._topics[name].configs.setdefault(key, OneOf({None})).asked(value, code)
         yield from self._now(name, code)
+
+    def altered_for_all(self, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
+        """As `altered`, of all brokers."""
+        for key, value in configs.items():
+            known = self._all.setdefault(key, OneOf({None, self._began_with.get(key)}))
+            known.asked(value, code)
+            if None in known.may_be and key in self._began_with:
+                known.may_be.add(self._began_with[key])  # the next broker that registers says it again
+        if code is Code.NONE:
+            yield from self._check_all()
 
     def records_deleted(self, where: TopicPartition, start: int) -> Iterator[Finding]:
         """DeleteRecords was answered with this log start: it stands in the manifest by then."""
@@ -123,12 +141,19 @@ class Expected:
         """All of it, at any time between requests."""
         for name in self._topics:
             yield from self._check(name)
+        yield from self._check_all()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _now(self, name: str, code: Code | None) -> Iterator[Finding]:
         if code is Code.NONE:
             yield from self._check(name)
+
+    def _check_all(self) -> Iterator[Finding]:
+        said = self._for_all()
+        for key, value in self._all.items():
+            if said.get(key) not in value.may_be:
+                yield Finding("I24", f"all brokers have {key}={said.get(key)}, told was {value}")
 
     def _refusal(self, name: str, verb: str, code: Code | None) -> Iterator[Finding]:
         """Who is told that a topic is not there, or is, must not have been told otherwise before."""

@@ -18,6 +18,13 @@ TROUBLES = (
 )  # fmt: skip
 """Every kind of trouble. Each seed takes some of them."""
 
+CHANGES = ("flush", "min_isr", "retention", "local_retention", "tiering", "unclean")
+"""Kinds of settings that may change while everybody uses what they are set for."""
+
+CHANGING, BY_DEFAULT, UNTIERED = 0.4, 0.2, 0.2
+"""Shares: of seeds in which settings change, and whose topics go by the brokers' `min.insync.replicas`; of topics that
+are not tiered."""
+
 FINE = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections whose pieces go down to a byte: the more, the more a run costs."""
 
@@ -31,6 +38,15 @@ class TopicShape:
     replicas: int
     min_isr: int
     flush: str
+    tiered: bool = True
+    own_min_isr: bool = True
+    """Whether it has a `min.insync.replicas` of its own; else it goes by that of all brokers."""
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """What it is created with, beside what all topics have in common."""
+        own = {"min.insync.replicas": str(self.min_isr)} if self.own_min_isr else {}
+        return own | {"flush": self.flush} | ({} if self.tiered else {"remote.storage.enable": "false"})
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,10 @@ class Options:
     snapshot_slots: int
     chaos_seconds: float
     rebuild: bool
+    changes: tuple[str, ...] = ()
+    """Which kinds of settings change, of topics in use and of all brokers."""
+    min_isr: int = 1
+    """What each broker's own file says of `min.insync.replicas`."""
 
     @classmethod
     def drawn(cls, seed: int, brokers: int = BROKERS) -> Options:
@@ -86,11 +106,24 @@ class Options:
         draw = random.Random(f"{seed}/cluster-options")
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
+        rot = random.Random(f"{seed}/bit").random() < 0.2
+        settings = random.Random(f"{seed}/settings")
+        changing, by_default = settings.random() < CHANGING, settings.random() < BY_DEFAULT
+        changes = tuple(each for each in CHANGES if settings.random() < 0.6) if changing else ()
+        topics = tuple(_topic(draw, number, brokers) for number in range(count))
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
         return cls(
             seed=seed,
             brokers=brokers,
-            topics=tuple(_topic(draw, number, brokers) for number in range(count)),
+            topics=tuple(
+                replace(
+                    each,
+                    tiered=settings.random() >= UNTIERED,
+                    own_min_isr=not by_default,
+                    min_isr=min(each.replicas, 2) if by_default else each.min_isr,
+                )
+                for each in topics
+            ),
             segment_bytes=draw.choice((1024, 2048, 4096)),
             local_retention_bytes=draw.choice((1, 4096, -2)),
             retention_bytes=draw.choice((-1, -1, -1, 16384)),
@@ -105,7 +138,7 @@ class Options:
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
             fetch_bytes=random.Random(f"{seed}/fetches").choice((MIB,) * 5 + (1000,)),
-            rot=random.Random(f"{seed}/bit").random() < 0.2,
+            rot=rot,
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
             worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
@@ -120,6 +153,9 @@ class Options:
             snapshot_slots=draw.choice((5, 20, 200)),
             chaos_seconds=draw.choice((15.0, 25.0)),
             rebuild=draw.random() < 0.15,
+            # What rots is chosen by what a start reads, and so by `flush`, which must not change for that.
+            changes=tuple(each for each in changes if not (rot and each == "flush")),
+            min_isr=2 if by_default else 1,
         )
 
     def but(self, **changes: Any) -> Options:
@@ -155,6 +191,7 @@ class Options:
                 replica_fetch_response_max_bytes=10 * self.fetch_bytes,
                 broker_session_timeout_ms=self.session_ms,
                 broker_heartbeat_interval_ms=self.session_ms // 3,
+                min_insync_replicas=self.min_isr,
             )
             for number in range(1, self.brokers + 1)
         ]

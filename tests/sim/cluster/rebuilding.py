@@ -38,9 +38,9 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
         if _settings(image) != topics:
             run.findings.red("I31", f"topics were {topics}, by {name} they are {_settings(image)}")
     found = await _group_offsets(run)
-    for where in astray(offsets, found, {where: dump.end for where, dump in before.items()}):
-        run.findings.red("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
     after = await audit.dump_all(run)
+    for where in astray(offsets, found, {where: min(dump.end, after[where].end) for where, dump in before.items()}):
+        run.findings.red("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
     for where, old in before.items():
         new = after[where]
         lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
@@ -101,7 +101,8 @@ def _gets_cold(run: Run) -> bool:
         for replica in node.replicas():
             pid = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
-            if run.truth.follows(pid) and gone < replica.high_watermark:
+            tiered = replica.config.remote_storage_enable
+            if run.truth.follows(pid) and tiered and gone < replica.high_watermark:
                 cold = False
                 if replica.log.active_view.size:
                     replica.roll()

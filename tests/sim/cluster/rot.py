@@ -91,7 +91,7 @@ class Rot:
             directory = f"{image.topics_by_id[pid.topic_id].name}-{pid.partition}"
             path = self._active(host, directory)
             if path and one_is_whole and not rotten and not copies.copy(host.node_id).left:
-                yield Place(copies, self._truth.flush(pid) == "ack", directory, path)
+                yield Place(copies, self._truth.flush(pid) == {"ack"}, directory, path)
 
     def _active(self, host: Host, directory: str) -> str:
         """The segment that a start reads from its first byte on; "" when there is none, or nothing in it."""

@@ -20,6 +20,7 @@ from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
 from tests.sim.cluster.senders import Sender
 from tests.sim.cluster.served import Served
+from tests.sim.cluster.settings_changes import SettingsChanges
 from tests.sim.cluster.truth import Truth
 from tests.sim.cluster.witness import Broken, Findings, Witness, on_disk
 from tests.sim.cluster.world import Host, World
@@ -27,6 +28,7 @@ from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.image import Image
+from tiered.metadata.changes import CLUSTER
 from tiered.replication.copy import Copy
 
 TICK_SECONDS = 0.2
@@ -34,7 +36,7 @@ START_SECONDS = 30.0
 LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
 CANNOT = (Refused, Unavailable, Corrupt)
-Clients = list[Sender | Reader | GroupMember | Administration | Mover]
+Clients = list[Sender | Reader | GroupMember | Administration | Mover | SettingsChanges]
 
 
 class Run:
@@ -50,9 +52,15 @@ class Run:
         self.witness = Witness(self.truth)
         self.served = Served(self._image_of, self.findings.red)
         self.nemesis = Nemesis(options, self.world, self.truth)
-        self.expected = Expected(lambda name: self.truth.image.topics.get(name), self._manifest_start)
+        self.expected = Expected(
+            lambda name: self.truth.image.topics.get(name),
+            self._manifest_start,
+            lambda: self.truth.image.broker_configs.get(CLUSTER, {}),
+            {} if options.min_isr == 1 else {"min.insync.replicas": str(options.min_isr)},
+        )
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
         self.truth.asked_to_go = self.expected.asked_to_go
+        self.truth.acted = self._acted
         self.admin = Administration(
             self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings,
             self._leader_of,
@@ -60,6 +68,14 @@ class Run:
         self.mover = (
             Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None
         )
+        self.settings = (
+            SettingsChanges(
+                self.world.client("c-settings"), loop, options, self.world.story.tell, self.expected, self.findings,
+                lambda: not all(host.up for host in self.world.hosts.values()),
+            )
+            if options.changes
+            else None
+        )  # fmt: skip
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
         """When garbage was last collected."""
@@ -92,6 +108,7 @@ class Run:
             "leader_epochs": sum(
                 each.leader_epoch for topic in self.truth.image.topics.values() for each in topic.partitions
             ),
+            "unclean_elections": len(self.truth.uncleanly),
             "losses": sum(len(each.losses) for each in self.truth.copies.values()),
             "commits": len(self.history.commits),
             "moved_offsets": self.mover.offsets_moved if self.mover else 0,
@@ -103,6 +120,7 @@ class Run:
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
             | {f"move_{name}": count for name, count in (self.mover.counts if self.mover else {}).items()}
+            | {f"settings_{name}": count for name, count in (self.settings.counts if self.settings else {}).items()}
             | {f"bucket_{name}": count for name, count in self.truth.counts.items()}
         )
 
@@ -185,6 +203,8 @@ class Run:
             self.clients.append(self.admin)
         if self.mover is not None:
             self.clients.append(self.mover)
+        if self.settings is not None:
+            self.clients.append(self.settings)
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:
@@ -247,11 +267,17 @@ class Run:
                 continue
             directory = f"{self.truth.image.topics_by_id[pid.topic_id].name}-{pid.partition}"
             start, batches = on_disk(host.machine.disk, directory)
-            proved = how != "disk" and self.truth.flush(pid) == "ack"
+            said = self.truth.flush(pid) if how != "disk" else set()
+            proved, partly = said == {"ack"}, len(said) > 1
             # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
             # So is whether the mark of a clean stop is there, where it was the mark that failed.
             unsure = how == "failed stop" or (proved and how == "failed")
-            copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=unsure)
+            copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=unsure, partly=partly)
+
+    def _acted(self, node: int) -> int:
+        """Up to which slot a broker has acted on the metadata log."""
+        known = self.world.hosts[node].node if node in self.world.hosts else None
+        return known.cluster.committed.applied if known is not None else -1
 
     def is_live(self) -> bool:
         """Whether everything works again."""

@@ -82,7 +82,7 @@ def test_what_lies_below_the_log_start_may_be_of_another_history() -> None:
         told.write(1, 2, base=20, epoch=1)
         told.settle(2, 1, (1, 2))
         told.commit(30, node=2, epoch=1, isr=(1, 2))
-        told.copies.starts(start, Keeps(), 0, 0, asked_to_go=start)
+        told.copies.starts(start, [Keeps()], 0, 0, asked_to_go=start)
         told.settle(2, 1, (1, 2, 3))
         assert told.red == red
 
@@ -346,17 +346,17 @@ def test_i22_what_is_local_goes_only_when_it_is_cold_or_expired() -> None:
     assert told.red == []
     told.copies.dropped(3, 20)
     assert told.red == ["I22"]
-    told.copies.starts(20, Keeps(retention_ms=0), 1, 0)
+    told.copies.starts(20, [Keeps(retention_ms=0)], 1, 0)
     told.copies.dropped(2, 20)
     assert told.red == ["I22"]
 
 
 def test_i22_a_log_starts_only_where_retention_lets_it() -> None:
     told = three_of(3)
-    told.copies.starts(20, Keeps(retention_ms=0), 1, 0)
-    told.copies.starts(10, Keeps(), 1, 0)
+    told.copies.starts(20, [Keeps(retention_ms=0)], 1, 0)
+    told.copies.starts(10, [Keeps()], 1, 0)
     assert told.red == [] and told.copies.log_start == 20
-    told.copies.starts(30, Keeps(retention_ms=1), 1, 0)
+    told.copies.starts(30, [Keeps(retention_ms=1)], 1, 0)
     assert told.red == ["I22"]
 
 
@@ -368,9 +368,9 @@ def test_i22_what_a_leader_may_have_counted_and_lost_counts() -> None:
     told.commit(20)
     told.copies.appended(1, batch(20)._replace(size=50))
     told.copies.cut(1, 20, why="divergence")
-    told.copies.starts(10, Keeps(retention_bytes=150), 0, 0)
+    told.copies.starts(10, [Keeps(retention_bytes=150)], 0, 0)
     assert told.red == []
-    told.copies.starts(20, Keeps(retention_bytes=51), 0, 0)
+    told.copies.starts(20, [Keeps(retention_bytes=51)], 0, 0)
     assert told.red == ["I22"]
 
 

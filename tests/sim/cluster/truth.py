@@ -20,15 +20,19 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.config import Settings, TopicConfig
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.changes import PartitionChanged
+from tiered.metadata.changes import CLUSTER, PartitionChanged
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import decode_entry
-from tiered.metadata.settings import topic_config
+from tiered.metadata.settings import broker_settings, topic_config
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.ports import Buffer
 from tiered.records.native import walk
 
 IMAGES_KEPT = 4_000
+NOTHING: Mapping[str, str] = {}
+DECIDED_NS = 40_000_000_000
+"""What is written of a log start may have been decided so long before: by a broker that acts late, for a bucket that
+answers late."""
 _CRC = Struct(">I")
 _CRC_AT = 17
 
@@ -56,6 +60,13 @@ class LogStart(NamedTuple):
     epoch: int
 
 
+class InForce(NamedTuple):
+    """What a topic goes by from then on."""
+
+    at_ns: int
+    config: TopicConfig
+
+
 class Truth(BucketRules):
     """Watches the bucket. `copies` has the reference model of each partition, `told` from where on losses were
     reported."""
@@ -76,8 +87,17 @@ class Truth(BucketRules):
         self._fenced: dict[PartitionId, int] = {}
         self._checked: dict[str, Image] = {}
         """By process: the image that it went by when last it was asked."""
-        self._configs: dict[TopicId, tuple[TopicImage, TopicConfig]] = {}
-        self._defaults = settings.topic_defaults()
+        self.acted: Callable[[int], int] = lambda node: self.image.slot
+        """Up to which slot a broker has acted on the log."""
+        self.uncleanly: list[int] = []
+        """When somebody was elected who may lack what is committed, as a topic wished."""
+        self._configs: dict[TopicId, list[InForce]] = {}
+        self._goes_by: dict[TopicId, tuple[Mapping[str, str], Mapping[str, str]]] = {}
+        self._seen_by: dict[TopicId, Image] = {}
+        self._defaults: tuple[Mapping[str, str] | None, TopicConfig] = (None, settings.topic_defaults())
+        self._written_ns: dict[int, int] = {}
+        """By slot: when it was written."""
+        self._settings = settings
         self._red = red
         self._now = now
         bucket.memory.observer = self._judge
@@ -97,21 +117,49 @@ class Truth(BucketRules):
         topic = self.image.topics_by_id.get(pid.topic_id)
         return topic is not None and topic.name != OFFSETS_TOPIC
 
-    def min_isr(self, pid: PartitionId) -> int:
-        """How many replicas must hold a record before it is committed."""
-        topic, config = self._config(pid.topic_id)
-        return min(config.min_insync_replicas, len(topic.partitions[pid.partition].replicas))
+    def config(self, topic_id: TopicId) -> TopicConfig:
+        """What a topic goes by, as the metadata log has it: for `min.insync.replicas` nothing else counts."""
+        return self._in_force(topic_id)[-1].config
 
-    def flush(self, pid: PartitionId) -> str:
-        return self._config(pid.topic_id)[1].flush
+    def configs_since(self, topic_id: TopicId, since_ns: int) -> list[TopicConfig]:
+        """All that it went by at any time since."""
+        known = self._in_force(topic_id)
+        first = max((number for number, each in enumerate(known) if each.at_ns <= since_ns), default=0)
+        return [each.config for each in known[first:]]
+
+    def acted_ns(self, node: int) -> int:
+        """Since when there is something that a broker has not acted on; now where there is nothing."""
+        return self._written_ns.get(self.acted(node) + 1, self._now())
+
+    def min_isr(self, pid: PartitionId, node: int, goes_by: int) -> int:
+        """How many replicas must hold a record before it is committed, where `node` leads, by `goes_by`. R3: that is
+        what the log says, or said when the broker last acted on it."""
+        topic = self.image.topics_by_id[pid.topic_id]
+        wanted = min(goes_by, len(topic.partitions[pid.partition].replicas))
+        if goes_by == self.config(pid.topic_id).min_insync_replicas:
+            return wanted
+        allowed = {each.min_insync_replicas for each in self.configs_since(pid.topic_id, self.acted_ns(node))}
+        if goes_by not in allowed:
+            self._red(
+                "R3", f"{self.of(pid).name}: b{node} leads by min.insync.replicas={goes_by}, the metadata log says"
+                f" {sorted(allowed)}",
+            )  # fmt: skip
+        return wanted
+
+    def flush(self, pid: PartitionId) -> set[str]:
+        """All that the topic ever said of `flush`, the last of it included."""
+        return {each.config.flush for each in self._in_force(pid.topic_id)}
 
     def starts(self, pid: PartitionId, offset: int) -> None:
         """A log starts here, a broker or a manifest says."""
-        config = self._config(pid.topic_id)[1]
-        keeps = Keeps(config.retention_bytes, config.retention_ms)
+        copies = self.of(pid)
+        if offset <= copies.log_start:
+            return
+        configs = self.configs_since(pid.topic_id, self._now() - DECIDED_NS)
+        keeps = sorted({Keeps(each.retention_bytes, each.retention_ms) for each in configs})
         name = self.image.topics_by_id[pid.topic_id].name
         asked = self.asked_to_go(TopicPartition(name, pid.partition))
-        self.of(pid).starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms(), asked)
+        copies.starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms(), asked)
 
     def incarnation(self, node: int) -> str:
         """The one that the cluster knows of."""
@@ -138,12 +186,25 @@ class Truth(BucketRules):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _config(self, topic_id: TopicId) -> tuple[TopicImage, TopicConfig]:
-        """A topic as the log has it now, and what it goes by."""
-        topic, known = self.image.topics_by_id[topic_id], self._configs.get(topic_id)
-        if known is None or known[0] is not topic:
-            known = self._configs[topic_id] = topic, topic_config(topic, self._defaults)
+    def _in_force(self, topic_id: TopicId) -> list[InForce]:
+        """All that a topic ever went by, the last of it as the log has it now."""
+        seen = self._seen_by.get(topic_id)
+        if seen is self.image:
+            return self._configs[topic_id]
+        self._seen_by[topic_id] = self.image
+        topic, for_all = self.image.topics_by_id[topic_id], self.image.broker_configs.get(CLUSTER, NOTHING)
+        known, last = self._configs.setdefault(topic_id, []), self._goes_by.get(topic_id)
+        if last is None or last != (topic.configs, for_all):
+            self._goes_by[topic_id] = topic.configs, for_all
+            config = topic_config(topic, self._defaults_by(for_all))
+            if not known or known[-1].config != config:
+                known.append(InForce(self._now(), config))
         return known
+
+    def _defaults_by(self, for_all: Mapping[str, str]) -> TopicConfig:
+        if self._defaults[0] is not for_all:
+            self._defaults = for_all, broker_settings(self.image, self._settings, CLUSTER).topic_defaults()
+        return self._defaults[1]
 
     def _judge(self) -> None:
         try:
@@ -179,18 +240,27 @@ class Truth(BucketRules):
             return
         self.images[slot] = new
         self.images.pop(slot - IMAGES_KEPT, None)
+        self._written_ns[slot] = self._now()
         brokers_changed = new.brokers != old.brokers
         between: dict[PartitionId, set[int]] = {}
         for change in entry.changes:
             if isinstance(change, PartitionChanged):
                 between.setdefault(PartitionId(change.topic_id, change.partition), set()).update(change.isr)
         for topic in new.topics.values():
-            if topic.name != OFFSETS_TOPIC and (brokers_changed or old.topics.get(topic.name) is not topic):
-                self._settle(topic, old.topics_by_id.get(topic.topic_id), between, brokers_changed)
+            if topic.name == OFFSETS_TOPIC:
+                continue
+            everything = brokers_changed or new.broker_configs != old.broker_configs
+            if everything or old.topics.get(topic.name) is not topic:
+                self._settle(topic, old.topics_by_id.get(topic.topic_id), between, everything)
 
     def _settle(
         self, topic: TopicImage, before: TopicImage | None, between: Mapping[PartitionId, set[int]], everything: bool
     ) -> None:
+        topic_id = topic.topic_id
+        was = self._configs[topic_id][-1].config if topic_id in self._configs else None
+        now = self.config(topic_id)
+        unclean = now.unclean_leader_election_enable or (was is not None and was.unclean_leader_election_enable)
+        reconsidered = was is not None and was.flush != now.flush
         live = [node for node, broker in sorted(self.image.brokers.items()) if broker.live]
         lives = {node: self.lives.get(broker.incarnation, 0) for node, broker in self.image.brokers.items()}
         for number, partition in enumerate(topic.partitions):
@@ -198,8 +268,14 @@ class Truth(BucketRules):
             pid = PartitionId(topic.topic_id, number)
             if partition.loss is not None and (old is None or old.loss != partition.loss):
                 self.told.setdefault(pid, []).append(partition.loss.from_offset)
+            if reconsidered:
+                self.of(pid).reconsidered()
             if everything or old is not partition:
-                self.of(pid).settled(partition, live, lives, between.get(pid, ()))
+                copies = self.of(pid)
+                parted = copies.parted
+                copies.settled(partition, live, lives, between.get(pid, ()), unclean=unclean)
+                if copies.parted != parted:
+                    self.uncleanly.append(self._now())
 
     def _manifest(self, manifest: Manifest) -> None:
         known = {base for pid, base in self._home if pid == manifest.pid} if self.follows(manifest.pid) else None

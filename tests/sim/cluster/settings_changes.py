@@ -1,0 +1,151 @@
+"""Settings that change while topics are in use, of one topic or of all brokers. Half of the time an operator acts when
+a broker is away: what a setting says of records that were written under another one matters most then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+from tests.sim.cluster.expected import Expected
+from tests.sim.cluster.options import Options
+from tests.sim.cluster.witness import Finding, Findings
+from tests.sim.loop import SimLoop
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered_api.kafka.client import Client, code_of
+from tiered_api.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+CANNOT = (Refused, Unavailable, Corrupt)
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+PAUSE_SECONDS = 3.0
+AWAY_SECONDS = 10.0
+LOOK_SECONDS = 0.1
+OF_ALL_CHANCE = 0.3
+Edit = Mapping[str, str | None]
+
+OF_TOPICS: Mapping[str, tuple[Edit, ...]] = {
+    "flush": ({"flush": "ack"}, {"flush": "ack"}, {"flush": "none"}, {"flush": None}),
+    "min_isr": (
+        {"min.insync.replicas": "1"},
+        {"min.insync.replicas": "2"},
+        {"min.insync.replicas": None},
+    ),
+    "retention": (
+        {"retention.bytes": "-1"},
+        {"retention.bytes": "4096"},
+        {"retention.bytes": "16384"},
+        {"retention.bytes": None},
+        {"retention.ms": "-1"},
+        {"retention.ms": "5000"},
+        {"retention.ms": "20000"},
+    ),
+    "local_retention": (
+        {"local.retention.bytes": "1"},
+        {"local.retention.bytes": "4096"},
+        {"local.retention.bytes": "-2"},
+        {"local.retention.ms": "-2"},
+        {"local.retention.ms": "3000"},
+    ),
+    "tiering": (
+        {"remote.storage.enable": "true"},
+        {"remote.storage.enable": "true"},
+        {"remote.storage.enable": "false"},
+    ),
+    "unclean": (
+        {"unclean.leader.election.enable": "true"},
+        {"unclean.leader.election.enable": "false"},
+        {"unclean.leader.election.enable": None},
+    ),
+}
+"""By kind: what a topic may be told. None takes the topic's own value away."""
+OF_ALL: Mapping[str, tuple[Edit, ...]] = {
+    "flush": ({"log.flush": "ack"}, {"log.flush": "none"}, {"log.flush": None}),
+    "min_isr": ({"min.insync.replicas": "1"}, {"min.insync.replicas": "2"}, {"min.insync.replicas": None}),
+    "retention": ({"log.retention.bytes": "8192"}, {"log.retention.bytes": "-1"}, {"log.retention.bytes": None}),
+    "local_retention": ({"log.local.retention.bytes": "1"}, {"log.local.retention.bytes": None}),
+    "tiering": ({"log.remote.storage.enable": "true"}, {"log.remote.storage.enable": None}),
+    "unclean": ({"unclean.leader.election.enable": "true"}, {"unclean.leader.election.enable": None}),
+}
+"""By kind: what all brokers may be told."""
+
+
+class SettingsChanges:
+    """Changes settings of the run's topics until `working` is unset. `away` says whether a broker is."""
+
+    def __init__(
+        self,
+        client: Client,
+        loop: SimLoop,
+        options: Options,
+        tell: Callable[[str], None],
+        expected: Expected,
+        findings: Findings,
+        away: Callable[[], bool],
+    ) -> None:
+        self.working = True
+        self.counts: dict[str, int] = {}
+        self._client = client
+        self._options = options
+        self._tell = tell
+        self._expected = expected
+        self._findings = findings
+        self._away = away
+        self._draw = random.Random(f"{loop.seed}/settings-changes")
+
+    async def work(self) -> None:
+        while self.working:
+            await asyncio.sleep(self._draw.expovariate(1 / PAUSE_SECONDS))
+            if self._draw.random() < 0.5:
+                await self._until_away()
+            kind = self._draw.choice(self._options.changes)
+            if self._draw.random() < OF_ALL_CHANCE:
+                await self._change("", kind, self._draw.choice(OF_ALL[kind]))
+            else:
+                name = self._draw.choice(self._options.topics).name
+                await self._change(name, kind, self._draw.choice(OF_TOPICS[kind]))
+        await self._client.close()
+
+    async def _until_away(self) -> None:
+        for _ in range(int(AWAY_SECONDS / LOOK_SECONDS)):
+            if self._away() or not self.working:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _change(self, name: str, kind: str, edit: Edit) -> None:
+        """`name` is a topic, or empty for all brokers."""
+        try:
+            code: Code | None = await self._ask(name, edit)
+        except CANNOT as error:
+            self._tell(f"settings of {name or 'all'} to {edit}: {error}")
+            code = None
+        else:
+            self._tell(f"settings of {name or 'all'} to {edit}: {code}")
+        for finding in self._told(name, edit, code):
+            self._findings.red(*finding)
+        where = "topic" if name else "all"
+        answer = "unknown" if code is None else code.name
+        counted = f"{where}_{kind}_{answer}"
+        self.counts[counted] = self.counts.get(counted, 0) + 1
+
+    def _told(self, name: str, edit: Edit, code: Code | None) -> Iterator[Finding]:
+        if name:
+            yield from self._expected.altered(name, edit, code)
+        else:
+            yield from self._expected.altered_for_all(edit, code)
+
+    async def _ask(self, name: str, edit: Edit) -> Code:
+        each = [
+            AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+            for key, value in edit.items()
+        ]
+        kind = TOPIC if name else BROKER
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=each)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
+        return code_of(got.responses[0].error_code)
