@@ -58,7 +58,8 @@ class Topic:
 
 class Expected:
     """The topics that were ever asked for. `found` gives a topic as the metadata log has it, `start` where the manifest
-    of a partition begins, `for_all` what is set for all brokers; `began_with` what brokers set for all when nothing is."""
+    of a partition begins, `for_all` what is set for all brokers; `began_with` what brokers set for all where nothing
+    is."""
 
     def __init__(
         self,
@@ -126,6 +127,10 @@ class Expected:
                 known.may_be.add(self._began_with[key])  # the next broker that registers says it again
         if code is Code.NONE:
             yield from self._check_all()
+
+    def deletes(self, where: TopicPartition, before: int | None) -> None:
+        """Somebody asks for that; None for all that is committed when it is heard."""
+        self.delete_asked[where] = max(2**62 if before is None else before, self.delete_asked.get(where, 0))
 
     def records_deleted(self, where: TopicPartition, start: int) -> Iterator[Finding]:
         """DeleteRecords was answered with this log start: it stands in the manifest by then."""

@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tests.sim.cluster.history import Commit, History, Owned, Places
 from tests.sim.loop import SimLoop
@@ -16,9 +17,14 @@ from tiered_api.kafka import membership
 from tiered_api.kafka.client import Client
 from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.membership import Member
-from tiered_api.kafka.messages.join_group import JoinGroupResponse
+from tiered_api.kafka.messages.heartbeat import HeartbeatRequest
+from tiered_api.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tiered_api.kafka.messages.leave_group import LeaveGroupRequest
+from tiered_api.kafka.messages.offset_commit import OffsetCommitRequest
+from tiered_api.kafka.messages.sync_group import SyncGroupRequest
 from tiered_api.kafka.offsets import commit, committed
 from tiered_api.kafka.routing import LATEST, offsets_at
+from tiered_api.kafka.schema import Message
 
 GROUP = "group"
 """The one group of a run."""
@@ -43,6 +49,27 @@ def short_sessions() -> Iterator[None]:
             setattr(membership, name, value)
 
 
+A = TypeVar("A", bound=Message)
+
+
+class InstanceClient(Client):
+    """The client of a member that is static (KIP-345): it says so with all it asks of its coordinator. None: it is
+    not."""
+
+    instance: str | None = None
+
+    async def ask(
+        self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
+    ) -> A:
+        if self.instance is not None:
+            if isinstance(request, LeaveGroupRequest):
+                for each in request.members:
+                    each.group_instance_id = self.instance
+            elif isinstance(request, (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest)):
+                request.group_instance_id = self.instance
+        return await super().ask(request, answer, node=node, timeout=timeout)
+
+
 class Timed(Member):
     """Notes when it asked for its assignment: the answer may be long on its way, and its session began before."""
 
@@ -52,6 +79,11 @@ class Timed(Member):
         super().__init__(client, group, topics)
         self._loop = loop
 
+    async def begin_anew(self) -> None:
+        """As its process does that was gone without a word: it knows nothing of who it was."""
+        await self._stop_heart()
+        self._id, self._generation = "", -1
+
     async def _sync(self, joined: JoinGroupResponse) -> tuple[Code, list[TopicPartition]]:
         self.asked_ns = self._loop.now_ns
         return await super()._sync(joined)
@@ -60,8 +92,12 @@ class Timed(Member):
 class GroupMember:
     """One member, which joins, reads, commits, and joins again, until `working` is unset."""
 
-    def __init__(self, name: str, group: str, client: Client, loop: SimLoop, history: History, topic: str) -> None:
+    def __init__(
+        self, name: str, group: str, client: InstanceClient, loop: SimLoop, history: History, topic: str
+    ) -> None:
         self.name = name
+        self.returned = 0
+        """How often it came back to the place that it had, as a static one does."""
         self.working = True
         self.steady = False
         """Whether it stays, as long as the group lets it."""
@@ -71,6 +107,7 @@ class GroupMember:
         self._history = history
         self._topic = topic
         self._draw = random.Random(f"{loop.seed}/{name}")
+        self._comes_back = random.Random(f"{loop.seed}/{name}/comes-back")
         self._heard_ns = 0
         self._before: tuple[str, int] | None = None
         """Who it was in the generation before."""
@@ -89,7 +126,10 @@ class GroupMember:
         while self.working:
             try:
                 await self._take_part(member)
+                await self._come_back(member)
             except (TimeoutError, *CANNOT) as error:
+                if isinstance(error, Refused) and error.code is Code.FENCED_INSTANCE_ID:
+                    await member.begin_anew()  # an answer was lost that told it who it is now
                 self._astray = isinstance(error, Refused) and error.code is Code.OFFSET_OUT_OF_RANGE
                 await asyncio.sleep(0.5)
         try:
@@ -99,12 +139,20 @@ class GroupMember:
             await member._stop_heart()
         await self._client.close()
 
+    async def _come_back(self, member: Timed) -> None:
+        if self._client.instance is not None and not self.steady and self._comes_back.random() < 0.5:
+            known = member._generation
+            await member.begin_anew()
+            await asyncio.sleep(self._comes_back.choice((0.0, 0.5, 3.0)))
+            self.returned += known >= 0
+
     async def _take_part(self, member: Timed) -> None:
         """One generation."""
         async with asyncio.timeout(20):
             mine = await member.join()
         since_ns, self._heard_ns = self._loop.now_ns, member.asked_ns
         name, generation = member._id, member._generation
+        owner = self._client.instance or name
         if self._before is not None and self._draw.random() < 0.5:
             await self._commit_late(*self._before, mine)
         self._before = (name, generation)
@@ -127,7 +175,7 @@ class GroupMember:
             # Whether its session lasted longer is not known here: it was heard last when it committed or joined.
             until_ns = min(self._loop.now_ns, self._heard_ns + SESSION_MS * 1_000_000)
             if mine:
-                self._history.owned.append(Owned(self._group, name, generation, tuple(mine), since_ns, until_ns))
+                self._history.owned.append(Owned(self._group, owner, generation, tuple(mine), since_ns, until_ns))
 
     async def _commit(self, member: Member, offsets: dict[TopicPartition, int]) -> None:
         asked_ns, generation = self._loop.now_ns, member._generation

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tests.sim.cluster.options import Options, TopicShape
 from tests.sim.loop import SimLoop
@@ -24,6 +24,8 @@ CANNOT = (Refused, Unavailable, Corrupt)
 PAUSE_SECONDS_MAX = 10.0
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 OF_GROUPS_CHANCE = 0.4
+SEVERAL_CHANCE = 0.7
+AGAIN_SECONDS = 0.2
 Replicas = tuple[int, ...]
 
 
@@ -54,55 +56,129 @@ class Ends:
                 yield f"{where} was to be on {sorted(ends)}, is on {replicas(where)}"
 
 
+class Moves:
+    """All moves of a run, whoever asks: one request after the other, so that its answer says what holds. `asked` has
+    those that anybody ever asked to move."""
+
+    def __init__(self) -> None:
+        self.asked: set[TopicPartition] = set()
+        self.ends = Ends()
+        self._turn = asyncio.Lock()
+
+    async def ask(
+        self, client: Client, wanted: Mapping[TopicPartition, Replicas | None]
+    ) -> dict[TopicPartition, Code | None]:
+        """What was answered of each; None where nothing was."""
+        self.asked.update(wanted)
+        async with self._turn:
+            codes = await _answers(client, wanted)
+            for where, replicas in wanted.items():
+                self.ends.answered(where, replicas, codes[where])
+        return codes
+
+
+async def _answers(
+    client: Client, wanted: Mapping[TopicPartition, Replicas | None]
+) -> dict[TopicPartition, Code | None]:
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, partition), replicas in wanted.items():
+        part = ReassignablePartition(partition, None if replicas is None else list(replicas))
+        topics.setdefault(name, ReassignableTopic(name, [])).partitions.append(part)
+    request = AlterPartitionReassignmentsRequest(5_000, topics=[*topics.values()])
+    codes: dict[TopicPartition, Code | None] = dict.fromkeys(wanted)
+    try:
+        got = await client.ask_controller(request, AlterPartitionReassignmentsResponse)
+    except CANNOT:
+        return codes
+    if got.error_code:
+        return dict.fromkeys(wanted, code_of(got.error_code))
+    for topic in got.responses:
+        for each in topic.partitions:
+            codes[TopicPartition(topic.name, each.partition_index)] = code_of(each.error_code)
+    return codes
+
+
 class Mover:
     """Asks for moves of the run's partitions, and where groups are at work of their offsets, until `working` is unset.
-    `asked` has those that it ever asked to move."""
+    `brokers` are those that may hold something, `moving` says how many partitions are on their way."""
 
-    def __init__(self, client: Client, loop: SimLoop, options: Options, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        loop: SimLoop,
+        options: Options,
+        tell: Callable[[str], None],
+        moves: Moves,
+        brokers: Callable[[], list[int]],
+        moving: Callable[[], int],
+    ) -> None:
         self.working = True
         self.counts: dict[str, int] = {}
         self.offsets_moved = 0
-        self.asked: set[TopicPartition] = set()
-        self.ends = Ends()
+        self.together = 0
+        """How often several partitions were on their way at once."""
         self._client = client
         self._options = options
         self._tell = tell
+        self._moves = moves
+        self._brokers = brokers
+        self._moving = moving
         self._draw = random.Random(f"{loop.seed}/mover")
         self._of_groups = random.Random(f"{loop.seed}/mover-of-groups")
+        self._several = random.Random(f"{loop.seed}/mover-of-several")
 
     async def work(self) -> None:
         while self.working:
             await asyncio.sleep(min(self._draw.expovariate(0.3), PAUSE_SECONDS_MAX))
+            if self._options.moves_at_once > 1 and self._several.random() < SEVERAL_CHANCE:
+                await self._move_several()
+                continue
             shape = self._draw.choice(self._options.topics)
             where = TopicPartition(shape.name, self._draw.randrange(shape.partitions))
-            wanted = self._target(shape) if self._draw.random() < 0.85 else None
+            wanted = self._target(shape, self._draw) if self._draw.random() < 0.85 else None
             if self._options.members and self._of_groups.random() < OF_GROUPS_CHANCE:
                 where, wanted = OFFSETS, self._offsets_target()
-            try:
-                code = await self._ask(where, wanted)
-            except CANNOT as error:
-                self._tell(f"move {where} to {wanted}: {error}")
-                code = None
-            self.ends.answered(where, wanted, code)
-            name = "unknown" if code is None else code.name
-            self.counts[name] = self.counts.get(name, 0) + 1
-            self.offsets_moved += where is OFFSETS and code is Code.NONE
+            await self._ask({where: wanted})
         await self._client.close()
 
-    def _target(self, shape: TopicShape) -> Replicas:
+    async def _move_several(self) -> None:
+        """Partitions of all topics at once. While they are on their way, some are called off, and some are to go
+        elsewhere after all."""
+        draw = self._several
+        places = {
+            TopicPartition(shape.name, number): shape
+            for shape in self._options.topics
+            for number in range(shape.partitions)
+        }
+        some = draw.sample(list(places), min(len(places), draw.randint(2, self._options.moves_at_once)))
+        wanted: dict[TopicPartition, Replicas | None] = {where: self._target(places[where], draw) for where in some}
+        if self._options.members and draw.random() < OF_GROUPS_CHANCE:
+            wanted[OFFSETS] = self._offsets_target()
+        await self._ask(wanted)
+        for _ in range(draw.randint(0, 3)):
+            await asyncio.sleep(draw.expovariate(1 / AGAIN_SECONDS))
+            again = draw.sample(some, draw.randint(1, len(some)))
+            await self._ask(
+                {where: None if draw.random() < 0.5 else self._target(places[where], draw) for where in again}
+            )
+
+    def _target(self, shape: TopicShape, draw: random.Random) -> Replicas:
         """As many replicas as the topic has, or one less where it can do with that."""
-        brokers = list(range(1, self._options.brokers + 1))
         least = max(shape.min_isr, shape.replicas - 1)
-        return tuple(self._draw.sample(brokers, self._draw.randint(least, shape.replicas)))
+        return tuple(draw.sample(self._brokers(), draw.randint(least, shape.replicas)))
 
     def _offsets_target(self) -> Replicas:
         """All brokers, in whatever order, or all but one."""
-        brokers = list(range(1, self._options.brokers + 1))
+        brokers = self._brokers()
         return tuple(self._of_groups.sample(brokers, self._of_groups.randint(max(1, len(brokers) - 1), len(brokers))))
 
-    async def _ask(self, where: TopicPartition, wanted: Replicas | None) -> Code:
-        self.asked.add(where)
-        part = ReassignablePartition(where.partition, None if wanted is None else list(wanted))
-        request = AlterPartitionReassignmentsRequest(5_000, topics=[ReassignableTopic(where.topic, [part])])
-        got = await self._client.ask_controller(request, AlterPartitionReassignmentsResponse)
-        return code_of(got.error_code or got.responses[0].partitions[0].error_code)
+    async def _ask(self, wanted: Mapping[TopicPartition, Replicas | None]) -> None:
+        for where, code in (await self._moves.ask(self._client, wanted)).items():
+            name = "unknown" if code is None else code.name
+            if code is not Code.NONE:
+                self._tell(f"move {where} to {wanted[where]}: {name}")
+            elif wanted[where] is None:
+                name = "called_off"
+            self.counts[name] = self.counts.get(name, 0) + 1
+            self.offsets_moved += where == OFFSETS and code is Code.NONE
+        self.together += self._moving() > 1

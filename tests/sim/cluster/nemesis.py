@@ -19,6 +19,8 @@ RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 ASKED = "start the broker again"
 DELAY_SECONDS_MAX = 10.0
 """A call that was begun before all healed has to end well before everything must be live again."""
+BUSY_SECONDS = 2.0
+"""For how long a broker may act on something else before it can be made to act late."""
 CLOCK_JUMP_MS = 3_000_000
 
 
@@ -75,7 +77,7 @@ class Nemesis:
             host.resume()
             self._mend(host)
         for host in self._world.hosts.values():
-            if not host.idle:
+            if not host.idle and not host.absent:
                 await host.end("kill")  # a stop that was broken off may still be under way
                 host.power_on()
 
@@ -196,6 +198,23 @@ class Nemesis:
         finally:
             self._world.loop.resume(process)
         self._tell(f"{process} goes on")
+
+    async def _acts_late(self) -> None:
+        """One broker hears what the others agree on, and is busy with something else before it acts on it."""
+        host = self._host()
+        if host is None or host.node is None:
+            return
+        busy = host.node.partitions._moving
+        try:
+            async with asyncio.timeout(BUSY_SECONDS):
+                await busy.acquire()
+        except TimeoutError:
+            return
+        self._tell(f"{host.process} acts late on what it hears")
+        try:
+            await self._wait(8.0, 0.3)
+        finally:
+            busy.release()
 
     async def _disk_full(self) -> None:
         host = self._host()

@@ -17,13 +17,18 @@ TROUBLES = (
     "one_way", "isolated", "halves", "reset", "bucket_away", "bucket_away_for_one", "kill_all", "power_all", "flapping",
 )  # fmt: skip
 """Every kind of trouble. Each seed takes some of them."""
+LATE = "acts_late"
+"""The trouble that is drawn apart from those."""
 
 CHANGES = ("flush", "min_isr", "retention", "local_retention", "tiering", "unclean")
 """Kinds of settings that may change while everybody uses what they are set for."""
 
-CHANGING, BY_DEFAULT, UNTIERED = 0.4, 0.2, 0.2
-"""Shares: of seeds in which settings change, and whose topics go by the brokers' `min.insync.replicas`; of topics that
-are not tiered."""
+CHANGING, BY_DEFAULT, DELETING, UNCLEAN, UNTIERED = 0.4, 0.2, 0.3, 0.1, 0.25
+"""Shares: of seeds in which settings change, whose topics go by the brokers' `min.insync.replicas`, in which records
+are deleted, and in which anybody may lead; of topics that are not tiered."""
+ACTING_LATE, JOINING, LEAVING, STATIC = 0.25, 0.2, 0.7, 0.4
+"""Shares: of seeds in which brokers act late, and in which one joins; of those, in which one leaves; of those with
+groups, whose members are static."""
 
 FINE = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections whose pieces go down to a byte: the more, the more a run costs."""
@@ -41,12 +46,18 @@ class TopicShape:
     tiered: bool = True
     own_min_isr: bool = True
     """Whether it has a `min.insync.replicas` of its own; else it goes by that of all brokers."""
+    unclean: bool = False
+    """Whether anybody may lead it."""
 
     @property
     def configs(self) -> dict[str, str]:
         """What it is created with, beside what all topics have in common."""
         own = {"min.insync.replicas": str(self.min_isr)} if self.own_min_isr else {}
-        return own | {"flush": self.flush} | ({} if self.tiered else {"remote.storage.enable": "false"})
+        if not self.tiered:
+            own["remote.storage.enable"] = "false"
+        if self.unclean:
+            own["unclean.leader.election.enable"] = "true"
+        return own | {"flush": self.flush}
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,7 @@ class Options:
 
     seed: int
     brokers: int
+    """Those that are there from the beginning."""
     topics: tuple[TopicShape, ...]
     segment_bytes: int
     local_retention_bytes: int
@@ -95,6 +107,15 @@ class Options:
     snapshot_slots: int
     chaos_seconds: float
     rebuild: bool
+    joins: bool = False
+    """Whether a broker joins."""
+    leaves: bool = False
+    """Whether one is decommissioned after that."""
+    moves_at_once: int = 1
+    static: bool = False
+    """Whether members of the group are static, all but one."""
+    deletes: bool = False
+    """Whether records are deleted all the time."""
     changes: tuple[str, ...] = ()
     """Which kinds of settings change, of topics in use and of all brokers."""
     min_isr: int = 1
@@ -106,10 +127,15 @@ class Options:
         draw = random.Random(f"{seed}/cluster-options")
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
+        if random.Random(f"{seed}/acts-late").random() < ACTING_LATE:
+            troubles = (*troubles, LATE)
+        fleet, groups = random.Random(f"{seed}/brokers"), random.Random(f"{seed}/groups")
+        joins = fleet.random() < JOINING and brokers == BROKERS
         rot = random.Random(f"{seed}/bit").random() < 0.2
         settings = random.Random(f"{seed}/settings")
         changing, by_default = settings.random() < CHANGING, settings.random() < BY_DEFAULT
         changes = tuple(each for each in CHANGES if settings.random() < 0.6) if changing else ()
+        deletes, unclean = settings.random() < DELETING, settings.random() < UNCLEAN
         topics = tuple(_topic(draw, number, brokers) for number in range(count))
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
         return cls(
@@ -120,6 +146,7 @@ class Options:
                     each,
                     tiered=settings.random() >= UNTIERED,
                     own_min_isr=not by_default,
+                    unclean=unclean,
                     min_isr=min(each.replicas, 2) if by_default else each.min_isr,
                 )
                 for each in topics
@@ -132,7 +159,7 @@ class Options:
             send_rate=draw.choice((1.0, 2.0, 4.0)),
             in_flight=random.Random(f"{seed}/in-flight").choice((1, 1, 5)),
             readers=1,
-            members=draw.choice((0, 0, 0, 2)),
+            members=max(draw.choice((0, 0, 0, 2)), groups.choice((0, 2, 3, 4))),
             admin=draw.random() < 0.3,
             cuts=random.Random(f"{seed}/cuts").random() < 0.4,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
@@ -154,6 +181,11 @@ class Options:
             chaos_seconds=draw.choice((15.0, 25.0)),
             rebuild=draw.random() < 0.15,
             # What rots is chosen by what a start reads, and so by `flush`, which must not change for that.
+            joins=joins,
+            leaves=joins and fleet.random() < LEAVING,
+            moves_at_once=random.Random(f"{seed}/moves-at-once").choice((1, 4)),
+            static=groups.random() < STATIC,
+            deletes=deletes,
             changes=tuple(each for each in changes if not (rot and each == "flush")),
             min_isr=2 if by_default else 1,
         )
@@ -193,7 +225,7 @@ class Options:
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
             )
-            for number in range(1, self.brokers + 1)
+            for number in range(1, self.brokers + self.joins + 1)
         ]
 
 

@@ -11,10 +11,12 @@ from contextlib import AsyncExitStack
 
 from tests.sim.cluster import audit, reaching, rebuilding, resources
 from tests.sim.cluster.administration import Administration
+from tests.sim.cluster.broker_changes import BrokerChanges
+from tests.sim.cluster.deletions import Deletions
 from tests.sim.cluster.expected import Expected
 from tests.sim.cluster.history import History, Poll, Verdict
-from tests.sim.cluster.members import GROUP, GroupMember, short_sessions
-from tests.sim.cluster.moves import Mover
+from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
+from tests.sim.cluster.moves import Mover, Moves
 from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
@@ -36,7 +38,7 @@ START_SECONDS = 30.0
 LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
 CANNOT = (Refused, Unavailable, Corrupt)
-Clients = list[Sender | Reader | GroupMember | Administration | Mover | SettingsChanges]
+Clients = list[Sender | Reader | GroupMember | Administration | Mover | SettingsChanges | Deletions | BrokerChanges]
 
 
 class Run:
@@ -65,17 +67,40 @@ class Run:
             self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings,
             self._leader_of,
         )  # fmt: skip
+        self.moves = Moves()
+        for host in self.world.hosts.values():
+            host.absent = host.node_id > options.brokers
         self.mover = (
-            Mover(self.world.client("c-moves"), loop, options, self.world.story.tell) if options.moves else None
-        )
+            Mover(
+                self.world.client("c-moves"), loop, options, self.world.story.tell, self.moves,
+                lambda: [host.node_id for host in self.present()], self._moving,
+            )
+            if options.moves
+            else None
+        )  # fmt: skip
+        self.broker_changes = (
+            BrokerChanges(
+                self.world.client("c-brokers"), loop, options, self.world.story.tell, self.moves, self.world.hosts,
+                lambda: self.truth.image,
+            )
+            if options.joins
+            else None
+        )  # fmt: skip
         self.settings = (
             SettingsChanges(
                 self.world.client("c-settings"), loop, options, self.world.story.tell, self.expected, self.findings,
-                lambda: not all(host.up for host in self.world.hosts.values()),
+                lambda: not all(host.up for host in self.present()),
             )
             if options.changes
             else None
         )  # fmt: skip
+        self.deletions = (
+            Deletions(
+                self.world.client("c-deletions"), loop, options, self.world.story.tell, self.expected, self.findings
+            )
+            if options.deletes
+            else None
+        )
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
         """When garbage was last collected."""
@@ -112,6 +137,8 @@ class Run:
             "losses": sum(len(each.losses) for each in self.truth.copies.values()),
             "commits": len(self.history.commits),
             "moved_offsets": self.mover.offsets_moved if self.mover else 0,
+            "moved_together": self.mover.together if self.mover else 0,
+            "returned_members": sum(each.returned for each in self.clients if isinstance(each, GroupMember)),
             "bucket_refused": self.nemesis.throttle.refused if self.nemesis.throttle else 0,
         }
         return (
@@ -120,7 +147,12 @@ class Run:
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
             | {f"move_{name}": count for name, count in (self.mover.counts if self.mover else {}).items()}
+            | {
+                f"broker_{name}": count
+                for name, count in (self.broker_changes.counts if self.broker_changes else {}).items()
+            }
             | {f"settings_{name}": count for name, count in (self.settings.counts if self.settings else {}).items()}
+            | {f"deletion_{name}": count for name, count in (self.deletions.counts if self.deletions else {}).items()}
             | {f"bucket_{name}": count for name, count in self.truth.counts.items()}
         )
 
@@ -135,8 +167,9 @@ class Run:
     async def _story(self) -> None:
         for host in self.world.hosts.values():
             host.gone, host.begun = self._gone, self._begun
+        for host in self.present():
             host.power_on()
-        await self.until(lambda: all(host.up for host in self.world.hosts.values()), START_SECONDS, "all brokers serve")
+        await self.until(lambda: all(host.up for host in self.present()), START_SECONDS, "all brokers serve")
         for shape in self.options.topics:
             await self._make(shape.name)
         self._begin_clients()
@@ -149,7 +182,7 @@ class Run:
         await reaching.the_end(self)
         await self._end_clients()
         self.world.network.fine_share = 0.0  # all is read now: small pieces take many steps, and show nothing new
-        await self.until(self._has_moved, LIVE_SECONDS, "the last moves have ended")
+        await self.until(lambda: not self._moving(), LIVE_SECONDS, "the last moves have ended")
         # Who was cut off when all was mended may have been put out only since.
         await self.until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
         await self.writable()
@@ -158,8 +191,13 @@ class Run:
             await rebuilding.rebuild(self, dumps)
         self.findings.check()
 
-    def _has_moved(self) -> bool:
-        return not any(each.moving for topic in self.truth.image.topics.values() for each in topic.partitions)
+    def present(self) -> list[Host]:
+        """The machines of brokers that have joined and have not left."""
+        return [host for host in self.world.hosts.values() if not host.absent]
+
+    def _moving(self) -> int:
+        """How many partitions are on their way."""
+        return sum(each.moving for topic in self.truth.image.topics.values() for each in topic.partitions)
 
     async def _make(self, name: str) -> None:
         shape = next(each for each in self.options.topics if each.name == name)
@@ -197,14 +235,14 @@ class Run:
             )
         for number in range(options.members):
             name = f"m{number}"
-            client = self.world.client(f"c-{name}")
+            client = self.world.client(f"c-{name}", InstanceClient)
+            client.instance = name if options.static and number else None
             self.clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
         if options.admin:
             self.clients.append(self.admin)
         if self.mover is not None:
             self.clients.append(self.mover)
-        if self.settings is not None:
-            self.clients.append(self.settings)
+        self.clients += [each for each in (self.settings, self.deletions, self.broker_changes) if each is not None]
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:
@@ -282,9 +320,9 @@ class Run:
     def is_live(self) -> bool:
         """Whether everything works again."""
         image = self.truth.image
-        if not all(host.up and not host.frozen for host in self.world.hosts.values()):
+        if not all(host.up and not host.frozen for host in self.present()):
             return False
-        brokers = [broker.live for broker in image.brokers.values()]
+        brokers = [host.node_id in image.brokers and image.brokers[host.node_id].live for host in self.present()]
         told = not any(node.partitions.unreported for _, node in self.world.nodes())
         return (
             told

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar, overload
 
 from tests.sim.clock import SimClock
 from tests.sim.cluster.made import fresh_node
@@ -26,6 +27,7 @@ from tiered.node import Node
 from tiered_api.kafka.client import Address, Client
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
+C = TypeVar("C", bound=Client)
 PORT = 9092
 LISTENER = "PLAINTEXT"
 STARTS_MAX = 200
@@ -79,6 +81,8 @@ class Host:
         self.gone: Callable[[Host, str], None] = lambda host, how: None
         self.begun: Callable[[Host, str], None] = lambda host, incarnation: None
         """Is told the incarnation of each life."""
+        self.absent = False
+        """It has not joined yet, or has left for good."""
         self.spared = False
         """Nobody else may take it down."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
@@ -256,11 +260,17 @@ class World:
             each.node_id: Host(loop, each, self.bucket, self.network, self.story, fan, slots) for each in settings
         }
 
-    def client(self, name: str) -> Client:
+    @overload
+    def client(self, name: str) -> Client: ...
+
+    @overload
+    def client(self, name: str, of: type[C]) -> C: ...
+
+    def client(self, name: str, of: type[Client] = Client) -> Client:
         """A client on a host of its own, with little patience."""
         self.clients.append(name)
         clock = SimClock(self.loop)
-        return Client(
+        return of(
             self.network.host(name), clock, self.addresses, client_id=name, timeout=CLIENT_SECONDS,
             patience=PATIENCE_SECONDS,
         )  # fmt: skip
