@@ -55,7 +55,12 @@ async def ask_leaders(
         shares, leaderless = await client.by_leader(left)
         out.update(leaderless)
         for node, share in shares.items():
-            for where, number, value in read(await client.ask(make({tp: left[tp] for tp in share}), answer, node=node)):
+            try:
+                got = await client.ask(make({tp: left[tp] for tp in share}), answer, node=node)
+            except Unavailable:
+                client.forget_leaders(share)  # it may be gone for good
+                raise
+            for where, number, value in read(got):
                 out[where] = refused(number, str(where)) if number else value
         left = {tp: want for tp, want in left.items() if _is_stale(out.get(tp))}
         if not left or client.is_over(deadline):

@@ -56,6 +56,7 @@ class Deletions:
                 code = await self._delete(where)
             except CANNOT as error:
                 self._tell(f"records of {where} are deleted: {error}")
+                self._client.forget_leaders([where])
                 continue
             name = f"{'tiered' if shape.tiered else 'untiered'}_{code.name}"
             self.counts[name] = self.counts.get(name, 0) + 1

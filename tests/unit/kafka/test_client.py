@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -295,6 +296,30 @@ def test_each_leader_is_asked_for_its_partitions_and_the_new_one_when_it_moved(w
             assert got == dict.fromkeys(both, (10, -1))
             asked = [each.message for each in first.asked if isinstance(each.message, ListOffsetsRequest)]
             assert [[one.partition_index for one in each.topics[0].partitions] for each in asked] == [[0], [1]]
+
+    run(world, test)
+
+
+def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> None:
+    """Whoever tries again asks the cluster who leads now."""
+
+    async def test() -> None:
+        async with cluster(world, 2, patience=0.1) as (client, [first, second]):
+            first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
+            where = TopicPartition(TOPIC, 1)
+            await client.by_leader([where])
+            second.stop()
+            first.leads(TOPIC, first, first)
+            told = first.script[MetadataRequest]
+
+            def of_topics(request: MetadataRequest, version: int) -> Any:
+                got = told(request, version)
+                return got if request.topics else replace(got, topics=[])
+
+            first.script[MetadataRequest] = of_topics
+            with pytest.raises(Unavailable):
+                await list_offsets(client, {where: LATEST})
+            assert await list_offsets(client, {where: LATEST}) == {where: (10, -1)}
 
     run(world, test)
 
