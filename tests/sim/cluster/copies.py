@@ -96,7 +96,7 @@ class Copies:
         gone = copy.batches[copy.at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
         for batch in gone if self._counts(node) else ():
-            if self.committed.get(batch.base) == batch and self.cold_end <= batch.last < kept:
+            if self.committed.get(batch.base) == batch and max(self.cold_end, self.log_start) <= batch.last < kept:
                 self._red("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
                 break
         self._tail_goes(copy)

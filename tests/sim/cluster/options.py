@@ -23,7 +23,7 @@ LATE = "acts_late"
 CHANGES = ("flush", "min_isr", "retention", "local_retention", "tiering", "unclean")
 """Kinds of settings that may change while everybody uses what they are set for."""
 
-CHANGING, BY_DEFAULT, DELETING, UNCLEAN, UNTIERED = 0.4, 0.2, 0.3, 0.1, 0.25
+CHANGING, BY_DEFAULT, DELETING, UNCLEAN, UNTIERED = 0.5, 0.2, 0.3, 0.1, 0.25
 """Shares: of seeds in which settings change, whose topics go by the brokers' `min.insync.replicas`, in which records
 are deleted, and in which anybody may lead; of topics that are not tiered."""
 ACTING_LATE, JOINING, LEAVING, STATIC = 0.25, 0.2, 0.7, 0.4
@@ -134,7 +134,13 @@ class Options:
         rot = random.Random(f"{seed}/bit").random() < 0.2
         settings = random.Random(f"{seed}/settings")
         changing, by_default = settings.random() < CHANGING, settings.random() < BY_DEFAULT
-        changes = tuple(each for each in CHANGES if settings.random() < 0.6) if changing else ()
+        changes = settings.sample(CHANGES, settings.randint(1, 3)) if changing else []
+        if changing:
+            changes = [
+                each
+                for each in CHANGES
+                if each in (*changes, "flush" if settings.random() < 0.3 else "", "min_isr" if by_default else "")
+            ]
         deletes, unclean = settings.random() < DELETING, settings.random() < UNCLEAN
         topics = tuple(_topic(draw, number, brokers) for number in range(count))
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")

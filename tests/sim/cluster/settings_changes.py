@@ -23,10 +23,11 @@ from tiered_api.kafka.messages.incremental_alter_configs import (
 CANNOT = (Refused, Unavailable, Corrupt)
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
-PAUSE_SECONDS = 3.0
-AWAY_SECONDS = 10.0
+PAUSE_SECONDS = 1.5
+AWAY_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 OF_ALL_CHANCE = 0.3
+BY_DEFAULT_CHANCE = 0.7
 Edit = Mapping[str, str | None]
 
 OF_TOPICS: Mapping[str, tuple[Edit, ...]] = {
@@ -66,7 +67,12 @@ OF_TOPICS: Mapping[str, tuple[Edit, ...]] = {
 """By kind: what a topic may be told. None takes the topic's own value away."""
 OF_ALL: Mapping[str, tuple[Edit, ...]] = {
     "flush": ({"log.flush": "ack"}, {"log.flush": "none"}, {"log.flush": None}),
-    "min_isr": ({"min.insync.replicas": "1"}, {"min.insync.replicas": "2"}, {"min.insync.replicas": None}),
+    "min_isr": (
+        {"min.insync.replicas": "1"},
+        {"min.insync.replicas": "2"},
+        {"min.insync.replicas": None},
+        {"min.insync.replicas": None},
+    ),
     "retention": ({"log.retention.bytes": "8192"}, {"log.retention.bytes": "-1"}, {"log.retention.bytes": None}),
     "local_retention": ({"log.local.retention.bytes": "1"}, {"log.local.retention.bytes": None}),
     "tiering": ({"log.remote.storage.enable": "true"}, {"log.remote.storage.enable": None}),
@@ -104,7 +110,8 @@ class SettingsChanges:
             if self._draw.random() < 0.5:
                 await self._until_away()
             kind = self._draw.choice(self._options.changes)
-            if self._draw.random() < OF_ALL_CHANCE:
+            by_default = kind == "min_isr" and not all(each.own_min_isr for each in self._options.topics)
+            if self._draw.random() < (BY_DEFAULT_CHANCE if by_default else OF_ALL_CHANCE):
                 await self._change("", kind, self._draw.choice(OF_ALL[kind]))
             else:
                 name = self._draw.choice(self._options.topics).name

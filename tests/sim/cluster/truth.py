@@ -124,18 +124,19 @@ class Truth(BucketRules):
     def configs_since(self, topic_id: TopicId, since_ns: int) -> list[TopicConfig]:
         """All that it went by at any time since."""
         known = self._in_force(topic_id)
-        first = max((number for number, each in enumerate(known) if each.at_ns <= since_ns), default=0)
+        first = max((number for number, each in enumerate(known) if each.at_ns < since_ns), default=0)
         return [each.config for each in known[first:]]
 
     def acted_ns(self, node: int) -> int:
         """Since when there is something that a broker has not acted on; now where there is nothing."""
         return self._written_ns.get(self.acted(node) + 1, self._now())
 
-    def min_isr(self, pid: PartitionId, node: int, goes_by: int) -> int:
-        """How many replicas must hold a record before it is committed, where `node` leads, by `goes_by`. R3: that is
-        what the log says, or said when the broker last acted on it."""
-        topic = self.image.topics_by_id[pid.topic_id]
-        wanted = min(goes_by, len(topic.partitions[pid.partition].replicas))
+    def min_isr(self, pid: PartitionId, node: int, goes_by: int, replicas: int) -> int:
+        """How many replicas must hold a record before it is committed, where `node` leads, by `goes_by` and of so many
+        replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
+        if self.acted(node) >= self.image.slot:
+            replicas = len(self.image.topics_by_id[pid.topic_id].partitions[pid.partition].replicas)
+        wanted = min(goes_by, replicas)
         if goes_by == self.config(pid.topic_id).min_insync_replicas:
             return wanted
         allowed = {each.min_insync_replicas for each in self.configs_since(pid.topic_id, self.acted_ns(node))}

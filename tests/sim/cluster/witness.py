@@ -233,7 +233,7 @@ class Witness:
             known = self._led.get(id(state))
             if moved and known is not None and self._truth.follows(known[0]):
                 pid = known[0]
-                needed = self._truth.min_isr(pid, acting_node(), min_isr)
+                needed = self._truth.min_isr(pid, acting_node(), min_isr, len(state.replicas))
                 self._truth.of(pid).watermark(
                     acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed
                 )
