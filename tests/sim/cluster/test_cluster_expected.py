@@ -108,3 +108,32 @@ def test_deleted_records_are_answered_for_when_the_manifest_says_so() -> None:
     log.start = 5
     assert list(log.expected.records_deleted(where, 5)) == []
     assert [each.rule for each in log.expected.records_deleted(where, 6)] == ["I22"]
+
+
+def test_what_is_set_for_all_brokers_is_there_from_its_answer_on() -> None:
+    said: dict[str, str] = {}
+    expected = Expected(lambda name: None, for_all=lambda: said, began_with={"min.insync.replicas": "2"})
+    assert list(expected.check()) == []
+    assert [each.rule for each in expected.altered_for_all({"log.flush": "ack"}, OK)] == ["I24"]
+    said["log.flush"] = "ack"
+    assert list(expected.check()) == []
+    assert list(expected.altered_for_all({"log.flush": "none"}, Code.INVALID_CONFIG)) == []
+    said["log.flush"] = "none"
+    assert [each.rule for each in expected.check()] == ["I24"], "it was refused"
+
+
+def test_a_broker_that_registers_may_say_again_for_all_what_was_taken_away() -> None:
+    said = {"min.insync.replicas": "1"}
+    expected = Expected(lambda name: None, for_all=lambda: said, began_with={"min.insync.replicas": "2"})
+    assert [each.rule for each in expected.altered_for_all({"min.insync.replicas": None}, OK)] == ["I24"]
+    for now in ({}, {"min.insync.replicas": "2"}):
+        said.clear()
+        said.update(now)
+        assert list(expected.check()) == []
+
+
+def test_a_setting_of_a_topic_that_was_taken_away_is_not_there() -> None:
+    log = Log()
+    expected = log.made()
+    log.has(partitions=1)
+    assert [each.rule for each in expected.altered("x", {"segment.bytes": None}, OK)] == ["I24"]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.sim.cluster.options import TROUBLES
+from tests.sim.cluster.options import CHANGES, LATE, TROUBLES
 from tests.sim.cluster.run import run
 from tests.sim.many import run_all
 from tests.sources import ROOT
@@ -18,7 +18,10 @@ REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
     "admin_create_NONE", "admin_cut_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
     "bucket_snapshots", "bucket_spills", "bucket_collected_slots", "bucket_refused",
-    *(f"trouble_{kind}" for kind in (*TROUBLES, "rot")),
+    *(f"trouble_{kind}" for kind in (*TROUBLES, LATE, "rot")),
+    *(f"settings_{of}_{kind}_NONE" for of in ("topic", "all") for kind in CHANGES), "unclean_elections",
+    "deletion_tiered_NONE", "deletion_untiered_NONE", "broker_joined", "broker_left",
+    "moved_together", "move_called_off", "move_REASSIGNMENT_IN_PROGRESS", "returned_members",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.sim.cluster.options import COMMON
-from tests.sim.cluster.truth import Truth, batches_of
+from tests.sim.cluster.truth import DECIDED_NS, Truth, batches_of
 from tests.sim.loop import SimLoop
 from tests.sim.store import SimBucket
 from tests.unit.cold.rig import PID, TOPIC, batch, entry, manifest
@@ -17,10 +17,13 @@ from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_codec import encode
 from tiered.metadata.changes import (
+    CLUSTER,
+    BrokerConfigChanged,
     BrokerRegistered,
     Change,
     ControllerElected,
     PartitionChanged,
+    TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
 )
@@ -49,7 +52,8 @@ class Kept:
         self.red: list[str] = []
         self.said: list[str] = []
         self.bucket = SimBucket(SimLoop(1))
-        self.truth = Truth(self.bucket, COMMON, self._hear, lambda: 0)
+        self.now = 0
+        self.truth = Truth(self.bucket, COMMON, self._hear, lambda: self.now)
         self.slot(0, *BEGINNING)
         self.copies = self.truth.of(PID)
         self.copies.leads(1, "a", 1, 0)
@@ -278,3 +282,42 @@ def test_m5_a_broker_goes_by_a_prefix_of_the_log() -> None:
     assert kept.red == ["I24"]
     kept.truth.check_image("b1", replace(before, slot=2))
     assert kept.red == ["I24", "M5"]
+
+
+def test_r3_a_leader_goes_by_what_the_log_says_or_said_when_it_acted_last() -> None:
+    kept = Kept()
+    acted = [0]
+    kept.truth.acted = lambda node: acted[0]
+    kept.slot(1, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "2"}))
+    assert kept.truth.min_isr(PID, 1, 1, 3) == 1 and kept.truth.min_isr(PID, 1, 2, 3) == 2
+    assert kept.red == [], "it has not acted on the change yet, or is about to"
+    assert kept.truth.min_isr(PID, 1, 2, 1) == 1, "of one replica"
+    kept.now = 5
+    kept.slot(2, BrokerConfigChanged(CLUSTER, {"log.flush": "ack"}))
+    acted[0] = 1
+    kept.truth.min_isr(PID, 1, 1, 3)
+    assert kept.red == ["R3"]
+
+
+def test_what_a_topic_goes_by_follows_the_log() -> None:
+    kept = Kept()
+    assert kept.truth.flush(PID) == {"none"}
+    kept.now = 5
+    kept.slot(1, BrokerConfigChanged(CLUSTER, {"log.flush": "ack", "min.insync.replicas": "2"}))
+    assert kept.truth.flush(PID) == {"none", "ack"}
+    assert kept.truth.config(PID.topic_id).min_insync_replicas == 2
+    kept.slot(2, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "1"}))
+    assert kept.truth.config(PID.topic_id).min_insync_replicas == 1
+    assert [each.flush for each in kept.truth.configs_since(PID.topic_id, 5)] == ["none", "ack", "ack"]
+    assert [each.flush for each in kept.truth.configs_since(PID.topic_id, 6)] == ["ack"]
+
+
+def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
+    for later, red in ((1, []), (DECIDED_NS + 1, ["I22"])):
+        kept, _, two = cold()
+        kept.slot(1, TopicConfigChanged(PID.topic_id, {"retention.bytes": "1"}))
+        kept.now = 5
+        kept.slot(2, TopicConfigChanged(PID.topic_id, {"retention.bytes": "-1"}))
+        kept.now = 5 + later
+        kept.name(manifest(two))
+        assert kept.red == red
