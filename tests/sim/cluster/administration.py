@@ -232,7 +232,7 @@ class Administration:
         where = TopicPartition(shape.name, self._more.randrange(shape.partitions))
         end = (await offsets_at(self._client, [where], LATEST))[where]
         before = self._more.randint(0, end)
-        self.expected.delete_asked[where] = max(before, self.expected.delete_asked.get(where, 0))
+        self.expected.asks_to_delete(where, before)
         part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
         request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
         shares, _ = await self._client.by_leader([where])

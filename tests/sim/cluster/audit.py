@@ -84,6 +84,8 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.once(dumps, may_be_gone)
     yield from checkers.in_order(history, dumps, sorted((*run.forgotten, *run.truth.uncleanly)))
     yield from checkers.one_owner(history.owned, run.forgotten)
+    yield from checkers.generations_go_on(history.owned, run.forgotten)
+    yield from checkers.never_back(history.commits, history.shown, run.forgotten)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
     yield from run.expected.check()

@@ -268,3 +268,47 @@ def commits_of_their_time(
             if generation > commit.generation and not any(since_ns <= at <= commit.done_ns for at in forgotten):
                 yield Finding("I18", f"{commit} is accepted, though generation {generation} began at {since_ns}")
                 break
+
+
+def never_back(
+    commits: Sequence[Commit], shown: Iterable[tuple[Places, bool]], forgotten: Sequence[int] = ()
+) -> Iterator[Finding]:
+    """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
+    next answer of one that is alone says the same. At the times of `forgotten` it may be lost."""
+    asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
+    for commit in commits:
+        if commit.code in (None, Code.NONE):
+            asked.setdefault((commit.group, commit.where, commit.offset), []).append(commit)
+    last: dict[tuple[str, TopicPartition], tuple[int, Places]] = {}
+    by_end = sorted((said for said, _ in shown), key=lambda said: said.answered_ns, reverse=True)
+    for said in sorted((said for said, sure in shown if sure), key=lambda said: said.asked_ns):
+        while by_end and by_end[-1].answered_ns <= said.asked_ns:
+            before = by_end.pop()
+            for where, offset in before.offsets.items():
+                last[before.group, where] = offset, before
+        for (group, where), (offset, before) in last.items():
+            found = said.offsets.get(where, -1)
+            if group != said.group or found == offset:
+                continue
+            since_ns = min((each.invoked_ns for each in asked.get((group, where, offset), ())), default=0)
+            later = (
+                each
+                for each in asked.get((group, where, found), ())
+                if each.invoked_ns <= said.answered_ns and (each.code is None or each.done_ns >= since_ns)
+            )
+            if next(later, None) is None and not any(since_ns <= at <= said.answered_ns for at in forgotten):
+                yield Finding(
+                    "I18", f"{group} {where} was shown at {offset} at {before.answered_ns}, and at {found} at"
+                    f" {said.answered_ns}; no commit put it there since",
+                )  # fmt: skip
+
+
+def generations_go_on(owned: Sequence[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:
+    """I17: who asks to join a group is in no generation before one that somebody was told of by then."""
+    for one in owned:
+        for other in owned:
+            if one.group != other.group or not 0 <= one.since_ns <= other.asked_ns:
+                continue
+            lost = any(one.asked_ns <= at <= other.since_ns for at in forgotten)
+            if other.generation < one.generation and not lost:
+                yield Finding("I17", f"{one.group}: generation {other.generation} after {one.generation}: {other}")

@@ -63,6 +63,7 @@ class Copies:
         cut, what is committed, if it counted only what was fsynced."""
         copy = self.copy(node)
         copy.opened += 1
+        copy.behind = False
         self._agree(copy)
         end = batches[-1].last + 1 if batches else start
         if (
@@ -92,7 +93,7 @@ class Copies:
         the copy counts for nothing."""
         copy = self.copy(node)
         self._agree(copy)
-        copy.clean = False
+        copy.clean = copy.behind = False
         gone = copy.batches[copy.at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
         for batch in gone if self._counts(node) else ():
@@ -118,6 +119,10 @@ class Copies:
         """A log begins empty at `offset`: what lies below is cold, or was never here."""
         self.cut(node, min(offset, self.copy(node).start), why="restart")
         self.copy(node).replace(offset, ())
+
+    def began_behind(self, node: int) -> None:
+        """The same, with all that the bucket knows of what lies below."""
+        self.copy(node).behind = True
 
     def dropped(self, node: int, start: int) -> None:
         """Local records below `start` are gone. I22: not before they are cold, or the log starts above them."""

@@ -128,15 +128,15 @@ class Expected:
         if code is Code.NONE:
             yield from self._check_all()
 
-    def deletes(self, where: TopicPartition, before: int | None) -> None:
-        """Somebody asks for that; None for all that is committed when it is heard."""
-        self.delete_asked[where] = max(2**62 if before is None else before, self.delete_asked.get(where, 0))
-
     def records_deleted(self, where: TopicPartition, start: int) -> Iterator[Finding]:
         """DeleteRecords was answered with this log start: it stands in the manifest by then."""
         self.deleted_before[where] = max(start, self.deleted_before.get(where, 0))
         if self._start(where) < start:
             yield Finding("I22", f"{where}: told was the log start {start}, the manifest has {self._start(where)}")
+
+    def asks_to_delete(self, where: TopicPartition, before: int) -> None:
+        """Somebody asks that what lies below be deleted: from now on it may be."""
+        self.delete_asked[where] = max(before, self.delete_asked.get(where, 0))
 
     def asked_to_go(self, where: TopicPartition) -> int:
         """Below which offset somebody asked records to be deleted."""

@@ -119,6 +119,8 @@ class Owned(NamedTuple):
     partitions: tuple[TopicPartition, ...]
     since_ns: int
     until_ns: int
+    asked_ns: int = -1
+    """When it asked to join that generation; -1: not known."""
 
 
 class Commit(NamedTuple):
@@ -152,6 +154,8 @@ class History:
     owned: list[Owned] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     places: list[Places] = field(default_factory=list)
+    shown: list[tuple[Places, bool]] = field(default_factory=list)
+    """What any coordinator said to who asks on and on; whether nobody else could have answered for the group."""
     codes: dict[str, int] = field(default_factory=dict)
     """How often each error code was answered."""
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from tests.sim.cluster.history import Commit, History, Owned, Places
+from tests.sim.cluster.world import Listening
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -52,7 +53,7 @@ def short_sessions() -> Iterator[None]:
 A = TypeVar("A", bound=Message)
 
 
-class InstanceClient(Client):
+class InstanceClient(Listening):
     """The client of a member that is static (KIP-345): it says so with all it asks of its coordinator. None: it is
     not."""
 
@@ -148,6 +149,7 @@ class GroupMember:
 
     async def _take_part(self, member: Timed) -> None:
         """One generation."""
+        began_ns = self._loop.now_ns
         async with asyncio.timeout(20):
             mine = await member.join()
         since_ns, self._heard_ns = self._loop.now_ns, member.asked_ns
@@ -175,7 +177,8 @@ class GroupMember:
             # Whether its session lasted longer is not known here: it was heard last when it committed or joined.
             until_ns = min(self._loop.now_ns, self._heard_ns + SESSION_MS * 1_000_000)
             if mine:
-                self._history.owned.append(Owned(self._group, owner, generation, tuple(mine), since_ns, until_ns))
+                own = Owned(self._group, owner, generation, tuple(mine), since_ns, until_ns, began_ns)
+                self._history.owned.append(own)
 
     async def _commit(self, member: Member, offsets: dict[TopicPartition, int]) -> None:
         asked_ns, generation = self._loop.now_ns, member._generation

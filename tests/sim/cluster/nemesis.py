@@ -19,8 +19,6 @@ RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 ASKED = "start the broker again"
 DELAY_SECONDS_MAX = 10.0
 """A call that was begun before all healed has to end well before everything must be live again."""
-BUSY_SECONDS = 2.0
-"""For how long a broker may act on something else before it can be made to act late."""
 CLOCK_JUMP_MS = 3_000_000
 
 
@@ -202,19 +200,9 @@ class Nemesis:
     async def _acts_late(self) -> None:
         """One broker hears what the others agree on, and is busy with something else before it acts on it."""
         host = self._host()
-        if host is None or host.node is None:
-            return
-        busy = host.node.partitions._moving
-        try:
-            async with asyncio.timeout(BUSY_SECONDS):
-                await busy.acquire()
-        except TimeoutError:
-            return
-        self._tell(f"{host.process} acts late on what it hears")
-        try:
-            await self._wait(8.0, 0.3)
-        finally:
-            busy.release()
+        if host is not None:
+            async with host.acts_late():
+                await self._wait(8.0, 0.3)
 
     async def _disk_full(self) -> None:
         host = self._host()

@@ -31,6 +31,9 @@ class Copy:
     """How often a start has looked at it."""
     left: bool = False
     """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
+    behind: bool = False
+    """It began behind what is cold, and nobody opened or cut it since: its broker knows of producers what the bucket
+    does."""
     lasting: bool = False
     """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
 

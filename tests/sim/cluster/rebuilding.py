@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import Dump
+from tests.sim.cluster.senders import Sender
 from tiered.coordinators import IMAGE_SECONDS
+from tiered.hot.producers import WINDOW
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
 
@@ -24,7 +26,9 @@ IMAGE_MORE_SECONDS = 10.0
 
 async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
     """I31: all disks are lost at once; every topic with its settings, every cold record and every group's offsets are
-    back, and offsets go on above."""
+    back, and offsets go on above. I11: so are the last batches of each producer."""
+    sender = run.sender("before", -1, True, repeats=True)
+    await _write(run, sender)
     await run.until(lambda: _gets_cold(run), COLD_SECONDS, "everything is cold")
     offsets = await _group_offsets(run)
     cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
@@ -38,6 +42,9 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
         if _settings(image) != topics:
             run.findings.red("I31", f"topics were {topics}, by {name} they are {_settings(image)}")
     found = await _group_offsets(run)
+    for where in before:
+        assert await sender.repeat(where) == WINDOW, f"liveness: nobody says what became of the retries for {where}"
+    await sender.close()
     after = await audit.dump_all(run)
     for where in astray(offsets, found, {where: min(dump.end, after[where].end) for where, dump in before.items()}):
         run.findings.red("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
@@ -53,6 +60,16 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
     # I23: after one more segment under the new epochs, nothing unnamed is left.
     await run.until(lambda: _gets_cold(run), COLD_SECONDS, "everything is cold again")
     await run.until(lambda: not _unnamed(run), SWEPT_SECONDS, "the bucket holds only what is named")
+
+
+async def _write(run: Run, sender: Sender) -> None:
+    """As many batches to each partition as are kept of a producer, under one identity."""
+    end_ns = run.loop.now_ns + round(COLD_SECONDS * 1e9)
+    partitions = run.own_partitions()
+    while left := [where for where in partitions if sender.written(where) < WINDOW]:
+        assert run.loop.now_ns < end_ns, f"liveness: {left} take no records\n{run.state()}"
+        task = run.loop.create_task(sender.send(left[0]), name="before")
+        await run.until(task.done, COLD_SECONDS, "a record is taken or refused")
 
 
 def astray(

@@ -7,38 +7,48 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
+from typing import Any
 
-from tests.sim.cluster import audit, reaching, rebuilding, resources
+from tests.sim.cluster import audit, lasting, reaching, rebuilding, resources, retries
 from tests.sim.cluster.administration import Administration
+from tests.sim.cluster.asking import Asker
 from tests.sim.cluster.broker_changes import BrokerChanges
-from tests.sim.cluster.deletions import Deletions
+from tests.sim.cluster.deleting import Deleter, Extent
 from tests.sim.cluster.expected import Expected
 from tests.sim.cluster.history import History, Poll, Verdict
+from tests.sim.cluster.lasting import Lasting
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
-from tests.sim.cluster.moves import Mover, Moves
+from tests.sim.cluster.moves import OFFSETS, Mover, Moves
 from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
-from tests.sim.cluster.senders import Sender
+from tests.sim.cluster.senders import Sender, Written
 from tests.sim.cluster.served import Served
 from tests.sim.cluster.settings_changes import SettingsChanges
-from tests.sim.cluster.truth import Truth
+from tests.sim.cluster.shown import Shown
+from tests.sim.cluster.told import Told
+from tests.sim.cluster.truth import Truth, batches_of
 from tests.sim.cluster.witness import Broken, Findings, Witness, on_disk
 from tests.sim.cluster.world import Host, World
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
-from tiered.metadata.image import Image
 from tiered.metadata.changes import CLUSTER
+from tiered.metadata.image import Image
 from tiered.replication.copy import Copy
+from tiered_api.kafka.schema import Message
 
 TICK_SECONDS = 0.2
 START_SECONDS = 30.0
 LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
+REPEATING = 0.6
+"""Of the senders: they repeat what they had acknowledged, if they are idempotent."""
 CANNOT = (Refused, Unavailable, Corrupt)
-Clients = list[Sender | Reader | GroupMember | Administration | Mover | SettingsChanges | Deletions | BrokerChanges]
+Clients = list[
+    Sender | Reader | GroupMember | Asker | Deleter | Administration | Mover | SettingsChanges | BrokerChanges
+]
 
 
 class Run:
@@ -53,6 +63,7 @@ class Run:
         self.truth = Truth(self.world.bucket, COMMON, self.findings.red, lambda: loop.now_ns)
         self.witness = Witness(self.truth)
         self.served = Served(self._image_of, self.findings.red)
+        self.shown = Shown(self.findings.red)
         self.nemesis = Nemesis(options, self.world, self.truth)
         self.expected = Expected(
             lambda name: self.truth.image.topics.get(name),
@@ -61,6 +72,8 @@ class Run:
             {} if options.min_isr == 1 else {"min.insync.replicas": str(options.min_isr)},
         )
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
+        self.told = Told(self.pid, self.truth.of, self._sole_epoch)
+        self.world.asks, self.world.heard = self.told.before, self._answered
         self.truth.asked_to_go = self.expected.asked_to_go
         self.truth.acted = self._acted
         self.admin = Administration(
@@ -94,13 +107,17 @@ class Run:
             if options.changes
             else None
         )  # fmt: skip
-        self.deletions = (
-            Deletions(
-                self.world.client("c-deletions"), loop, options, self.world.story.tell, self.expected, self.findings
+        self.deleter = (
+            Deleter(
+                self.world.client("c-deletes"), loop, self.own_partitions, self._extent, self.expected.asks_to_delete,
+                self._deleted,
             )
-            if options.deletes
+            if options.cuts or options.deletes
             else None
-        )
+        )  # fmt: skip
+        self.retries = 0
+        """Batches that were sent again, and answered."""
+        self.lasting = Lasting(self)
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
         """When garbage was last collected."""
@@ -136,6 +153,10 @@ class Run:
             "unclean_elections": len(self.truth.uncleanly),
             "losses": sum(len(each.losses) for each in self.truth.copies.values()),
             "commits": len(self.history.commits),
+            "retries": self.retries,
+            "shown": self.shown.answers,
+            "faults_lasted": self.lasting.lasted,
+            "starts_judged": self.told.judged,
             "moved_offsets": self.mover.offsets_moved if self.mover else 0,
             "moved_together": self.mover.together if self.mover else 0,
             "returned_members": sum(each.returned for each in self.clients if isinstance(each, GroupMember)),
@@ -152,14 +173,15 @@ class Run:
                 for name, count in (self.broker_changes.counts if self.broker_changes else {}).items()
             }
             | {f"settings_{name}": count for name, count in (self.settings.counts if self.settings else {}).items()}
-            | {f"deletion_{name}": count for name, count in (self.deletions.counts if self.deletions else {}).items()}
+            | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.truth.counts.items()}
         )
 
     # -- the story ----------------------------------------------------------------------------------------------------
 
     async def main(self) -> None:
-        with self.witness.watching(), self.served.watching(), short_sessions():
+        groups = self.shown.watching() if self.options.members else nullcontext()
+        with self.witness.watching(), self.served.watching(), groups, short_sessions():
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._end)
                 await self._story()
@@ -178,6 +200,8 @@ class Run:
         await self.nemesis.end()
         operator = self.loop.create_task(self.nemesis.operate(), name="operator")
         await self.until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
+        await lasting.trial(self)
+        await self.until(self.is_live, LIVE_SECONDS, "who was missing is back")
         operator.cancel()
         await reaching.the_end(self)
         await self._end_clients()
@@ -226,7 +250,8 @@ class Run:
         options, draw = self.options, random.Random(f"{self.options.seed}/clients")
         for number in range(options.senders):
             acks = -1 if number == 0 else draw.choice((-1, -1, 1, 0))
-            self.clients.append(self._sender(f"s{number}", acks, acks == -1 and draw.random() < 0.7))
+            repeats = random.Random(f"{options.seed}/s{number}/repeats").random() < REPEATING
+            self.clients.append(self.sender(f"s{number}", acks, acks == -1 and draw.random() < 0.7, repeats=repeats))
         for number in range(options.readers):
             name = f"r{number}"
             client = self.world.client(f"c-{name}")
@@ -238,23 +263,40 @@ class Run:
             client = self.world.client(f"c-{name}", InstanceClient)
             client.instance = name if options.static and number else None
             self.clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
+        for node in self.world.hosts if options.members else ():
+            asks = self.world.client(f"c-asks{node}")
+            self.clients.append(
+                Asker(GROUP, node, asks, self.loop, self.history, self._coordinates, lambda: self._sole_epoch(OFFSETS))
+            )
+        if self.deleter is not None:
+            self.clients.append(self.deleter)
         if options.admin:
             self.clients.append(self.admin)
         if self.mover is not None:
             self.clients.append(self.mover)
-        self.clients += [each for each in (self.settings, self.deletions, self.broker_changes) if each is not None]
+        self.clients += [each for each in (self.settings, self.broker_changes) if each is not None]
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:
         """Those of the topics of the run."""
         return [where for where in self.partitions() if where.topic.startswith("t")]
 
-    def _sender(self, name: str, acks: int, idempotent: bool) -> Sender:
+    def sender(self, name: str, acks: int, idempotent: bool, *, repeats: bool = False) -> Sender:
         return Sender(
             name, self.world.client(f"c-{name}"), self.loop, self.history, self.partitions,
             rate=self.options.send_rate, acks=acks, idempotent=idempotent,
-            in_flight=self.options.in_flight,
+            in_flight=self.options.in_flight, repeated=self._repeated if repeats else None,
         )  # fmt: skip
+
+    def _repeated(self, written: Written, node: int, code: Code, offset: int) -> None:
+        """A batch that was acknowledged was sent again."""
+        send, self.retries = written.send, self.retries + 1
+        pid = self.pid(send.where)
+        copies = self.truth.copies.get(pid) if pid is not None else None
+        if copies is not None:
+            crc = batches_of(written.data)[0].crc
+            for finding in retries.answered(copies, node, send.base_offset, crc, send.invoked_ns, code, offset):
+                self.findings.red(*finding)
 
     def _heard(self, poll: Poll) -> None:
         """What a reader gets is committed by then, as far as anybody can know."""
@@ -267,9 +309,44 @@ class Run:
     def _sole_epoch(self, where: TopicPartition) -> int:
         """Under which epoch a partition is led; -1 while somebody may take himself for its leader under another one."""
         pid = self.pid(where)
-        epoch = self.truth.image.topics[where.topic].partitions[where.partition].leader_epoch if pid is not None else -1
+        if pid is None:
+            return -1
+        epoch = self.truth.image.topics[where.topic].partitions[where.partition].leader_epoch
         led = [each for _, node in self.world.nodes() for each in node.replicas() if each.at == where]
         return epoch if all(each.leader_epoch == epoch for each in led) else -1
+
+    def _answered(self, request: Message, answer: Message, node: int | None, before: Any, asked_ns: int) -> None:
+        """Any client was told something."""
+        for finding in self.told.heard(request, answer, node, before, asked_ns):
+            self.findings.red(*finding)
+
+    def _deleted(self, where: TopicPartition, start: int) -> None:
+        """DeleteRecords was answered."""
+        self.told.deleted(where, self.loop.now_ns, start)
+        for finding in self.expected.records_deleted(where, start):
+            self.findings.red(*finding)
+
+    def _extent(self, where: TopicPartition) -> Extent:
+        """What is committed of a partition, and who leads it or believes so."""
+        pid = self.pid(where)
+        if pid is None:
+            return Extent(0, 0, [], [], True)
+        topic = self.truth.image.topics[where.topic]
+        copies, now = self.truth.of(pid), topic.partitions[where.partition]
+        deposed = [
+            host.node_id
+            for host, node in self.world.nodes()
+            for each in node.replicas()
+            if each.at == where and each.leader_epoch < now.leader_epoch
+        ]
+        leads = [now.leader] if now.leader >= 0 else []
+        tiered = topic.configs.get("remote.storage.enable") != "false"
+        return Extent(copies.log_start, copies.committed_end, leads, deposed, tiered)
+
+    def _coordinates(self, node: int) -> bool:
+        """Whether a broker takes itself for a coordinator, ready or not."""
+        known = self.world.hosts[node].node
+        return known is not None and bool(known.coordinators._places)
 
     async def _end_clients(self) -> None:
         for each in self.clients:
@@ -280,7 +357,7 @@ class Run:
 
     async def writable(self) -> None:
         """Liveness: every partition takes a record that every replica in sync must have."""
-        sender = self._sender("last", -1, True)
+        sender = self.sender("last", -1, True)
         end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
         for where in self.own_partitions():
             while (send := await sender.send(where)) is None or send.verdict is not Verdict.OK:
@@ -365,6 +442,7 @@ class Run:
             for place in node.coordinators._places.values():
                 for broken in place.coordinator.shard.check() if place.coordinator is not None else ():
                     self.findings.red("groups", f"{host.process}: {broken}")
+        self.lasting.look()
         resources.sample(self)
         self.findings.check()
 

@@ -2,20 +2,24 @@
 
 An idempotent sender has one batch under way, or up to `in_flight` of one partition behind each other; it sends again
 (the same bytes, in the same order) what is not known to be written, and takes a new identity when it gives that up:
-what became of it stays unknown, and its sequence cannot go on.
+what became of it stays unknown, and its sequence cannot go on. With somebody to hear of it, it sends the last batches
+of a partition again now and then, though they were acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster.history import History, Send, Verdict, verdict_of
 from tests.sim.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.hot.producers import WINDOW
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode
 from tiered.records.model import Codec
@@ -33,7 +37,20 @@ TIMEOUT_MS = 3_000
 GIVE_UP_SECONDS = 12.0
 AGAIN_SECONDS = 0.1
 BATCH_MAX = 3
+AGAIN_CHANCE = 0.2
+AGAIN_TRIES = 4
 CANNOT = (Refused, Unavailable, Corrupt)
+
+
+class Written(NamedTuple):
+    """A batch that was acknowledged, as it was sent."""
+
+    send: Send
+    data: bytes
+
+
+Repeated = Callable[[Written, int, Code, int], None]
+"""Hears of a batch that was sent again: which one, the node that answered, its code and its offset."""
 
 
 @dataclass
@@ -72,6 +89,7 @@ class Sender:
         acks: int,
         idempotent: bool,
         in_flight: int = 1,
+        repeated: Repeated | None = None,
     ) -> None:
         self.name = name
         self.working = True
@@ -86,6 +104,10 @@ class Sender:
         self._draw = random.Random(f"{loop.seed}/{name}")
         self._identity: Identity | None = None
         self._count = 0
+        self._again = random.Random(f"{loop.seed}/{name}/again")
+        self._repeated = repeated if idempotent else None
+        self._written: dict[TopicPartition, deque[Written]] = {}
+        """The last batches of this identity, by partition."""
 
     async def work(self) -> None:
         while self.working:
@@ -94,12 +116,22 @@ class Sender:
             if partitions and self.working:
                 where = self._draw.choice(partitions)
                 await self._send_some(where, self._draw.randint(1, self._in_flight) if self._in_flight > 1 else 1)
+                if self._written and self._again.random() < AGAIN_CHANCE:
+                    await self.repeat(self._again.choice(list(self._written)))
         await self._client.close()
 
     async def send(self, where: TopicPartition) -> Send | None:
         """One batch, to its end; None when there was no identity to be had."""
         sends = await self._send_some(where, 1)
         return sends[0] if sends else None
+
+    def written(self, where: TopicPartition) -> int:
+        """How many batches of a partition it could send again."""
+        return len(self._written.get(where, ()))
+
+    async def close(self) -> None:
+        """Ends its connections."""
+        await self._client.close()
 
     async def _send_some(self, where: TopicPartition, count: int) -> list[Send]:
         """So many batches, none of which waits for the one before it."""
@@ -125,7 +157,47 @@ class Sender:
                 [identity.sequences.get(where, 0)]
                 + [send.sequence + len(send.values) for send in sends if send.verdict is Verdict.OK]
             )
+            self._remember(where, batches)
         return sends
+
+    def _remember(self, where: TopicPartition, batches: list[tuple[Send, bytes]]) -> None:
+        if self._identity is None:  # what is under way may yet push the others out of what is kept of it
+            self._written.clear()
+            return
+        written = [
+            Written(send, data) for send, data in batches if send.verdict is Verdict.OK and send.base_offset >= 0
+        ]
+        if written and self._repeated is not None:
+            self._written.setdefault(where, deque(maxlen=WINDOW)).extend(written)
+
+    async def repeat(self, where: TopicPartition) -> int:
+        """The last batches of a partition once more, until somebody says what they are; how many he said it of."""
+        known = self._written.get(where, ())
+        left = list(known)
+        for _ in range(AGAIN_TRIES):
+            try:
+                shares, _ = await self._client.by_leader([where])
+            except CANNOT:
+                shares = {}
+            for node in shares:
+                answers = await asyncio.gather(*(self._once_more(each, node) for each in left))
+                for again, (code, offset) in zip(left, answers, strict=True):
+                    if not code.retriable and self._repeated is not None:
+                        self._repeated(again, node, code, offset)
+                left = [again for again, (code, _) in zip(left, answers, strict=True) if code.retriable]
+            if not left:
+                break
+            self._client.forget_leaders([where])
+            await asyncio.sleep(AGAIN_SECONDS)
+        return len(known) - len(left)
+
+    async def _once_more(self, written: Written, node: int) -> tuple[Code, int]:
+        try:
+            got = await self._client.ask(self._request(*written), ProduceResponse, node=node)
+        except CANNOT:
+            return Code.REQUEST_TIMED_OUT, -1
+        answer = got.responses[0].partition_responses[0]
+        return code_of(answer.error_code), answer.base_offset
 
     async def _introduce(self) -> Identity | None:
         try:

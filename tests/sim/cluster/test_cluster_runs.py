@@ -20,7 +20,7 @@ REACHED = (
     "bucket_snapshots", "bucket_spills", "bucket_collected_slots", "bucket_refused",
     *(f"trouble_{kind}" for kind in (*TROUBLES, LATE, "rot")),
     *(f"settings_{of}_{kind}_NONE" for of in ("topic", "all") for kind in CHANGES), "unclean_elections",
-    "deletion_tiered_NONE", "deletion_untiered_NONE", "broker_joined", "broker_left",
+    "deletes_tiered", "deletes_untiered", "broker_joined", "broker_left",
     "moved_together", "move_called_off", "move_REASSIGNMENT_IN_PROGRESS", "returned_members",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from struct import Struct
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from tests.sim.cluster.expiry import Batch
@@ -21,6 +22,7 @@ from tiered.data_directory import DataDirectory
 from tiered.errors import Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
+from tiered.replication import copy, leading
 from tiered.replication.copy import Copy
 from tiered.replication.partition import Partition
 from tiered.replication.replica import Replica
@@ -63,7 +65,7 @@ class Findings:
 
 
 @contextmanager
-def patched(owner: type[Any], name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+def patched(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """`owner.name` is `make(original)` for a while. The name must be there."""
     original = owner.__dict__[name]
     setattr(owner, name, make(original))
@@ -89,7 +91,7 @@ class Witness:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Sees everything inside."""
-        hooks: tuple[tuple[type[Any], str, Callable[[Any], Any]], ...] = (
+        hooks: tuple[tuple[type[Any] | ModuleType, str, Callable[[Any], Any]], ...] = (
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
             (DiskLog, "truncate_to", self._truncate_to),
@@ -100,6 +102,8 @@ class Witness:
             (Replica, "__init__", self._replica),
             (Partition, "_move", self._move),
             (Copy, "_append", self._follower_append),
+            (leading, "begin_behind", self._begin_behind),
+            (copy, "begin_behind", self._begin_behind),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -173,6 +177,15 @@ class Witness:
 
         return restart_at
 
+    def _begin_behind(self, original: Any) -> Any:
+        def begin_behind(log: DiskLog, *args: Any) -> None:
+            original(log, *args)
+            pid = self._pid(log)
+            if pid is not None:
+                self._truth.of(pid).began_behind(acting_node())
+
+        return begin_behind
+
     def _half_cut(self, log: DiskLog) -> None:
         """A cut that failed, on a full disk: what is there now is what the next opening finds."""
         pid, disk = self._pid(log), log._files.disk
@@ -188,7 +201,7 @@ class Witness:
             original(log, offset)
             pid = self._pid(log) if log.start_offset > before else None
             if pid is not None:
-                self._truth.starts(pid, log.start_offset)
+                self._truth.starts_here(pid, log.start_offset)
 
         return advance_start
 

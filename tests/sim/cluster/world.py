@@ -13,7 +13,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from tests.sim.clock import SimClock
 from tests.sim.cluster.made import fresh_node
@@ -25,9 +25,12 @@ from tiered.config import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.node import Node
 from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.schema import Message
 from tiered_api.kafka.server import KafkaServer, serve_kafka
 
-C = TypeVar("C", bound=Client)
+A = TypeVar("A", bound=Message)
+C = TypeVar("C", bound="Listening")
+
 PORT = 9092
 LISTENER = "PLAINTEXT"
 STARTS_MAX = 200
@@ -92,6 +95,8 @@ class Host:
         self._sizes = (fan, slots)
         self._supervisor: asyncio.Task[None] | None = None
         self._ending = False
+        self.late = 0
+        """How many make the broker act late just now."""
 
     @property
     def up(self) -> bool:
@@ -148,9 +153,11 @@ class Host:
             yield
             return
         self._story.tell(f"{self.process} acts late on what it hears")
+        self.late += 1
         try:
             yield
         finally:
+            self.late -= 1
             busy.release()
 
     def failure(self) -> BaseException | None:
@@ -246,6 +253,26 @@ async def _stop(node: Node, server: KafkaServer | None) -> None:
         await node.stop()
 
 
+Heard = Callable[[Message, Message, int | None, Any, int], None]
+"""Hears of an answer: what was asked for, the answer, the broker that was asked (None: any), what `asks` gave when it
+was, and when that was."""
+
+
+class Listening(Client):
+    """A client of which somebody hears what it is told."""
+
+    asks: Callable[[Message], Any] = staticmethod(lambda request: None)
+    heard: Heard = staticmethod(lambda *told: None)
+
+    async def ask(
+        self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
+    ) -> A:
+        before, asked_ns = self.asks(request), self.clock.mono_ns()
+        got = await super().ask(request, answer, node=node, timeout=timeout)
+        self.heard(request, got, node, before, asked_ns)
+        return got
+
+
 class World:
     """All machines of a run, with the bucket and the network between them."""
 
@@ -255,25 +282,29 @@ class World:
         self.bucket = SimBucket(loop)
         self.clients: list[str] = []
         """Hosts without a broker."""
+        self.asks: Callable[[Message], Any] = lambda request: None
+        self.heard: Heard = lambda *told: None
         self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
         self.hosts = {
             each.node_id: Host(loop, each, self.bucket, self.network, self.story, fan, slots) for each in settings
         }
 
     @overload
-    def client(self, name: str) -> Client: ...
+    def client(self, name: str) -> Listening: ...
 
     @overload
     def client(self, name: str, of: type[C]) -> C: ...
 
-    def client(self, name: str, of: type[Client] = Client) -> Client:
+    def client(self, name: str, of: type[Listening] = Listening) -> Listening:
         """A client on a host of its own, with little patience."""
         self.clients.append(name)
         clock = SimClock(self.loop)
-        return of(
+        client = of(
             self.network.host(name), clock, self.addresses, client_id=name, timeout=CLIENT_SECONDS,
             patience=PATIENCE_SECONDS,
         )  # fmt: skip
+        client.asks, client.heard = self.asks, self.heard
+        return client
 
     @property
     def addresses(self) -> list[Address]:

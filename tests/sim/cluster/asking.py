@@ -1,0 +1,67 @@
+"""Who asks the coordinators of the group where it is: each broker that takes itself for one, often, and so also right
+after a move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tests.sim.cluster.history import History, Places
+from tests.sim.loop import SimLoop
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered_api.kafka.client import Client
+from tiered_api.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+
+CANNOT = (Refused, Unavailable, Corrupt)
+ASK_SECONDS = 0.3
+
+
+class Asker:
+    """Asks one broker while `coordinates` says that it takes itself for a coordinator, until `working` is unset.
+    `sole` says under which epoch the groups are led while nobody else may answer for them, else -1."""
+
+    def __init__(
+        self,
+        group: str,
+        node: int,
+        client: Client,
+        loop: SimLoop,
+        history: History,
+        coordinates: Callable[[int], bool],
+        sole: Callable[[], int],
+    ) -> None:
+        self.working = True
+        self._group = group
+        self._node = node
+        self._client = client
+        self._loop = loop
+        self._history = history
+        self._coordinates = coordinates
+        self._sole = sole
+
+    async def work(self) -> None:
+        while self.working:
+            await asyncio.sleep(ASK_SECONDS)
+            if self._coordinates(self._node):
+                try:
+                    await self._ask()
+                except CANNOT:
+                    continue
+        await self._client.close()
+
+    async def _ask(self) -> None:
+        asked_ns, before = self._loop.now_ns, self._sole()
+        groups = [OffsetFetchRequestGroup(group_id=self._group, topics=None)]
+        request = OffsetFetchRequest(group_id=self._group, topics=None, groups=groups)
+        got = await self._client.ask(request, OffsetFetchResponse, node=self._node)
+        if not got.groups or got.groups[0].error_code:
+            return
+        offsets = {
+            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            for topic in got.groups[0].topics
+            for each in topic.partitions
+            if not each.error_code and each.committed_offset >= 0
+        }
+        sure = 0 <= before == self._sole()
+        self._history.shown.append((Places(self._group, offsets, asked_ns, self._loop.now_ns), sure))

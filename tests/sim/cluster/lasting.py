@@ -1,0 +1,190 @@
+"""Liveness while a fault lasts, where it is promised: one broker is dead, frozen or cut off from all others, these
+work, and all of them reach the bucket.
+
+Whatever was wrong before, within bounds the cluster then goes on without that broker: it is fenced, another one is the
+controller, and what an eligible replica among the others has is led there and takes acks=all, where enough of them are
+in sync. The bounds are looked at with the run's own, coarse step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.world import Host
+from tiered.ids import PartitionId, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.run import Run
+
+WORKS, GONE, ELSE = "works", "gone", "else"
+TRIED = 0.25
+"""Of the runs: those in which one broker goes missing once more when all has healed, for as long as it takes to see."""
+HOWS = ("kill", "power", "freeze", "cut")
+TAKEN_SECONDS = 7.0
+"""How long a record may wait for replicas that are in sync: who does not ask for it for `replica.lag.time.max.ms` (5 s)
+is in sync no more."""
+
+
+class Bounds(NamedTuple):
+    """In seconds since the others began to do without a broker."""
+
+    replaced: float
+    fenced: float
+    led: float
+
+    @classmethod
+    def of(cls, session_seconds: float) -> Bounds:
+        """A session has to end, and the word has to go round. Where the controller is missed, another one begins with
+        whole sessions of its own."""
+        replaced = 2 * session_seconds + 2
+        return cls(replaced, replaced + session_seconds + 1, replaced + session_seconds + 2)
+
+
+class Lasting:
+    """Looks on while a run makes trouble. `lasted` says how often a fault lasted for all bounds."""
+
+    def __init__(self, run: Run) -> None:
+        self.lasted = 0
+        self.healed = False
+        """Whether nobody else makes trouble any more."""
+        self.latest: dict[str, float] = {}
+        """How late each of the things came, at most, that were still in time."""
+        self._run = run
+        self._bounds = Bounds.of(run.options.session_ms / 1000)
+        self._before: object = None
+        self._since_ns = 0
+        self._counted = False
+        self._waits: dict[TopicPartition, tuple[int, int]] = {}
+        """When a leader was seen to have something that is not committed, and up to where."""
+
+    def look(self) -> None:
+        """What must have come to pass by now."""
+        run = self._run
+        state = self._state()
+        if state != self._before:
+            self._before, self._since_ns, self._counted = state, run.loop.now_ns, False
+            self._waits.clear()
+            return
+        missing = [host for host in run.present() if self._is(host) == GONE]
+        if state is None or len(missing) != 1:
+            return
+        seconds = (run.loop.now_ns - self._since_ns) / 1e9
+        for finding in self._late(missing[0], seconds):
+            run.findings.red(*finding)
+        if seconds >= self._bounds.led and not self._counted:
+            self._counted = True
+            self.lasted += 1
+
+    def _state(self) -> object:
+        """What is wrong now; None where nothing is promised."""
+        run = self._run
+        hosts = run.present()
+        for host in hosts:
+            faults, disk = host.machine.faults, host.machine.disk
+            if faults.outage or faults.rules or faults.throttle is not None:
+                return None
+            if disk.failed or disk.capacity is not None or disk.faults or host.late:
+                return None
+        if not self.healed and "disk_slow" in run.options.troubles:
+            return None
+        each = [self._is(host) for host in hosts]
+        return None if ELSE in each else (tuple(each), tuple(host.lives for host in hosts), self._cuts())
+
+    def _cuts(self) -> tuple[tuple[str, str], ...]:
+        names = sorted(host.name for host in self._run.present())
+        return tuple((a, b) for a in names for b in names if self._run.world.network.is_cut(a, b))
+
+    def _is(self, host: Host) -> str:
+        cuts, others = self._cuts(), len(self._run.present()) - 1
+        mine = sum(host.name in pair for pair in cuts)
+        if host.frozen or not host.process or mine == 2 * others:
+            return GONE
+        # Who is cut off from somebody who is missing anyway works; who lacks one of the others does not.
+        lacks = [
+            pair for pair in cuts if host.name in pair and not self._alone(next(n for n in pair if n != host.name))
+        ]
+        return ELSE if lacks or not host.up or host.server is None else WORKS
+
+    def _alone(self, name: str) -> bool:
+        cuts, others = self._cuts(), len(self._run.present()) - 1
+        return sum(name in pair for pair in cuts) == 2 * others
+
+    def _late(self, missing: Host, seconds: float) -> Iterator[Finding]:
+        image, bounds = self._run.truth.image, self._bounds
+        gone = missing.node_id
+        if image.controller == gone:
+            yield from self._or_late("replaced", seconds, bounds.replaced, f"b{gone} is the controller")
+        known = image.brokers.get(gone)
+        if known is not None and known.live:
+            yield from self._or_late("fenced", seconds, bounds.fenced, f"b{gone} is not fenced")
+        for topic in image.topics.values():
+            for number, now in enumerate(topic.partitions):
+                where = TopicPartition(topic.name, number)
+                if any(node != gone for node in (*now.isr, *now.elr)):
+                    if now.leader in (gone, -1) or not self._leads(now.leader, where, now.leader_epoch):
+                        yield from self._or_late(
+                            "led", seconds, bounds.led, f"{where} is not led without b{gone}: {now}"
+                        )
+                    elif gone not in now.isr:
+                        yield from self._taken(where, PartitionId(topic.topic_id, number), now.leader, len(now.isr))
+
+    def _or_late(self, what: str, seconds: float, bound: float, why: str) -> Iterator[Finding]:
+        if seconds > bound:
+            yield Finding("I19", f"not {what} within {bound} s, while one broker is missing and all others work: {why}")
+        else:
+            self.latest[what] = max(seconds, self.latest.get(what, 0.0))
+
+    def _leads(self, node: int, where: TopicPartition, epoch: int) -> bool:
+        known = self._run.world.hosts[node].node
+        return known is not None and any(each.at == where and each.leader_epoch == epoch for each in known.replicas())
+
+    def _wanted(self, pid: PartitionId, leader: Replica) -> int:
+        """How many replicas must be in sync for the leader to take acks=all."""
+        state = leader.state
+        return self._run.truth.min_isr(pid, state.node_id, leader.config.min_insync_replicas, len(state.replicas))
+
+    def _taken(self, where: TopicPartition, pid: PartitionId, leader: int, in_sync: int) -> Iterator[Finding]:
+        """What its leader has is committed in time, where enough replicas are in sync."""
+        run = self._run
+        node = run.world.hosts[leader].node
+        replica = next(each for each in node.replicas() if each.at == where) if node is not None else None
+        if replica is None or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
+            self._waits.pop(where, None)
+            return
+        end = replica.log.end_offset
+        committed = run.truth.of(pid).committed_end
+        since_ns, upto = self._waits.get(where, (run.loop.now_ns, end))
+        if committed >= upto:
+            since_ns, upto = run.loop.now_ns, end
+        self._waits[where] = since_ns, upto
+        seconds = (run.loop.now_ns - since_ns) / 1e9
+        if seconds > TAKEN_SECONDS and committed < upto:
+            yield Finding("I19", f"{where}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
+        elif committed < upto:
+            self.latest["taken"] = max(seconds, self.latest.get("taken", 0.0))
+
+
+async def trial(run: Run) -> None:
+    """One broker is missing until all bounds are over, while clients go on; then it is back."""
+    draw = random.Random(f"{run.options.seed}/lasting")
+    run.lasting.healed = True
+    if draw.random() >= TRIED:
+        return
+    host, how = draw.choice(run.present()), draw.choice(HOWS)
+    run.world.story.tell(f"{host.name} goes missing: {how}")
+    others = [other.name for other in run.present() if other is not host]
+    if how in ("kill", "power"):
+        await host.end(how)
+    elif how == "freeze":
+        host.freeze()
+    for name in others if how == "cut" else ():
+        run.world.network.cut(host.name, name)
+        run.world.network.cut(name, host.name)
+    await run.wait(Bounds.of(run.options.session_ms / 1000).led + TAKEN_SECONDS + 1.0)
+    run.world.network.heal()
+    host.resume()
+    if how in ("kill", "power"):
+        host.power_on()

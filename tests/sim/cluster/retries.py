@@ -1,0 +1,34 @@
+"""I11 from the side of who sends again: a retry is answered with the offset of its first try, and writes nothing.
+
+Kept are the last five batches of a producer, as far as its leader can know them after a start: those that its log still
+has here, or all where that log began behind what is cold. Judged is what the leader of the metadata log says of a batch
+that is committed and not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.sim.cluster.copies import Copies
+from tests.sim.cluster.witness import Finding
+from tiered.errors import Code
+
+
+def answered(
+    copies: Copies, node: int, first: int, crc: int, since_ns: int, code: Code, offset: int
+) -> Iterator[Finding]:
+    """The batch with this `crc`, acknowledged at `first`, was sent again; what `node` said of it. It was invoked first
+    at `since_ns`."""
+    batch, copy = copies.committed.get(first), copies.copy(node)
+    if batch is None or batch.crc != crc or first < copies.log_start or copies.may_be_gone(first, since_ns):
+        return
+    if copies.state is None or copies.state.leader != node:
+        return  # who was deposed and does not know it may lack what was written since
+    if code is Code.NONE:
+        if offset != first:
+            yield Finding("I11", f"{copies.name}: the retry of the batch at {first} is told {offset} by b{node}")
+    elif copy.behind or first >= copy.start:
+        where = "which began behind the bucket" if copy.behind else f"whose log begins at {copy.start}"
+        yield Finding(
+            "I11", f"{copies.name}: the retry of the batch at {first} is told {code.name} by b{node}, {where}"
+        )

@@ -1,0 +1,135 @@
+"""I18 at the moment of telling: what a coordinator shows of a group is committed in the log of groups.
+
+Hooks see what is written to logs of `__consumer_offsets`, and how far their leaders' high watermarks come. An offset
+that no batch below any of them ever set is not committed, whoever has it in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tests.sim.cluster.copies import Red
+from tests.sim.cluster.witness import held_by, patched, stamped
+from tests.sim.loop import PROCESS
+from tiered.coordinators import Coordinators
+from tiered.errors import Code, Unavailable
+from tiered.hot.disk_log import DiskLog
+from tiered.metadata.groups.records import OffsetKey, read_key, read_offset
+from tiered.metadata.groups.requests import FetchOffsets
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.records.batch import records
+from tiered.replication.partition import Partition
+from tiered.replication.replica import Replica
+
+At = tuple[int, int]
+"""Leader epoch and base offset: one batch of the log."""
+Place = tuple[str, str, int, int]
+"""Group, topic, partition, offset."""
+
+
+class Shown:
+    """The hooks of one run."""
+
+    def __init__(self, red: Red) -> None:
+        self.answers = 0
+        self._red = red
+        self._rows: dict[At, tuple[Place, ...]] = {}
+        self._held: dict[DiskLog, list[At]] = {}
+        self._led: dict[int, tuple[Partition, DiskLog]] = {}
+        self._committed: set[Place] = set()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sees everything inside."""
+        hooks: tuple[tuple[type[Any], str, Callable[[Any], Any]], ...] = (
+            (DiskLog, "open", self._open),
+            (DiskLog, "_write", self._write),
+            (DiskLog, "_cut", self._cut),
+            (Replica, "__init__", self._replica),
+            (Partition, "_move", self._move),
+            (Coordinators, "ask", self._ask),
+        )
+        with ExitStack() as stack:
+            for owner, name, make in hooks:
+                stack.enter_context(patched(owner, name, make))
+            yield
+
+    def _open(self, original: Any) -> Any:
+        async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+            log: DiskLog = await original.__func__(cls, *args, **options)
+            if log.name.startswith(OFFSETS_TOPIC):
+                self._held[log] = [(each.epoch, each.base) for each in held_by(log)]
+            return log
+
+        return classmethod(open)
+
+    def _write(self, original: Any) -> Any:
+        def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
+            original(log, data, batches, now_ms)
+            held = self._held.get(log)
+            if held is not None:
+                for each in batches:
+                    base, epoch = stamped(data, each.at)
+                    held.append((epoch, base))
+                    if (epoch, base) not in self._rows:
+                        self._rows[epoch, base] = tuple(_places(data, each.at))
+
+        return write
+
+    def _cut(self, original: Any) -> Any:
+        def cut(log: DiskLog, *args: Any) -> None:
+            try:
+                original(log, *args)
+            except Unavailable:
+                self._held.pop(log, None)  # only opening it anew says what is left
+                raise
+            if log in self._held:
+                self._held[log] = [at for at in self._held[log] if at[1] < log.end_offset]
+
+        return cut
+
+    def _replica(self, original: Any) -> Any:
+        def begin(replica: Replica, *args: Any, **options: Any) -> None:
+            given = (*args, *options.values())
+            state = next(each for each in given if isinstance(each, Partition))
+            log = next(each for each in given if isinstance(each, DiskLog))
+            if log in self._held:
+                self._led[id(state)] = state, log
+            original(replica, *args, **options)
+
+        return begin
+
+    def _move(self, original: Any) -> Any:
+        def move(state: Partition, min_isr: int) -> bool:
+            moved: bool = original(state, min_isr)
+            known = self._led.get(id(state)) if moved else None
+            if known is not None:
+                held = self._held.get(known[1], [])
+                for at in [at for at in held if at[1] < state.high_watermark]:
+                    self._committed.update(self._rows.get(at, ()))
+                self._held[known[1]] = [at for at in held if at[1] >= state.high_watermark]
+            return moved
+
+        return move
+
+    def _ask(self, original: Any) -> Any:
+        async def ask(coordinators: Coordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
+            reply = await original(coordinators, group, request, *args, **options)
+            if type(request) is FetchOffsets and reply.code is Code.NONE:
+                for row in reply.offsets:
+                    self.answers += 1
+                    place = (group, row.topic, row.partition, row.offset)
+                    if row.offset >= 0 and place not in self._committed:
+                        self._red("I18", f"{PROCESS.get()} shows {place}, which is not committed")
+            return reply
+
+        return ask
+
+
+def _places(data: Any, at: int) -> Iterator[Place]:
+    for row in records(data, at):
+        key = read_key(row.key) if row.key is not None else None
+        if isinstance(key, OffsetKey) and row.value is not None:
+            yield key.group, key.topic, key.partition, read_offset(row.value).offset

@@ -1,0 +1,142 @@
+"""I21, I22 at the moment of telling: what clients are shown of the beginning of a partition.
+
+Once DeleteRecords was answered, nobody who asks later is shown a record below that, nor a log start below it. And
+nobody is sent away (OFFSET_OUT_OF_RANGE) from an offset that may still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tests.sim.cluster.copies import Copies
+from tests.sim.cluster.witness import Finding
+from tiered.errors import Code
+from tiered.ids import PartitionId, TopicPartition
+from tiered_api.kafka.client import code_of
+from tiered_api.kafka.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tiered_api.kafka.routing import EARLIEST
+from tiered_api.kafka.schema import Message
+
+_BASE, _DELTA = slice(0, 8), slice(23, 27)
+"""Of a batch: where its base offset and the distance to its last offset stand."""
+
+
+@dataclass
+class Deleted:
+    """Up to where DeleteRecords was answered, and when: (ns, offset), both growing."""
+
+    answers: list[tuple[int, int]] = field(default_factory=list)
+
+    def answered(self, at_ns: int, offset: int) -> None:
+        if not self.answers or offset > self.answers[-1][1]:
+            self.answers.append((at_ns, offset))
+
+    def before(self, at_ns: int) -> int:
+        """What somebody had been told by then."""
+        return max((offset for told_ns, offset in self.answers if told_ns <= at_ns), default=0)
+
+
+class Told:
+    """Judges each answer to a client. `copies` gives the model of a partition as it is named now, `sole` under which
+    epoch it is led while nobody else may answer for it, else -1."""
+
+    def __init__(
+        self,
+        pid: Callable[[TopicPartition], PartitionId | None],
+        copies: Callable[[PartitionId], Copies],
+        sole: Callable[[TopicPartition], int],
+    ) -> None:
+        self.judged = 0
+        """Answers of partitions from which somebody was told that records are deleted."""
+        self._deleted: dict[PartitionId, Deleted] = {}
+        self._pid = pid
+        self._copies = copies
+        self._sole = sole
+
+    def deleted(self, where: TopicPartition, at_ns: int, offset: int) -> None:
+        """DeleteRecords was answered with this log start."""
+        pid = self._pid(where)
+        if pid is not None:
+            self._deleted.setdefault(pid, Deleted()).answered(at_ns, offset)
+
+    def before(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
+        """What is to be kept of the moment in which a client asks, for `heard`: of each partition that it asks for at
+        an offset, under which epoch alone it is led and from where on it may be read."""
+        if type(request) is not FetchRequest:
+            return {}
+        known = {}
+        for topic in request.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic.topic, each.partition)
+                known[where] = self._sole(where), each.fetch_offset
+        return known
+
+    def heard(
+        self,
+        request: Message,
+        answer: Message,
+        node: int | None,
+        before: dict[TopicPartition, tuple[int, int]],
+        asked_ns: int,
+    ) -> Iterator[Finding]:
+        """What a client was told by `node` that had asked at `asked_ns`."""
+        if type(answer) is FetchResponse:
+            for topic in answer.responses:
+                for part in topic.partitions:
+                    where = TopicPartition(topic.topic, part.partition_index)
+                    if where in before:
+                        yield from self._fetched(where, part, node, *before[where], asked_ns)
+        elif type(answer) is ListOffsetsResponse and _is_earliest(request):
+            for told in answer.topics:
+                for each in told.partitions:
+                    if not each.error_code:
+                        where = TopicPartition(told.name, each.partition_index)
+                        yield from self._starts(where, each.offset, asked_ns, "ListOffsets")
+
+    def _starts(self, where: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
+        pid = self._pid(where)
+        known = self._deleted.get(pid) if pid is not None else None
+        if known is not None:
+            self.judged += 1
+            if start < known.before(asked_ns):
+                yield Finding("I22", f"{where}: {who} says that it starts at {start}, {known.answers[-1]} was told")
+
+    def _fetched(
+        self, where: TopicPartition, part: PartitionData, node: int | None, sole: int, offset: int, asked_ns: int
+    ) -> Iterator[Finding]:
+        if code_of(part.error_code) is Code.OFFSET_OUT_OF_RANGE:
+            yield from self._sent_away(where, node, sole, offset)
+        if part.error_code:
+            return
+        if part.log_start_offset >= 0:
+            yield from self._starts(where, part.log_start_offset, asked_ns, "a fetch")
+        pid = self._pid(where)
+        known = self._deleted.get(pid) if pid is not None else None
+        if known is not None and part.records is not None and len(part.records):
+            head = bytes(part.records[:27])
+            last = int.from_bytes(head[_BASE], "big") + int.from_bytes(head[_DELTA], "big")
+            if last < known.before(asked_ns):
+                yield Finding("I22", f"{where}: a fetch from {offset} gives {last}, {known.answers[-1]} was told")
+
+    def _sent_away(self, where: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
+        """Judged where it was the one leader that said it: one that was deposed may lack what was written since, and a
+        follower sends to the leader whoever asks for what is not on its disk (KIP-392)."""
+        pid = self._pid(where)
+        if pid is None or sole < 0 or sole != self._sole(where):
+            return
+        copies = self._copies(pid)
+        if copies.state is None or copies.state.leader != node:
+            return
+        if copies.log_start <= offset <= copies.committed_end and not copies.may_be_gone(offset, 0):
+            start, end = copies.log_start, copies.committed_end
+            yield Finding("I21", f"{where}: who asks for {offset} is sent away, from {start} to {end} it may be read")
+
+
+def _is_earliest(request: Message) -> bool:
+    """Whether it asks where partitions begin: of all of them, or of none."""
+    asked = (
+        [each for topic in request.topics for each in topic.partitions] if type(request) is ListOffsetsRequest else []
+    )
+    return bool(asked) and asked[0].timestamp == EARLIEST
