@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.sim.cluster.witness import Finding
 from tests.sim.cluster.world import Host
 from tiered.ids import PartitionId, TopicPartition
+from tiered.replication.replica import Replica
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run
@@ -57,6 +58,8 @@ class Lasting:
         self._before: object = None
         self._since_ns = 0
         self._counted = False
+        self._led: dict[PartitionId, tuple[tuple[int, int], int]] = {}
+        """Leader and epoch of each partition, and when they were seen first: elections go on meanwhile."""
         self._waits: dict[TopicPartition, tuple[int, int]] = {}
         """When a leader was seen to have something that is not committed, and up to where."""
 
@@ -123,13 +126,17 @@ class Lasting:
         for topic in image.topics.values():
             for number, now in enumerate(topic.partitions):
                 where = TopicPartition(topic.name, number)
+                pid = PartitionId(topic.topic_id, number)
+                known_led, since_ns = self._led.get(pid, ((-1, -1), 0))
+                if known_led != (now.leader, now.leader_epoch):
+                    since_ns = self._run.loop.now_ns
+                    self._led[pid] = (now.leader, now.leader_epoch), since_ns
+                led = min(seconds, (self._run.loop.now_ns - since_ns) / 1e9)
                 if any(node != gone for node in (*now.isr, *now.elr)):
                     if now.leader in (gone, -1) or not self._leads(now.leader, where, now.leader_epoch):
-                        yield from self._or_late(
-                            "led", seconds, bounds.led, f"{where} is not led without b{gone}: {now}"
-                        )
+                        yield from self._or_late("led", led, bounds.led, f"{where} is not led without b{gone}: {now}")
                     elif gone not in now.isr:
-                        yield from self._taken(where, PartitionId(topic.topic_id, number), now.leader, len(now.isr))
+                        yield from self._taken(where, pid, now.leader, len(now.isr))
 
     def _or_late(self, what: str, seconds: float, bound: float, why: str) -> Iterator[Finding]:
         if seconds > bound:
@@ -147,11 +154,13 @@ class Lasting:
         return self._run.truth.min_isr(pid, state.node_id, leader.config.min_insync_replicas, len(state.replicas))
 
     def _taken(self, where: TopicPartition, pid: PartitionId, leader: int, in_sync: int) -> Iterator[Finding]:
-        """What its leader has is committed in time, where enough replicas are in sync."""
+        """What its leader has is committed in time, where enough replicas are in sync. (With `flush=ack` what nobody
+        waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
         replica = next(each for each in node.replicas() if each.at == where) if node is not None else None
-        if replica is None or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
+        synced = replica is not None and (replica.log.synced.only or "ack" in run.truth.flush(pid))
+        if replica is None or synced or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
             self._waits.pop(where, None)
             return
         end = replica.log.end_offset

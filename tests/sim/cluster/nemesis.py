@@ -10,6 +10,7 @@ import random
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.rot import Rot
 from tests.sim.cluster.truth import Truth
+from tests.sim.cluster.untold import Untold
 from tests.sim.cluster.world import Host, World
 from tests.sim.disk import DiskFault
 from tests.sim.store import bearable, drawn_faults
@@ -31,6 +32,7 @@ class Nemesis:
         self._world = world
         self._draw = random.Random(f"{options.seed}/nemesis")
         self._rot = Rot(options.seed, world, truth)
+        self._untold = Untold(options.seed, world)
         self._makers: list[asyncio.Task[None]] = []
         self._jumps = [0]
         self.throttle: Throttle | None = None
@@ -58,11 +60,13 @@ class Nemesis:
             self._makers.append(maker)
         if self._options.rot:
             self._makers.append(self._world.loop.create_task(self._rot.work(), name="rot"))
+        if self._options.troubles and self._untold.wanted:
+            self._makers.append(self._world.loop.create_task(self._untold.work(), name="untold"))
 
     @property
     def counts(self) -> dict[str, int]:
         """How often each kind came."""
-        return self._counts | {"rot": self._rot.count}
+        return self._counts | {"rot": self._rot.count, "untold": self._untold.count}
 
     async def end(self) -> None:
         """No more trouble; what is under way is broken off where it stands, then everything is mended."""

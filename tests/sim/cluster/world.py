@@ -78,6 +78,8 @@ class Host:
         self.name = f"b{self.node_id}"
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.node: Node | None = None
+        self.latest: Node | None = None
+        """The last one that was made, which may be starting still."""
         self.server: KafkaServer | None = None
         self.process = ""
         self.lives = 0
@@ -184,7 +186,7 @@ class Host:
         else:
             self.machine.kill()
         self.gone(self, ("failed stop" if how == "stop" else "failed") if failed else how)
-        self.node = self.server = None
+        self.node = self.latest = self.server = None
         await self._clear()
 
     async def _clear(self) -> None:
@@ -210,6 +212,7 @@ class Host:
             self.process = f"{self.name}.{self.lives}"
             context = process_context(self.process)
             node = context.run(fresh_node, self._settings, self.machine.process(), *self._sizes)
+            self.latest = node
             self.begun(self, node.incarnation)
             starting = self._loop.create_task(_start(node), name=self.process, context=context)
             try:

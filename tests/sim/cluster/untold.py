@@ -1,0 +1,61 @@
+"""A death between a start that found something missing and the telling of it: the next start must doubt the same logs
+again, and tell it. Such moments are short, so they are looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.sim.cluster.world import Host, World
+
+SHARE = 0.25
+"""Of the runs."""
+MEAN_SECONDS = 5.0
+LOOK_SECONDS = 0.005
+LOOKS = 600
+LATER_SECONDS = (0.0, 0.01, 0.1)
+DOWN_SECONDS = (0.01, 0.5)
+
+
+class Untold:
+    """Cuts the power of brokers, and kills them when they have losses to tell, until it is cancelled. Draws apart from
+    all other troubles; `count` says how many had."""
+
+    def __init__(self, seed: int, world: World) -> None:
+        self.count = 0
+        self._draw = random.Random(f"{seed}/untold")
+        self._world = world
+        self.wanted = self._draw.random() < SHARE
+
+    async def work(self) -> None:
+        while True:
+            await asyncio.sleep(self._draw.expovariate(1 / MEAN_SECONDS))
+            hosts = [host for host in self._world.hosts.values() if host.idle and not host.frozen and host.up]
+            if hosts:
+                host = self._draw.choice(hosts)
+                await host.end("power")
+                host.power_on()
+                if await self._has_to_tell(host):
+                    await asyncio.sleep(self._draw.choice(LATER_SECONDS))
+                    await self._kill(host)
+
+    async def _has_to_tell(self, host: Host) -> bool:
+        """Whether it comes to that soon."""
+        for _ in range(LOOKS):
+            await asyncio.sleep(LOOK_SECONDS)
+            node = host.latest
+            if not host.idle or host.frozen:
+                return False
+            if node is not None and (
+                node.partitions.unjudged or node.partitions.doubtful or node.partitions.unreported
+            ):
+                return True
+        return False
+
+    async def _kill(self, host: Host) -> None:
+        if host.idle and not host.frozen:
+            self.count += 1
+            self._world.story.tell(f"{host.name} dies before it could tell what is lost")
+            await host.end("kill")
+            await asyncio.sleep(self._draw.choice(DOWN_SECONDS))
+            host.power_on()
