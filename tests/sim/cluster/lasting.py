@@ -60,7 +60,7 @@ class Lasting:
         self._counted = False
         self._led: dict[PartitionId, tuple[tuple[int, int], int]] = {}
         """Leader and epoch of each partition, and when they were seen first: elections go on meanwhile."""
-        self._waits: dict[TopicPartition, tuple[int, int]] = {}
+        self._waits: dict[PartitionId, tuple[int, int]] = {}
         """When a leader was seen to have something that is not committed, and up to where."""
 
     def look(self) -> None:
@@ -161,14 +161,14 @@ class Lasting:
         replica = next(each for each in node.replicas() if each.at == where) if node is not None else None
         synced = replica is not None and (replica.log.synced.only or "ack" in run.truth.flush(pid))
         if replica is None or synced or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
-            self._waits.pop(where, None)
+            self._waits.pop(pid, None)
             return
         end = replica.log.end_offset
         committed = run.truth.of(pid).committed_end
-        since_ns, upto = self._waits.get(where, (run.loop.now_ns, end))
+        since_ns, upto = self._waits.get(pid, (run.loop.now_ns, end))
         if committed >= upto:
             since_ns, upto = run.loop.now_ns, end
-        self._waits[where] = since_ns, upto
+        self._waits[pid] = since_ns, upto
         seconds = (run.loop.now_ns - since_ns) / 1e9
         if seconds > TAKEN_SECONDS and committed < upto:
             yield Finding("I19", f"{where}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
