@@ -291,9 +291,8 @@ def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> 
         await where.create("t")
         one = await Consumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.done("POST", "/assignments", parts(("t", 0)))
-        busy = where.http._listener.site.instances
         _, writer = await read_of_its_own(where, one)
-        (instance,) = busy._found.values()
+        (instance,) = where.http._listener.site.instances._found.values()
         await until(instance.turn.locked)
         writer.transport.abort()
         await until(lambda: where.http._listener.open_connections() == 1)
