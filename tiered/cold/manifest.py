@@ -207,7 +207,7 @@ def find_node_by_time(nodes: Sequence[Node], timestamp: int) -> Node | None:
 
 
 def wrote(entry: SegmentEntry, offset: int) -> int:
-    """The leader epoch that wrote `offset` of this segment: a reader of another history must not be served from it."""
+    """The leader epoch that wrote `offset` of this segment."""
     return Epochs(entry.lineage).epoch_at(offset)
 
 

@@ -27,7 +27,6 @@ from tiered.cold.manifest import (
     find_node,
     find_node_by_time,
     holds,
-    wrote,
 )
 from tiered.cold.manifest_codec import decode, decode_sub, encode, encode_sub
 from tiered.errors import Corrupt, Fenced, Unavailable
@@ -121,13 +120,11 @@ class ManifestStore:
         while len(self._opened) > OPENED_MAX:
             self._opened.popitem(last=False)
 
-    async def find(self, manifest: Manifest, offset: int, epoch: int | None = None) -> SegmentEntry | None:
-        """The live segment that holds `offset`, written under leader epoch `epoch` when that is given."""
+    async def find(self, manifest: Manifest, offset: int) -> SegmentEntry | None:
+        """The live segment that holds `offset`."""
         node = manifest.find(offset)
         while isinstance(node, Spill):
             node = find_node(await self.open(node), offset)
-        if node is None or (epoch is not None and wrote(node, offset) != epoch):
-            return None
         return node
 
     async def find_time(self, manifest: Manifest, timestamp: int) -> SegmentEntry | None:

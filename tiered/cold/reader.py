@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
 from tiered.cold.layout import SectionKind, Sections
-from tiered.cold.manifest import Manifest, SegmentEntry, wrote
+from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.stream import Piece, Stream
 from tiered.errors import Code, Corrupt, Refused
@@ -61,20 +61,19 @@ class ColdReader:
         self._gets = metrics.counter("tiered_cold_gets_total", "Ranged gets of cold objects by outcome", ("outcome",))
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
-    async def read(
-        self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int, *, epoch: int | None = None
-    ) -> bytes:
+    async def read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that holds `offset`: at most `max_bytes` unless the first alone is larger, and as
         many as are at hand, at least one.
 
         `manifest` may be older than the bucket's (None: not known); it is loaded anew when it does not name the offset.
-        With `epoch`, only data of that history. Refused(OFFSET_OUT_OF_RANGE), Unavailable, Corrupt.
+        What it does name has the same bytes under every later one (`manifest.check_change`), so that the offset alone
+        says which they are. Refused(OFFSET_OUT_OF_RANGE), Unavailable, Corrupt.
         """
-        stream = self._resumed(pid, offset, epoch)
+        stream = self._resumed(pid, offset)
         piece = await self._piece(pid, offset, stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
             # A stream that is at its end knew an older manifest: what follows may be cold since.
-            stream = await self._begin(pid, manifest, offset, epoch)
+            stream = await self._begin(pid, manifest, offset)
             piece = await self._piece(pid, offset, stream, max_bytes)
         if piece is None:
             raise _out_of_range(pid, offset)
@@ -108,7 +107,7 @@ class ColdReader:
         stop = stop if end is None else min(end, stop)
         if start == stop and manifest is not None and start >= manifest.log_start_offset:
             return
-        stream = await self._begin(pid, manifest, start, None, depth=DEPTH_OF_ITERATE)
+        stream = await self._begin(pid, manifest, start, depth=DEPTH_OF_ITERATE)
         try:
             while (piece := await stream.piece()) is not None and piece.base_offset < stop:
                 piece = _before(piece, stop)
@@ -130,7 +129,7 @@ class ColdReader:
             return None
         sections = await self.sections(entry)
         begin = entry.base_offset + offset_before(sections.time_index, timestamp) + 1
-        stream = await self._begin(pid, manifest, max(begin, manifest.log_start_offset), None)
+        stream = await self._begin(pid, manifest, max(begin, manifest.log_start_offset))
         try:
             while (piece := await stream.piece(MIB)) is not None:
                 found = _first_in(piece, timestamp, manifest.log_start_offset)
@@ -175,14 +174,12 @@ class ColdReader:
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    async def _begin(
-        self, pid: PartitionId, manifest: Manifest | None, offset: int, epoch: int | None, *, depth: int = 0
-    ) -> Stream:
+    async def _begin(self, pid: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0) -> Stream:
         """A stream from `offset`, on the manifest given or, where that does not name the offset, on the bucket's."""
-        entry = await self._manifests.find(manifest, offset, epoch) if manifest is not None else None
+        entry = await self._manifests.find(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
             manifest = await self._manifests.load(pid)
-            entry = await self._manifests.find(manifest, offset, epoch) if manifest is not None else None
+            entry = await self._manifests.find(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
             raise _out_of_range(pid, offset)
         position = 0
@@ -193,18 +190,13 @@ class ColdReader:
             self._cache, self._get, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes
         )
 
-    def _resumed(self, pid: PartitionId, offset: int, epoch: int | None) -> Stream | None:
-        """The stream that an earlier read left at this offset, unless it is of another history."""
+    def _resumed(self, pid: PartitionId, offset: int) -> Stream | None:
+        """The stream that an earlier read left at this offset."""
         kept = self._streams.pop((pid, offset), None)
         if kept is None:
             return None
-        stream = kept[0]
-        entry = stream.entry
-        if epoch is not None and (entry is None or wrote(entry, offset) != epoch):
-            stream.close()
-            return None
-        stream.expect_sequence()
-        return stream
+        kept[0].expect_sequence()
+        return kept[0]
 
     def _keep(self, pid: PartitionId, stream: Stream) -> None:
         """Leaves a stream for the read that goes on where this one ended; idle ones give their chunks back."""

@@ -104,23 +104,6 @@ def test_an_older_manifest_is_refreshed_when_it_does_not_name_the_offset() -> No
     rig.run(story)
 
 
-def test_an_offset_of_another_history_is_not_served() -> None:
-    rig = Rig()
-    for base in range(0, 120, 40):
-        rig.log.write([batch(at, epoch=1 if at < 60 else 4) for at in range(base, base + 40, 10)], base + 40)
-    rig.log.lineage = [(1, 0), (4, 60)]
-
-    async def story() -> None:
-        reader, manifest = await cold(rig)
-        assert await reader.reader.read(PID, manifest, 59, 1, epoch=1)
-        assert await reader.reader.read(PID, manifest, 60, 1, epoch=4)
-        for offset, epoch in ((59, 4), (60, 1), (60, 3)):
-            with pytest.raises(Refused):
-                await reader.reader.read(PID, manifest, offset, 1, epoch=epoch)
-
-    rig.run(story)
-
-
 def test_a_record_larger_than_the_limit_is_given_whole() -> None:
     rig = Rig()
     rig.log.write([batch(0, 1, 100), batch(1, 1, 20 * MIB), batch(2, 1, 100)], 3)
