@@ -156,78 +156,6 @@ def test_a_new_controller_fences_the_old_one() -> None:
     run(story())
 
 
-@pytest.mark.parametrize("beyond", range(3))
-def test_a_slot_that_was_collected_is_not_free(beyond: int) -> None:
-    """Rule M3: the old controller wakes up where its next slot went, as the last or as an earlier one."""
-
-    async def story() -> None:
-        memory, clock = store()
-        old, _ = await controller(memory, clock, 1)
-        new, image = await controller(memory, clock, 2)
-        for number in range(beyond):
-            image = image.apply(created(number), await new.append(created(number)))
-        await new.snapshot(image)
-        await new.snapshot(image.apply(created(9), await new.append(created(9))))
-        assert (await load(memory)).boundary.collected == 1 + beyond
-        with pytest.raises(Fenced, match="was collected"):
-            await old.append(created(10))
-
-    run(story())
-
-
-def test_no_slot_goes_before_the_boundary_says_so() -> None:
-    async def story() -> None:
-        memory, clock = store()
-        faults = Faults()
-        log, image = await controller(FaultyStore(memory, faults, clock), clock)
-        for number in range(4):
-            image = image.apply(created(number), await log.append(created(number)))
-            if number == 1:
-                await log.snapshot(image)
-        before = await memory.list(layout.LOG_PREFIX)
-        faults.rules.append(Fault(Kind.ERROR, ("put",), key=layout.BOUNDARY_KEY))
-        writing = asyncio.ensure_future(log.snapshot(image))
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert await memory.list(layout.LOG_PREFIX) == before
-        faults.rules.clear()
-        await writing
-        assert len(await memory.list(layout.LOG_PREFIX)) < len(before)
-        assert await load_image(memory) == image
-
-    run(story())
-
-
-def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() -> None:
-    async def story() -> None:
-        memory, clock = store()
-        old, stale = await controller(memory, clock, 1)
-        new, image = await controller(memory, clock, 2)
-        for number in range(3):
-            image = image.apply(created(number), await new.append(created(number)))
-            await new.snapshot(image)
-        boundary = (await load(memory)).boundary
-        await old.snapshot(stale)
-        assert (await load(memory)).boundary == boundary
-        assert await load_image(memory) == image
-
-    run(story())
-
-
-def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
-    async def story() -> None:
-        memory, clock = store()
-        log = writer(memory, clock)
-        await log.format()
-        image = await log.load()
-        others = layout.Entry(image.slot + 1, 1, "nonce", tuple(created(1)), "another-cluster")
-        await memory.put(layout.slot_key(others.slot), layout.encode_entry(others))
-        with pytest.raises(Refused, match="another-cluster"):
-            await log.take(image, 1, "i1")
-
-    run(story())
-
-
 def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
     async def story() -> None:
         memory, clock = store()
@@ -343,24 +271,6 @@ def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
                 image = image.apply(created(number), await log.append(created(number)))
                 if number in (10, 20):
                     await log.snapshot(image)
-
-        loaded = await load(Overtaken(memory, overtake()))
-        assert loaded.image == image
-
-    run(story())
-
-
-def test_a_reader_that_the_collection_overtakes_by_its_very_next_slot_starts_over() -> None:
-    async def story() -> None:
-        memory, clock = store()
-        log, image = await controller(memory, clock)
-
-        async def overtake() -> None:
-            nonlocal image
-            await log.snapshot(image)
-            image = image.apply(created(0), await log.append(created(0)))
-            await log.snapshot(image)
-            assert (await load(memory)).boundary.collected == 0, "the first slot, which the reader is about to read"
 
         loaded = await load(Overtaken(memory, overtake()))
         assert loaded.image == image

@@ -1,0 +1,57 @@
+"""Sub-manifests are in the bucket before a manifest names them, and are no garbage by then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.cold.rig import PID, TOPIC, Rig
+from tests.unit.cold.test_manifest_store import add
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.layout import manifest_key
+from tiered.errors import Unavailable
+
+
+def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker(fan=2)
+        for base in (0, 10, 20):
+            await add(broker, base)
+        broker.fail(Fault(Kind.ERROR, ("put",), key=".sub"))
+        with pytest.raises(Unavailable, match="was not stored"):
+            await add(broker, 30)
+        broker.fail()
+        there = await broker.manifests.load(PID)
+        assert there is not None and there.cold_end_offset == 30 and not there.spilled
+        assert (await add(broker, 30)).spilled
+
+    rig.run(story)
+
+
+def test_a_sub_manifest_that_a_change_is_about_to_name_is_no_garbage() -> None:
+    """A sweep lists while records are deleted, or a segment is named: the manifest comes after the sub-manifest."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker(fan=2)
+        for base in (0, 10, 20):
+            await add(broker, base)
+        broker.fail(
+            Fault(Kind.DELAY, ("list",), times=1, seconds=1.0),
+            Fault(Kind.DELAY, ("put",), key=manifest_key(PID), seconds=10.0),
+        )
+        sweeping = asyncio.ensure_future(broker.collector.sweep(PID, TOPIC, 1))
+        await rig.clock.sleep(0.5)
+        adding = asyncio.ensure_future(add(broker, 30))
+        await sweeping
+        assert not adding.done() and [key for key in await rig.keys() if key.endswith(".sub")]
+        await rig.clock.sleep(5)
+        await broker.collector.delete_due()
+        written = await adding
+        reader = rig.broker("reader")
+        assert written.spilled and await reader.manifests.find(written, 0) is not None
+
+    rig.run(story)

@@ -1,0 +1,90 @@
+"""Uploads while records are deleted, while a sweep looks, and where they may not be."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.cold.rig import PID, TOPIC, Rig, batch
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.manifest import Manifest
+from tiered.errors import Corrupt, Fenced
+from tiered.ids import PartitionId
+
+
+def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        manifest = await broker.take_over(1)
+        with pytest.raises(Fenced):
+            await broker.uploader.upload_next(rig.log, manifest, 2, 1000)
+        assert await rig.keys(".seg") == []
+
+    rig.run(story)
+
+
+def test_a_segment_that_holds_more_than_it_should_never_leaves() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.write([batch(0), batch(10)], 15)
+        with pytest.raises(Corrupt, match="does not hold the offsets"):
+            await broker.upload_all(rig.log, 1)
+        assert await rig.keys(".seg") == []
+
+    rig.run(story)
+
+
+def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        manifest = await broker.take_over(1)
+        broker.fail(Fault(Kind.DELAY, ("upload",), seconds=5.0))
+        going = asyncio.ensure_future(broker.uploader.upload_next(rig.log, manifest, 1, 1000))
+        await rig.clock.sleep(1)
+        await broker.collector.advance_start(manifest, 1, 70)
+        written = await going
+        assert written is not None and (written.log_start_offset, written.cold_end_offset) == (70, 70)
+        assert not written.nodes
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("slow", ["list", "manifest"])
+def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lists, notes what is in the making, and reads the manifest, in this order; each may take long."""
+    rig = Rig()
+
+    async def story() -> None:
+        broker = rig.broker()
+        rig.log.fill(0, 5)
+        manifest, load = await broker.take_over(1), broker.manifests.load
+
+        async def late(pid: PartitionId) -> Manifest | None:
+            found = await load(pid)
+            await rig.clock.sleep(5)
+            return found
+
+        monkeypatch.setattr(broker.manifests, "load", late if slow == "manifest" else load)
+        seconds = 5.0 if slow == "list" else 1.0
+        broker.fail(
+            Fault(Kind.DELAY, ("list",), times=1, seconds=seconds), Fault(Kind.DELAY, ("put",), times=1, seconds=2.0)
+        )
+        sweeping = asyncio.ensure_future(broker.collector.sweep(PID, TOPIC, 1))
+        await rig.clock.sleep(0.5)
+        written = await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
+        assert written is not None and not sweeping.done()
+        await sweeping
+        await rig.clock.sleep(10)
+        await broker.collector.delete_due()
+        assert await rig.keys(".seg") == [entry.key for entry in written.entries]
+
+    rig.run(story)
