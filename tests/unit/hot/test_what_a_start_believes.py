@@ -1,0 +1,134 @@
+"""What a start takes of a directory: bytes that prove themselves in the order in which a log has them, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.sim.disk import SimDisk
+from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, offsets, open_log, read_all
+from tiered.data_directory import DataDirectory
+from tiered.ids import TopicPartition
+from tiered.records.batch import encode
+
+
+def copied(base: int, epoch: int) -> bytes:
+    """A batch of one record, as a leader of `epoch` wrote it."""
+    return encode([(NOW, None, b"%d" % base + b"." * 60, ())], base_offset=base, leader_epoch=epoch)
+
+
+async def written(on: SimDisk, *batches: bytes) -> None:
+    """The log file of a segment that begins at 0, whatever a log would say of these batches."""
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    log.close()
+    on.open(f"{DIRECTORY}/{0:020d}.log").append(batches)
+
+
+def test_a_batch_of_an_earlier_epoch_behind_a_later_one_is_of_a_history_that_was_cut() -> None:
+    async def told() -> None:
+        on = disk()
+        await written(on, copied(0, 3), copied(1, 5), copied(2, 3), copied(3, 5))
+        log = await open_log(on, same_boot=False)
+        assert log.end_offset == 2 and log.epochs.lineage == ((3, 0), (5, 1))
+
+    asyncio.run(told())
+
+
+def test_nothing_is_taken_behind_a_hole() -> None:
+    async def told() -> None:
+        on = disk()
+        await written(on, copied(0, 3), copied(1, 3), copied(5, 3))
+        log = await open_log(on, same_boot=False)
+        assert log.end_offset == 2 and offsets(read_all(log)) == [0, 1]
+
+    asyncio.run(told())
+
+
+def test_a_log_that_lost_durable_records_is_settled_before_it_grows() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        append(log, batch(0))
+        log.close()
+        assert not (await open_log(on, recovery_point=1)).cuts.unsettled
+        assert (await open_log(on, recovery_point=2)).cuts.unsettled
+
+    asyncio.run(told())
+
+
+def test_what_the_page_cache_holds_does_not_count_as_durable() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(3):
+            append(log, batch(number))
+        again = await open_log(on.after_kill(), same_boot=True, recovery_point=1)
+        assert (again.end_offset, again.flushed_offset) == (3, 1)
+        await again.flush()
+        assert again.flushed_offset == 3
+
+    asyncio.run(told())
+
+
+def test_a_log_that_ends_below_its_start_begins_there_anew() -> None:
+    """What was not deleted is lost. Offsets below the start would be written for nobody."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        append(log, batch(0))
+        log.close()
+        again = await open_log(on, start_offset=7)
+        assert (again.local_start_offset, again.end_offset) == (7, 7)
+        assert append(again, batch(0)).base_offset == 7
+
+    asyncio.run(told())
+
+
+def test_a_log_that_was_closed_cleanly_is_durable() -> None:
+    async def told() -> None:
+        for seed in range(10):
+            on = disk()
+            log = await open_log(on)
+            for number in range(20):
+                append(log, batch(number, producer=7, sequence=number))
+            await log.close_clean()
+            again = await open_log(on.crash_image(random.Random(seed)), clean=True, recovery_point=20)
+            assert offsets(read_all(again)) == list(range(20)) and not again.doubted
+
+    asyncio.run(told())
+
+
+def test_a_recovery_point_is_what_was_fsynced() -> None:
+    async def told() -> None:
+        on, at = disk(), TopicPartition("t", 0)
+        log = await open_log(on)
+        append(log, batch(0))
+        await log.flush()
+        append(log, batch(1))
+        directory = DataDirectory(on)
+        await directory.open("c", 1, "d")
+        await directory.save_offsets({at: log})
+        assert (await DataDirectory(on.after_kill()).open("c", 1, "d")).recovery_points == {at: 1}
+
+    asyncio.run(told())
+
+
+def test_nothing_stays_of_what_lay_behind_a_torn_segment() -> None:
+    """The log may end where it began once more, and take it for its own."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(6):
+            append(log, batch(number))
+            if number == 2:
+                log.roll()
+        log.close()
+        first = f"{DIRECTORY}/{0:020d}.log"
+        on.open(first).truncate(on.open(first).size() - 10)
+        again = await open_log(on, same_boot=False)
+        assert again.end_offset == 2
+        assert [name for name in on.list(DIRECTORY) if name.endswith(".log")] == [f"{0:020d}.log"]
+
+    asyncio.run(told())
