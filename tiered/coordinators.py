@@ -28,7 +28,6 @@ from tiered.metadata.groups.shard import GroupShard
 from tiered.metadata.image import Image
 from tiered.metadata.requests import CreateTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.replication.leading import Past
 from tiered.replication.replica import Replica
 
 if TYPE_CHECKING:
@@ -282,8 +281,7 @@ class Coordinators:
     def _may_be_deleted(self, replica: Replica, base: ImageName | None) -> bool:
         """Whether somebody who led before, and does not know that this is over, may delete what this log begins at."""
         own = base is not None and base.epoch == replica.leader_epoch
-        # With other replicas, others may have led it since this broker stopped.
-        settled = self._node.partitions.past is Past.SETTLED and len(replica.state.replicas) == 1
+        settled = self._node.partitions.is_settled(replica.at, replica.leader_epoch)
         return replica.log_start_offset > 0 and not own and not settled
 
     @staticmethod

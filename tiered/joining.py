@@ -21,7 +21,6 @@ from tiered.metadata.delta import held
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
 from tiered.metadata.settings import overruled
-from tiered.replication.leading import Past
 
 if TYPE_CHECKING:
     from tiered.node import Node
@@ -84,11 +83,7 @@ class Joining:
 
     def judge(self, image: Image, found: Found) -> Found:
         """What may be believed of the directory."""
-        last = image.brokers.get(self._node.settings.node_id)
-        self._found, self._known = believed(last, found)
-        if last is not None and not last.alive and found.clean:
-            # That it is gone may have been said by another broker, which knows nothing of what was under way.
-            self._node.partitions.past = Past.SETTLED
+        self._found, self._known = believed(image.brokers.get(self._node.settings.node_id), found)
         return self._found
 
     async def register(self) -> None:

@@ -377,7 +377,7 @@ class Node:
             with contextlib.suppress(Unavailable):
                 self.directory.distrust()
         durable = clean and not self.partitions.unreported and await self.partitions.close_clean()
-        if durable and not self.cold.manifests.undecided:
+        if durable and not self.cold.manifests.undecided and not self.partitions.owes:
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
         elif self.disk.dead is not None:
             await self._say(requests.NameDirectory(self.settings.node_id, self.incarnation, ""))

@@ -71,7 +71,6 @@ class Partitions:
         self.uncopied: dict[TopicPartition, tuple[Follow, str]] = {}
         self.doubtful: frozenset[TopicPartition] = frozenset()
         self.unreported: list[Replica] = []
-        self.past = Past.OPEN
         self._incarnation = incarnation
         self._world = world
         self._disk = disk
@@ -92,6 +91,8 @@ class Partitions:
         self._copies: dict[TopicPartition, Copy] = {}
         self._committed: dict[TopicPartition, int] = {}
         """High watermarks of partitions between two roles."""
+        self._settled: dict[TopicPartition, int] = {}
+        """The leader epoch after that in which the process before stopped cleanly, of partitions that it held alone."""
         self._never_cold: set[TopicPartition] = set()
         """Partitions of which nothing was in the bucket when this broker, the last to lead them, stopped cleanly."""
         self._moving = asyncio.Lock()
@@ -172,11 +173,17 @@ class Partitions:
             await self._disk.guard(self._logs.renew_synced())
         except Unavailable as error:
             log.warning("which logs are whole at what they synced is noted later why=%s", error)
+        before = image.brokers.get(self.settings.node_id)
+        if before is None or before.alive or not found.clean:
+            # That it is gone may have been said by another broker, which knows nothing of what was under way.
+            return
         for at, topic in known.items():
             left, last = found.left.get(at), topic.partitions[at.partition]
-            if self._logs.get(at) is None or left is None or left.cold or not self._alone(last):
+            if not self._alone(last):
                 continue
-            if self.past is Past.SETTLED and left.leader_epoch == last.leader_epoch:
+            self._settled[at] = last.leader_epoch + 1
+            never_cold = left is not None and not left.cold and left.leader_epoch == last.leader_epoch
+            if never_cold and self._logs.get(at) is not None:
                 self._never_cold.add(at)
 
     def _may_note_synced(self, at: TopicPartition) -> bool:
@@ -186,6 +193,19 @@ class Partitions:
         if at in self.doubtful or (replica is None and at not in self._copies):
             return False
         return replica is None or replica not in self.unreported
+
+    def is_settled(self, at: TopicPartition, leader_epoch: int) -> bool:
+        """True if the leader before was the last process of this broker, and stopped cleanly. With other replicas, or
+        under a later epoch, others may have led it since."""
+        return self._settled.get(at) == leader_epoch
+
+    @property
+    def owes(self) -> bool:
+        """True if an earlier leader may still write the manifest of a partition that is held here alone: then the next
+        process must not take this one for the last that could."""
+        known = held(self._image, self.settings.node_id)
+        mine = (at for at, topic in known if self._alone(topic.partitions[at.partition]))
+        return any((replica := self._replicas.get(at)) is None or replica.owes for at in mine)
 
     def _alone(self, partition: PartitionImage) -> bool:
         """Whether nobody else can have led it."""
@@ -302,7 +322,7 @@ class Partitions:
         known = topic.partitions[lead.at.partition]
         hot = await self._logs.begin(lead.at, topic, fresh=lead.fresh)
         pid = Replica.id_of(lead.at, lead.topic_id)
-        past = self.past if self._alone(known) else Past.OPEN
+        past = Past.SETTLED if self.is_settled(lead.at, lead.leader_epoch) else Past.OPEN
         if lead.fresh or lead.at in self._never_cold:
             past = Past.NONE
         elif lead.heir:

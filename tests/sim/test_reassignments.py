@@ -87,6 +87,32 @@ def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> Non
     told(story, seed)
 
 
+def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clean_stop() -> None:
+    """What this broker led before, it left cleanly. What another one led until now, that one may still write."""
+
+    async def story(three: Three) -> None:
+        here = next(each for each in three.others() if each.node_id != 1)
+        other = next(each for each in three.others() if each is not here)
+        await three.controller.node.submit(CreateTopic("own", assignments=[[here.node_id]]))
+        await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
+        await three.until(lambda: leads(other), 10)
+        theirs = other.node.replica("t", 0)
+        await theirs.append(batch([b"one"]))
+        theirs.roll()
+        await three.until(lambda: theirs.cold_end_offset == 1, 60)
+        await here.stop()
+        await here.start()
+        await three.until(three.all_known, 10)
+        assert not here.node.replica("own", 0).owes, "nobody else has ever led it"
+        assert await move(three, here.node_id) is None
+        await three.until(lambda: now(three).leader == here.node_id and leads(here), 30)
+        moved = here.node.replica("t", 0)
+        assert moved.manifest is not None
+        assert moved.owes or moved.manifest.leader_epoch == moved.leader_epoch, "the change of another may still land"
+
+    told(story)
+
+
 def holds(broker: Broker) -> bool:
     return any(each.at == AT for each in broker.node.partitions.held())
 
