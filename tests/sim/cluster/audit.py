@@ -70,7 +70,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
         """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
         its power."""
         alone = replicas.get(send.where, 1) == 1 and not any(at >= send.invoked_ns for at in run.forgotten)
-        alone = alone and send.where not in run.moves.asked
+        alone = alone and send.where not in run.operators.moves.asked
         return send.acks == -1 or (send.acks == 1 and alone)
 
     yield from checkers.dense(dumps)
@@ -215,7 +215,7 @@ def moved(run: Run) -> Iterator[Finding]:
     def replicas(where: TopicPartition) -> tuple[int, ...]:
         return run.truth.image.topics[where.topic].partitions[where.partition].replicas
 
-    for what in run.moves.ends.astray(replicas):
+    for what in run.operators.moves.ends.astray(replicas):
         yield Finding("MOVED", what)
 
 

@@ -71,7 +71,7 @@ class Lasting:
             self._before, self._since_ns, self._counted = state, run.loop.now_ns, False
             self._waits.clear()
             return
-        missing = [host for host in run.present() if self._is(host) == GONE]
+        missing = [host for host in run.operators.present() if self._is(host) == GONE]
         if state is None or len(missing) != 1:
             return
         seconds = (run.loop.now_ns - self._since_ns) / 1e9
@@ -84,7 +84,7 @@ class Lasting:
     def _state(self) -> object:
         """What is wrong now; None where nothing is promised."""
         run = self._run
-        hosts = run.present()
+        hosts = run.operators.present()
         for host in hosts:
             faults, disk = host.machine.faults, host.machine.disk
             if faults.outage or faults.rules or faults.throttle is not None:
@@ -97,11 +97,11 @@ class Lasting:
         return None if ELSE in each else (tuple(each), tuple(host.lives for host in hosts), self._cuts())
 
     def _cuts(self) -> tuple[tuple[str, str], ...]:
-        names = sorted(host.name for host in self._run.present())
+        names = sorted(host.name for host in self._run.operators.present())
         return tuple((a, b) for a in names for b in names if self._run.world.network.is_cut(a, b))
 
     def _is(self, host: Host) -> str:
-        cuts, others = self._cuts(), len(self._run.present()) - 1
+        cuts, others = self._cuts(), len(self._run.operators.present()) - 1
         mine = sum(host.name in pair for pair in cuts)
         if host.frozen or not host.process or mine == 2 * others:
             return GONE
@@ -112,7 +112,7 @@ class Lasting:
         return ELSE if lacks or not host.up or host.server is None else WORKS
 
     def _alone(self, name: str) -> bool:
-        cuts, others = self._cuts(), len(self._run.present()) - 1
+        cuts, others = self._cuts(), len(self._run.operators.present()) - 1
         return sum(name in pair for pair in cuts) == 2 * others
 
     def _late(self, missing: Host, seconds: float) -> Iterator[Finding]:
@@ -182,9 +182,9 @@ async def trial(run: Run) -> None:
     run.lasting.healed = True
     if draw.random() >= TRIED:
         return
-    host, how = draw.choice(run.present()), draw.choice(HOWS)
+    host, how = draw.choice(run.operators.present()), draw.choice(HOWS)
     run.world.story.tell(f"{host.name} goes missing: {how}")
-    others = [other.name for other in run.present() if other is not host]
+    others = [other.name for other in run.operators.present() if other is not host]
     if how in ("kill", "power"):
         await host.end(how)
     elif how == "freeze":

@@ -127,36 +127,11 @@ class Options:
         draw = random.Random(f"{seed}/cluster-options")
         count = draw.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
-        if random.Random(f"{seed}/acts-late").random() < ACTING_LATE:
-            troubles = (*troubles, LATE)
-        fleet, groups = random.Random(f"{seed}/brokers"), random.Random(f"{seed}/groups")
-        joins = fleet.random() < JOINING and brokers == BROKERS
-        rot = random.Random(f"{seed}/bit").random() < 0.2
-        settings = random.Random(f"{seed}/settings")
-        changing, by_default = settings.random() < CHANGING, settings.random() < BY_DEFAULT
-        changes = settings.sample(CHANGES, settings.randint(1, 3)) if changing else []
-        if changing:
-            changes = [
-                each
-                for each in CHANGES
-                if each in (*changes, "flush" if settings.random() < 0.3 else "", "min_isr" if by_default else "")
-            ]
-        deletes, unclean = settings.random() < DELETING, settings.random() < UNCLEAN
-        topics = tuple(_topic(draw, number, brokers) for number in range(count))
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
-        return cls(
+        made = cls(
             seed=seed,
             brokers=brokers,
-            topics=tuple(
-                replace(
-                    each,
-                    tiered=settings.random() >= UNTIERED,
-                    own_min_isr=not by_default,
-                    unclean=unclean,
-                    min_isr=min(each.replicas, 2) if by_default else each.min_isr,
-                )
-                for each in topics
-            ),
+            topics=tuple(_topic(draw, number, brokers) for number in range(count)),
             segment_bytes=draw.choice((1024, 2048, 4096)),
             local_retention_bytes=draw.choice((1, 4096, -2)),
             retention_bytes=draw.choice((-1, -1, -1, 16384)),
@@ -165,13 +140,13 @@ class Options:
             send_rate=draw.choice((1.0, 2.0, 4.0)),
             in_flight=random.Random(f"{seed}/in-flight").choice((1, 1, 5)),
             readers=1,
-            members=max(draw.choice((0, 0, 0, 2)), groups.choice((0, 2, 3, 4))),
+            members=draw.choice((0, 0, 0, 2)),
             admin=draw.random() < 0.3,
             cuts=random.Random(f"{seed}/cuts").random() < 0.4,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
             fetch_bytes=random.Random(f"{seed}/fetches").choice((MIB,) * 5 + (1000,)),
-            rot=rot,
+            rot=random.Random(f"{seed}/bit").random() < 0.2,
             troublemakers=draw.randint(1, 2),
             pause_seconds=draw.choice((1.0, 2.0, 4.0)),
             worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
@@ -186,15 +161,8 @@ class Options:
             snapshot_slots=draw.choice((5, 20, 200)),
             chaos_seconds=draw.choice((15.0, 25.0)),
             rebuild=draw.random() < 0.15,
-            # What rots is chosen by what a start reads, and so by `flush`, which must not change for that.
-            joins=joins,
-            leaves=joins and fleet.random() < LEAVING,
-            moves_at_once=random.Random(f"{seed}/moves-at-once").choice((1, 4)),
-            static=groups.random() < STATIC,
-            deletes=deletes,
-            changes=tuple(each for each in changes if not (rot and each == "flush")),
-            min_isr=2 if by_default else 1,
         )
+        return made.but(troubles=(*troubles, *_late(seed)), **_operated(made))
 
     def but(self, **changes: Any) -> Options:
         """The same with something else."""
@@ -233,6 +201,44 @@ class Options:
             )
             for number in range(1, self.brokers + self.joins + 1)
         ]
+
+
+def _late(seed: int) -> tuple[str, ...]:
+    return (LATE,) if random.Random(f"{seed}/acts-late").random() < ACTING_LATE else ()
+
+
+def _operated(made: Options) -> dict[str, Any]:
+    """What operators do in a run, and what groups are at work: each from streams of its own."""
+    settings = random.Random(f"{made.seed}/settings")
+    brokers, groups = random.Random(f"{made.seed}/brokers"), random.Random(f"{made.seed}/groups")
+    changing, by_default = settings.random() < CHANGING, settings.random() < BY_DEFAULT
+    changes = settings.sample(CHANGES, settings.randint(1, 3))
+    changes += ["flush"] * (settings.random() < 0.3) + ["min_isr"] * by_default
+    if made.rot:  # a bit rots where a start looks, which goes by what `flush` was all the time
+        changes = [each for each in changes if each != "flush"]
+    deletes, unclean = settings.random() < DELETING, settings.random() < UNCLEAN
+    topics = tuple(
+        replace(
+            each,
+            tiered=settings.random() >= UNTIERED,
+            own_min_isr=not by_default,
+            unclean=unclean,
+            min_isr=min(each.replicas, 2) if by_default else each.min_isr,
+        )
+        for each in made.topics
+    )
+    joins = brokers.random() < JOINING and made.brokers == BROKERS
+    return {
+        "topics": topics,
+        "members": max(made.members, groups.choice((0, 0, 2, 2, 3))),
+        "static": groups.random() < STATIC,
+        "joins": joins,
+        "leaves": joins and brokers.random() < LEAVING,
+        "moves_at_once": random.Random(f"{made.seed}/moves-at-once").choice((1, 4)),
+        "deletes": deletes,
+        "changes": tuple(each for each in CHANGES if changing and each in changes),
+        "min_isr": 2 if by_default else 1,
+    }
 
 
 def _topic(draw: random.Random, number: int, brokers: int) -> TopicShape:

@@ -36,9 +36,9 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
     offsets = await _group_offsets(run)
     cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
     topics = _settings(run.truth.image)
-    for host in run.present():
+    for host in run.operators.present():
         await host.end("disk")
-    for host in run.present():
+    for host in run.operators.present():
         host.power_on()
     await run.until(run.is_live, COLD_SECONDS, "all brokers are back without their disks")
     for name, image in (("the log", run.truth.image), *((host.name, node.image) for host, node in run.world.nodes())):

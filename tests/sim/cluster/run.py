@@ -13,19 +13,18 @@ from typing import Any
 from tests.sim.cluster import audit, lasting, reaching, rebuilding, resources, retries
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.asking import Asker
-from tests.sim.cluster.broker_changes import BrokerChanges
 from tests.sim.cluster.deleting import Deleter, Extent
 from tests.sim.cluster.expected import Expected
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.lasting import Lasting
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
-from tests.sim.cluster.moves import OFFSETS, Mover, Moves
+from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
+from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
 from tests.sim.cluster.senders import Sender, Written
 from tests.sim.cluster.served import Served
-from tests.sim.cluster.settings_changes import SettingsChanges
 from tests.sim.cluster.shown import Shown
 from tests.sim.cluster.told import Told
 from tests.sim.cluster.truth import Truth, batches_of
@@ -46,9 +45,7 @@ COLD_SECONDS = 120.0
 REPEATING = 0.6
 """Of the senders: they repeat what they had acknowledged, if they are idempotent."""
 CANNOT = (Refused, Unavailable, Corrupt)
-Clients = list[
-    Sender | Reader | GroupMember | Asker | Deleter | Administration | Mover | SettingsChanges | BrokerChanges
-]
+Clients = list[Sender | Reader | GroupMember | Asker | Deleter | Administration | Operator]
 
 
 class Run:
@@ -80,33 +77,7 @@ class Run:
             self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings,
             self._leader_of,
         )  # fmt: skip
-        self.moves = Moves()
-        for host in self.world.hosts.values():
-            host.absent = host.node_id > options.brokers
-        self.mover = (
-            Mover(
-                self.world.client("c-moves"), loop, options, self.world.story.tell, self.moves,
-                lambda: [host.node_id for host in self.present()], self._moving,
-            )
-            if options.moves
-            else None
-        )  # fmt: skip
-        self.broker_changes = (
-            BrokerChanges(
-                self.world.client("c-brokers"), loop, options, self.world.story.tell, self.moves, self.world.hosts,
-                lambda: self.truth.image,
-            )
-            if options.joins
-            else None
-        )  # fmt: skip
-        self.settings = (
-            SettingsChanges(
-                self.world.client("c-settings"), loop, options, self.world.story.tell, self.expected, self.findings,
-                lambda: not all(host.up for host in self.present()),
-            )
-            if options.changes
-            else None
-        )  # fmt: skip
+        self.operators = Operators(options, self.world, self.truth, self.expected, self.findings)
         self.deleter = (
             Deleter(
                 self.world.client("c-deletes"), loop, self.own_partitions, self._extent, self.expected.asks_to_delete,
@@ -157,8 +128,6 @@ class Run:
             "shown": self.shown.answers,
             "faults_lasted": self.lasting.lasted,
             "starts_judged": self.told.judged,
-            "moved_offsets": self.mover.offsets_moved if self.mover else 0,
-            "moved_together": self.mover.together if self.mover else 0,
             "returned_members": sum(each.returned for each in self.clients if isinstance(each, GroupMember)),
             "bucket_refused": self.nemesis.throttle.refused if self.nemesis.throttle else 0,
         }
@@ -167,12 +136,7 @@ class Run:
             | {f"code_{name}": count for name, count in self.history.codes.items()}
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
-            | {f"move_{name}": count for name, count in (self.mover.counts if self.mover else {}).items()}
-            | {
-                f"broker_{name}": count
-                for name, count in (self.broker_changes.counts if self.broker_changes else {}).items()
-            }
-            | {f"settings_{name}": count for name, count in (self.settings.counts if self.settings else {}).items()}
+            | self.operators.counts
             | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.truth.counts.items()}
         )
@@ -189,9 +153,9 @@ class Run:
     async def _story(self) -> None:
         for host in self.world.hosts.values():
             host.gone, host.begun = self._gone, self._begun
-        for host in self.present():
+        for host in self.operators.present():
             host.power_on()
-        await self.until(lambda: all(host.up for host in self.present()), START_SECONDS, "all brokers serve")
+        await self.until(lambda: all(host.up for host in self.operators.present()), START_SECONDS, "all brokers serve")
         for shape in self.options.topics:
             await self._make(shape.name)
         self._begin_clients()
@@ -206,7 +170,7 @@ class Run:
         await reaching.the_end(self)
         await self._end_clients()
         self.world.network.fine_share = 0.0  # all is read now: small pieces take many steps, and show nothing new
-        await self.until(lambda: not self._moving(), LIVE_SECONDS, "the last moves have ended")
+        await self.until(lambda: not self.operators.moving(), LIVE_SECONDS, "the last moves have ended")
         # Who was cut off when all was mended may have been put out only since.
         await self.until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
         await self.writable()
@@ -214,14 +178,6 @@ class Run:
         if self.options.rebuild:
             await rebuilding.rebuild(self, dumps)
         self.findings.check()
-
-    def present(self) -> list[Host]:
-        """The machines of brokers that have joined and have not left."""
-        return [host for host in self.world.hosts.values() if not host.absent]
-
-    def _moving(self) -> int:
-        """How many partitions are on their way."""
-        return sum(each.moving for topic in self.truth.image.topics.values() for each in topic.partitions)
 
     async def _make(self, name: str) -> None:
         shape = next(each for each in self.options.topics if each.name == name)
@@ -272,9 +228,7 @@ class Run:
             self.clients.append(self.deleter)
         if options.admin:
             self.clients.append(self.admin)
-        if self.mover is not None:
-            self.clients.append(self.mover)
-        self.clients += [each for each in (self.settings, self.broker_changes) if each is not None]
+        self.clients += self.operators.all
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:
@@ -397,9 +351,11 @@ class Run:
     def is_live(self) -> bool:
         """Whether everything works again."""
         image = self.truth.image
-        if not all(host.up and not host.frozen for host in self.present()):
+        if not all(host.up and not host.frozen for host in self.operators.present()):
             return False
-        brokers = [host.node_id in image.brokers and image.brokers[host.node_id].live for host in self.present()]
+        brokers = [
+            host.node_id in image.brokers and image.brokers[host.node_id].live for host in self.operators.present()
+        ]
         told = not any(node.partitions.unreported for _, node in self.world.nodes())
         return (
             told

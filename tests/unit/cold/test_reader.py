@@ -156,20 +156,6 @@ def test_nothing_is_found_by_time_where_nothing_is_cold() -> None:
     rig.run(story)
 
 
-def test_a_read_that_goes_on_is_not_served_from_another_history() -> None:
-    rig = Rig()
-    rig.log.write([batch(at, epoch=1 if at < 20 else 4) for at in range(0, 40, 10)], 40)
-
-    async def story() -> None:
-        reader, manifest = await cold(rig)
-        assert await reader.reader.read(PID, manifest, 10, 1, epoch=1)
-        with pytest.raises(Refused) as refused:
-            await reader.reader.read(PID, manifest, 20, 1, epoch=1)
-        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
-
-    rig.run(story)
-
-
 def test_a_reader_at_the_end_of_what_was_cold_goes_on_with_what_became_cold_since() -> None:
     rig = Rig()
     rig.log.fill(0, 2)

@@ -313,7 +313,7 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
             told = first.script[MetadataRequest]
 
             def of_topics(request: MetadataRequest, version: int) -> Any:
-                got = told(request, version)
+                got: Any = told(request, version)
                 return got if request.topics else replace(got, topics=[])
 
             first.script[MetadataRequest] = of_topics

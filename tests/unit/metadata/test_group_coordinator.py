@@ -198,7 +198,7 @@ def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches()
         answer = desk.ask(CommitOffsets("g", tuple(Commit("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
         await asyncio.sleep(0.1)
         assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
-        asked = FetchFrom(TOPIC_ID, AT.partition, 0, BATCH_RECORDS, 0, 0)
+        asked = FetchFrom(TOPIC_ID, AT.partition, 0, BATCH_RECORDS, 0, 0, 0)
         desk.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
         await asyncio.sleep(0.1)
         assert not answer.done(), "the first batch alone is committed"

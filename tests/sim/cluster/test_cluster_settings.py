@@ -1,0 +1,71 @@
+"""The reference model of copies while settings change: `flush`, unclean elections, and what is deleted."""
+
+from __future__ import annotations
+
+from tests.sim.cluster.expiry import Keeps
+from tests.sim.cluster.test_cluster_copies import LIVES, Told, batch, three_of
+from tiered.metadata.image import Loss
+
+
+def test_i10_where_flush_has_changed_a_log_that_lost_what_is_committed_counts_for_nothing() -> None:
+    for kept, red in ((2, []), (1, ["I10"])):
+        told = three_of(2)
+        told.settle(1, 0, (1,), (3,))
+        told.copies.damaged(3, 0, [batch(10 * number) for number in range(kept)], 1, proved=False, partly=True)
+        told.settle(1, 0, (1,), (3,), lives={**LIVES, 3: 2})
+        assert told.red == red
+
+
+def test_i10_where_flush_has_changed_a_log_that_lacks_nothing_may_be_believed_or_not() -> None:
+    for elr in ((3,), ()):
+        told = three_of(1)
+        told.settle(1, 0, (1,), (3,))
+        told.copies.damaged(3, 0, [batch(0)], 1, proved=False, partly=True)
+        told.settle(1, 0, (1,), elr, lives={**LIVES, 3: 2})
+        assert told.red == []
+
+
+def test_r1_flush_that_changes_while_a_broker_is_away_leaves_open_whether_its_log_is_believed() -> None:
+    for changed in (False, True):
+        told = three_of(1)
+        told.settle(1, 0, (1,), (3,))
+        told.damage(3, batch(0))
+        if changed:
+            told.copies.reconsidered()
+        told.settle(1, 0, (1,), (3,), lives={**LIVES, 3: 2})
+        assert told.red == ([] if changed else ["R1"])
+
+
+def test_an_unclean_election_loses_what_its_leader_lacks_where_the_topic_wants_it() -> None:
+    for unclean in (True, False):
+        told = Told()
+        told.write(1, 2, 3, base=0)
+        told.commit(10)
+        told.settle(1, 0, (1, 2))
+        told.write(1, 2, base=10)
+        told.commit(20, isr=(1, 2))
+        told.now = 7
+        told.settle(3, 1, (3,), live=(3,), loss=Loss(1, 0, 0), unclean=unclean)
+        told.copies.leads(3, "c", 1, 10)
+        assert told.copies.may_be_gone(10, 7) and not told.copies.may_be_gone(9, 7)
+        assert (told.red == []) == unclean, told.red
+
+
+def test_who_led_before_an_unclean_election_commits_nothing_more() -> None:
+    told = three_of(1)
+    told.settle(1, 0, (1,))
+    told.settle(3, 1, (3,), live=(3,), loss=Loss(1, 0, 0), unclean=True)
+    told.write(1, base=10)
+    told.copies.watermark(1, 0, 20, (1,), 1)
+    assert told.copies.may_be_gone(10, 0), "nobody who may lead has it"
+    told.copies.leads(3, "c", 1, 10)
+    told.write(1, base=20)
+    told.copies.watermark(1, 0, 30, (1,), 1)
+    assert told.copies.committed_end == 10 and told.red == []
+
+
+def test_i7_what_is_deleted_may_be_cut() -> None:
+    told = three_of(2)
+    told.copies.starts(20, [Keeps()], 0, 0, asked_to_go=20)
+    told.copies.restarted(3, 20)
+    assert told.red == []
