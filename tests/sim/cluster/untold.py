@@ -32,24 +32,32 @@ class Untold:
             await asyncio.sleep(self._draw.expovariate(1 / MEAN_SECONDS))
             hosts = [host for host in self._world.hosts.values() if host.idle and not host.frozen and host.up]
             if hosts:
-                host = self._draw.choice(hosts)
-                await host.end("power")
-                host.power_on()
-                if await self._has_to_tell(host):
-                    await asyncio.sleep(self._draw.choice(LATER_SECONDS))
-                    await self._kill(host)
+                await self._hurt(self._draw.choice(hosts), full=self._draw.random() < 0.6)
 
-    async def _has_to_tell(self, host: Host) -> bool:
-        """Whether it comes to that soon."""
+    async def _hurt(self, host: Host, *, full: bool) -> None:
+        """Where the disk is full meanwhile, logs stay closed that the next start opens."""
+        await host.end("power")
+        if full:
+            host.machine.disk.capacity = 1
+        try:
+            host.power_on()
+            if await self._has_to_tell(host, full=full):
+                await asyncio.sleep(self._draw.choice(LATER_SECONDS))
+                await self._kill(host)
+        finally:
+            if full:
+                host.machine.disk.capacity = None
+
+    async def _has_to_tell(self, host: Host, *, full: bool) -> bool:
+        """Whether it comes to that soon; where the disk is full, once it serves."""
         for _ in range(LOOKS):
             await asyncio.sleep(LOOK_SECONDS)
-            node = host.latest
             if not host.idle or host.frozen:
                 return False
-            if node is not None and (
-                node.partitions.unjudged or node.partitions.doubtful or node.partitions.unreported
-            ):
-                return True
+            if host.latest is not None and (host.up or not full):
+                parts = host.latest.partitions
+                if parts.unjudged or parts.doubtful or parts.unreported:
+                    return True
         return False
 
     async def _kill(self, host: Host) -> None:
