@@ -13,7 +13,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.candidacy import FENCED_ALONE
 from tiered.metadata.changes import ControllerElected
 from tiered.metadata.layout import Entry, encode_entry, slot_key
-from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
+from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
 
 PARTITIONS = 3
 
@@ -113,6 +113,41 @@ def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: i
             three.loop.resume(each.process)
 
     told(story, seed)
+
+
+def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_there() -> None:
+    """It goes on to take records and to upload them, with acks=1, until it hears; the topic is forgotten long after."""
+
+    async def story(three: Three) -> None:
+        lonely, _ = three.others()
+        control = three.controller
+        configs = {"segment.bytes": "1024", "retention.ms": "-1"}
+        await control.node.submit(CreateTopic("t", assignments=[[lonely.node_id]], configs=configs))
+        await three.until(lambda: bool(lonely.node.replicas()), 10)
+        replica = lonely.node.replica("t", 0)
+        objects = f"data/{replica.topic_id}/"
+
+        def stored() -> list[str]:
+            return [key for key in three.bucket.objects if key.startswith(objects)]
+
+        async def written() -> None:
+            with suppress(Refused):
+                while True:
+                    replica.append_now(batch([b"x" * 300]), 1)
+                    await asyncio.sleep(0.1)
+
+        writing = asyncio.create_task(written())
+        await three.until(lambda: len(stored()) > 3, 60)
+        cut_off(three, lonely)
+        await control.node.submit(DeleteTopic("t", replica.topic_id))
+        took = await three.until(writing.done, 60)
+        assert took < SESSION + 1 and replica.gone
+        assert lonely.node.cluster.following.silent_ms > took * 900, "no other broker told it"
+        await three.until(lambda: not control.node.image.deleted, 600)
+        await asyncio.sleep(60)
+        assert not lonely.node.cluster.in_touch and stored() == []
+
+    told(story)
 
 
 def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign() -> None:
