@@ -173,71 +173,80 @@ def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
     story(told)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed: int) -> None:
+class Life:
     """A random life of one log whose setting changes, with faults of the disk. `counted` is what others were told."""
-    chance = random.Random(f"synced {seed}")
-    images: list[tuple[SimDisk, int]] = []
-    counted = 0
 
-    def count(log: DiskLog) -> None:
-        nonlocal counted
-        counted = max(counted, log.flushed_offset if log.synced.only else log.end_offset)
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(f"synced {seed}")
+        self.images: list[tuple[SimDisk, int]] = []
+        self.counted = 0
 
-    async def interrupted(log: DiskLog) -> None:
-        """Records come, the setting changes and the writer gives up while the note is written."""
-        running = asyncio.ensure_future(log.settle_synced())
-        for _ in range(chance.randint(1, 4)):
-            await asyncio.sleep(0)
-        append(log, batch(log.end_offset))
-        log.configure(chance.choice((ACK, NONE)))
-        count(log)
-        if chance.random() < 0.5:
-            running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        count(log)
-
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        nonlocal counted
+    async def live(self, disk: SimDisk, logs: SyncedLogs) -> None:
         log = await opened(disk, logs, NONE)
         disk.sync_seconds = lambda: 1e-6
+        draws = self.chance
 
         def take(op: Op) -> None:
-            images.append((disk.crash_image(random.Random(f"{seed} {len(images)}")), counted))
+            self.images.append((disk.crash_image(random.Random(draws.random())), self.counted))
 
         disk.observer = take
         for _ in range(120):
-            draw = chance.random()
             try:
-                if draw < 0.40:
-                    append(log, batch(log.end_offset, chance.randint(1, 3)))
-                elif draw < 0.60:
-                    await log.flush(log.end_offset if chance.random() < 0.5 else None)
-                    await log.settle_synced()
-                elif draw < 0.65:
-                    await log.settle_synced()
-                elif draw < 0.75:
-                    await log.flush()
-                    await interrupted(log)
-                elif draw < 0.90:
-                    log.configure(chance.choice((ACK, NONE)))
-                elif draw < 0.95:
-                    offset = chance.randint(log.end_offset // 2, log.end_offset)
-                    counted = min(counted, max(0, offset - 3))  # a batch holds three at most, and goes as a whole
-                    log.truncate_to(offset)
-                    await log.flush()
-                else:
-                    disk.faults.append(DiskFault(chance.choice(("append", "rename")), FILE, "ENOSPC"))
+                await self._step(log, disk)
             except (Unavailable, Refused) as error:
                 assert not getattr(error, "final", False), error
-            count(log)
+            self._count(log)
         disk.observer = None
+
+    async def _step(self, log: DiskLog, disk: SimDisk) -> None:
+        draw = self.chance.random()
+        if draw < 0.40:
+            append(log, batch(log.end_offset, self.chance.randint(1, 3)))
+        elif draw < 0.60:
+            await log.flush(log.end_offset if self.chance.random() < 0.5 else None)
+            await log.settle_synced()
+        elif draw < 0.65:
+            await log.settle_synced()
+        elif draw < 0.75:
+            await log.flush()
+            await self._interrupted(log)
+        elif draw < 0.90:
+            log.configure(self.chance.choice((ACK, NONE)))
+        elif draw < 0.95:
+            offset = self.chance.randint(log.end_offset // 2, log.end_offset)
+            self.counted = min(self.counted, max(0, offset - 3))  # a batch holds three at most, and goes as a whole
+            log.truncate_to(offset)
+            await log.flush()
+        else:
+            disk.faults.append(DiskFault(self.chance.choice(("append", "rename")), FILE, "ENOSPC"))
+
+    async def _interrupted(self, log: DiskLog) -> None:
+        """Records come, the setting changes and the writer gives up while the note is written."""
+        running = asyncio.ensure_future(log.settle_synced())
+        for _ in range(self.chance.randint(1, 4)):
+            await asyncio.sleep(0)
+        append(log, batch(log.end_offset))
+        log.configure(self.chance.choice((ACK, NONE)))
+        self._count(log)
+        if self.chance.random() < 0.5:
+            running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    def _count(self, log: DiskLog) -> None:
+        self.counted = max(self.counted, log.flushed_offset if log.synced.only else log.end_offset)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed: int) -> None:
+    life = Life(seed)
+
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        await life.live(disk, logs)
         proved = 0
-        for image, was in images:
+        for image, counted in life.images:
             if noted(image).proves(AT, TOPIC):
                 proved += 1
-                again = await open_log(image, same_boot=False)
-                assert again.end_offset >= was
-        assert proved > 10 and len(images) - proved > 10
+                assert (await open_log(image, same_boot=False)).end_offset >= counted
+        assert proved > 10 and len(life.images) - proved > 10
 
     story(told, seed)
