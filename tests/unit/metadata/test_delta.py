@@ -147,3 +147,31 @@ def test_a_replica_that_goes_elsewhere_is_dropped() -> None:
     new = old.apply([kinds.PartitionChanged(T, 0, 2, 1, (2,), (), replicas=(2,))], 1)
     assert between(old, new, 1, "i1") == Delta(dropped=(FIRST,), resigned=(FIRST,))
     assert between(new, old.apply([led(0, 2, 2, 2)], 2), 1, "i1") == Delta(followed=(Follow(FIRST, T, 2, 2),))
+
+
+def test_a_topic_made_again_under_its_name_is_another_one() -> None:
+    """Both in one step: the old log goes, the new one begins empty, under the same epoch."""
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    before = shard.image
+    decide(shard, requests.DeleteTopic("t"))
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    again = shard.image.topics["t"]
+    leader = again.partitions[0].leader
+    follower = 3 - leader
+    led_anew = between(before, shard.image, leader, f"i{leader}")
+    assert led_anew.dropped == (FIRST,) and led_anew.led == (Lead(FIRST, again.topic_id, 0, True),)
+    followed_anew = between(before, shard.image, follower, f"i{follower}")
+    assert followed_anew.dropped == (FIRST,)
+    assert followed_anew.followed == (Follow(FIRST, again.topic_id, leader, 0, True),)
+
+
+def test_a_follower_that_is_no_replica_any_more_drops_its_log() -> None:
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    before, topic = shard.image, shard.image.topics["t"]
+    leader = topic.partitions[0].leader
+    follower = 3 - leader
+    decide(shard, requests.Reassign((requests.Move(topic.topic_id, 0, (leader,)),)))
+    assert shard.image.topics["t"].partitions[0].replicas == (leader,)
+    assert between(before, shard.image, follower, f"i{follower}") == Delta(dropped=(FIRST,))
