@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
 from tiered.config import Settings
-from tiered.errors import Code
+from tiered.errors import Code, Unavailable
 from tiered.ids import incarnation_number, text_id
 from tiered.in_sync_sets import InSyncSets
 from tiered.metadata.changes import BrokerRegistered
@@ -53,8 +53,12 @@ class Asked:
         self._task.cancel()
 
 
-@pytest.mark.parametrize("code", [None, Code.INVALID_UPDATE_VERSION], ids=["no answer yet", "refused"])
-def test_who_is_wished_for_counts_until_the_wish_is_refused(code: Code | None) -> None:
+@pytest.mark.parametrize(
+    ("answer", "committed"),
+    [(None, 1), (Unavailable("the way to the controller is cut"), 1), (Code.INELIGIBLE_REPLICA, 2)],
+    ids=["no answer yet", "no answer", "refused"],
+)
+def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable | Code | None, committed: int) -> None:
     rig = Rig()
 
     async def story() -> None:
@@ -64,10 +68,12 @@ def test_who_is_wished_for_counts_until_the_wish_is_refused(code: Code | None) -
         await asked.caught_up()
         assert len(asked.requests) == 1
         assert produced(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
-        if code is not None:
-            asked.answer.set_result((code,))
-            await asyncio.sleep(0.1)
-        assert replica.high_watermark == (1 if code is None else 2)
+        if isinstance(answer, Unavailable):
+            asked.answer.set_exception(answer)
+        elif answer is not None:
+            asked.answer.set_result((answer,))
+        await asyncio.sleep(0.1)
+        assert replica.high_watermark == committed
         asked.stop()
 
     rig.run(story)
