@@ -32,3 +32,26 @@ def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
         task.cancel()
 
     asyncio.run(story())
+
+
+def test_a_broker_says_that_it_has_done_what_it_has_done() -> None:
+    """Rule M5: it is fenced no more, and a topic is ready, by that word."""
+
+    async def story() -> None:
+        going, may_end = asyncio.Event(), asyncio.Event()
+
+        async def act(old: Image, new: Image) -> None:
+            going.set()
+            await may_end.wait()
+
+        committed = Committed(act, lambda changes, old, new: None, lambda: None)
+        committed.jump(Image().apply((TopicCreated("t", TopicId("a"), ((1,),), {}, 0),), 0))
+        task = asyncio.create_task(committed.carry_out())
+        await going.wait()
+        assert committed.image.slot == 0 and committed.applied == -1
+        may_end.set()
+        await committed.until_applied(0, 5)
+        assert committed.applied == 0
+        task.cancel()
+
+    asyncio.run(story())
