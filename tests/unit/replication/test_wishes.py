@@ -44,7 +44,7 @@ class Asked:
     async def caught_up(self) -> None:
         """The follower has all that there is."""
         number, end = incarnation_number(INCARNATIONS[2]), self.replica.log.end_offset
-        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, end, 0, 0)
+        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, end, 0, 0, 0)
         self.replica.follower_fetched(2, number, asked, 0)
         self.sets.wake(self.replica)
         await asyncio.sleep(0.1)
