@@ -332,7 +332,7 @@ REPLAYED = {
     "files_left": 0,
     "groups_lost": 0,
     "retention_too_greedy": 2,
-    "served_by_name": 0,
+    "served_by_name": 2,
     "streams_left": 0,
     "wrong_cold_epoch": 1,
 }
