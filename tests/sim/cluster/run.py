@@ -39,6 +39,8 @@ from tiered.replication.copy import Copy
 from tiered_api.kafka.schema import Message
 
 TICK_SECONDS = 0.2
+SAMPLE_NS = 1_000_000_000
+"""What brokers hold is looked at so often; all else at each look."""
 START_SECONDS = 30.0
 LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
@@ -89,6 +91,7 @@ class Run:
         self.retries = 0
         """Batches that were sent again, and answered."""
         self.lasting = Lasting(self)
+        self._sampled_ns = 0
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
         """When garbage was last collected."""
@@ -399,7 +402,9 @@ class Run:
                 for broken in place.coordinator.shard.check() if place.coordinator is not None else ():
                     self.findings.red("groups", f"{host.process}: {broken}")
         self.lasting.look()
-        resources.sample(self)
+        if self.loop.now_ns >= self._sampled_ns + SAMPLE_NS:
+            self._sampled_ns = self.loop.now_ns
+            resources.sample(self)
         self.findings.check()
 
     def _leader_of(self, name: str) -> Host | None:
