@@ -319,5 +319,5 @@ def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
         kept.now = 5
         kept.slot(2, TopicConfigChanged(PID.topic_id, {"retention.bytes": "-1"}))
         kept.now = 5 + later
-        kept.name(manifest(two))
+        kept.name(replace(manifest(two), log_start_offset=10))
         assert kept.red == red
