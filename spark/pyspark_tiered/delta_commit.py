@@ -71,7 +71,9 @@ class DeltaTable:
         """
         now = self.snapshot()
         loaded = now.identifiers()
-        if now.version < 0 or now.version == self._checked:
+        if now.version < 0:
+            self._checked = now.version  # nobody can have done anything before the first commit
+        if now.version == self._checked:
             return loaded
         commits, whole = now.commits(self._checked)
         if not whole:
@@ -251,11 +253,14 @@ def _orphaned(found: Sequence[Orphans], loaded: Mapping[int, int]) -> str:
 def _taken(wholesale: Sequence[Taker], now: Snapshot, loaded: Mapping[int, int]) -> str:
     """The commits that took rows wholesale, what is left, and what to do about it."""
     by = ", ".join(taker.what for taker in wholesale[-NAMED_MAX:])
-    left: dict[int, int] = {}
-    for first, last, offset, _ in now.extents():
-        if first is not None and first == last and offset is not None:
-            left[first] = max(offset + 1, left.get(first, 0))
-    short = [(number, left.get(number, 0), end) for number, end in sorted(loaded.items()) if left.get(number, 0) < end]
+    extents = now.extents()
+    left = {first: offset + 1 for first, last, offset, _ in extents if first == last and offset is not None}
+    told_apart = all(first is not None and first == last for first, last, _, _ in extents)
+    short = [
+        (number, left.get(number, 0), end)
+        for number, end in sorted(loaded.items())
+        if told_apart and left.get(number, 0) < end
+    ]
     told = [f"partition {number} now ends at offset {there} and was loaded up to {end}" for number, there, end in short]
     rest = f", and {len(told) - NAMED_MAX} more" if len(told) > NAMED_MAX else ""
     where = f" ({'; '.join(told[:NAMED_MAX])}{rest})" if told else ""

@@ -160,7 +160,7 @@ def test_killed_at_every_step_and_run_again_the_table_is_whole(spark: SparkSessi
         subprocess.Popen([sys.executable, loader.__file__, store, f"{tmp_path}/{step}", step], stdin=subprocess.DEVNULL)
         for step in steps
     ]
-    assert [process.wait(100) for process in killed] == [-signal.SIGKILL] * 3
+    assert [process.wait(280) for process in killed] == [-signal.SIGKILL] * 3
     for step in steps:
         held_up_to_the_bounds(spark, f"{tmp_path}/{step}")
         rest = load(store, "flights", f"{tmp_path}/{step}", spark=spark).rows

@@ -140,7 +140,7 @@ def test_a_repair_killed_at_every_step_and_run_again_leaves_a_whole_table(
         )
         for step in steps
     ]
-    assert [process.wait(200) for process in killed] == [-signal.SIGKILL] * len(steps)
+    assert [process.wait(280) for process in killed] == [-signal.SIGKILL] * len(steps)
     for step in steps:
         warehouse = str(tmp_path / step)
         assert not verify(store, "flights", warehouse, spark=spark).ok, "the kill came before the end"
