@@ -60,7 +60,9 @@ AREAS = {
         ("tests/sim/test_sim_disk.py", "tests/sim/test_single_broker.py", *_CLUSTERS), ("single", "cluster"), _NODES,
     ),
     "recovery": Area(
-        _mutants("recovery"), ("tests/unit/test_data_directory.py", "tests/unit/hot", "tests/unit/replication"),
+        _mutants("recovery"),
+        ("tests/unit/test_data_directory.py", "tests/unit/test_data_directory_at_a_start.py", "tests/unit/hot",
+         "tests/unit/replication"),
         ("tests/sim/test_sim_disk.py", "tests/sim/test_single_broker.py", "tests/sim/test_sim_impostors.py",
          *_CLUSTERS, *_COPIES),
         ("single", "cluster"), (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
