@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tiered.ages import Ages
+from tiered.awaited_ends import AwaitedEnds
 from tiered.cluster import Cluster
 from tiered.cluster_metrics import ClusterMetrics
 from tiered.cold.cache import ChunkCache
@@ -126,6 +127,9 @@ class Node:
             self.submit, self.partitions.led, lambda: self.partitions.unreported, lambda: self.image,
             lambda: self.settings, self.incarnation, world.clock, metrics,
         )  # fmt: skip
+        self.awaited_ends = AwaitedEnds(
+            self.submit, self.partitions.end_of, settings.node_id, self.incarnation, world.clock
+        )
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self.joining = Joining(self)
@@ -294,6 +298,7 @@ class Node:
                     group.create_task(self.coordinators.run(), name="coordinators"),
                     group.create_task(self.partitions.copy(), name="copying"),
                     group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
+                    group.create_task(self.awaited_ends.run(), name="awaited-ends"),
                 ]
         except Exception as error:
             cause = first_cause(error)
@@ -340,6 +345,7 @@ class Node:
         self.settings = broker_settings(new, self.started_with, self.settings.node_id)
         await self.partitions.follow(old, new, self.settings)
         self.coordinators.follow(old, new)
+        self.awaited_ends.on_image(new)
         self.doubts.grown()
 
     def _forgotten(self, replica: Replica) -> None:

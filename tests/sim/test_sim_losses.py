@@ -1,4 +1,4 @@
-"""A broker without its disk leads again what it alone had: that records are gone is said, whatever comes between."""
+"""A broker without its disk: that records are gone is said, whatever comes between, and what others have stays."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.e2e.site import batch, numbers, read_values
 from tests.sim.test_cut_off import cut_off
+from tests.sim.test_sim_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
 from tests.sim.three import Broker, Three, told
+from tests.sim.world import SimMachine
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
@@ -86,5 +88,57 @@ def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
             assert in_sync() == {leader.node_id} and leader.node.partitions.unreported == [lost]
         await three.until(lambda: len(in_sync()) == 2, 15)
         assert not leader.node.partitions.unreported
+
+    told(story)
+
+
+def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> None:
+    """Both followers left the in-sync set with all that was acknowledged then. The leader acknowledges more alone and
+    comes back to an empty disk: what the copies have stays, and the rest is told as a loss."""
+
+    async def story(three: Three) -> None:
+        await written(three, 3)
+        hit = leader_of(three)
+        others = [each for each in three.brokers.values() if each is not hit]
+        await crash(others, SimMachine.kill)
+        await three.until(lambda: insiders(three) == [hit], SECONDS)
+        alone = await led(three)
+        await alone.append(batch([b"%06d" % COUNT]))
+        await crash([hit], SimMachine.lose_disk)
+        await asyncio.gather(*(each.start() for each in others))
+        await asyncio.sleep(SECONDS)
+        now = others[0].node.image.topics["t"].partitions[0]
+        assert now.leader == NO_LEADER, "the last one in sync may have more"
+        await hit.start()
+        again = await led(three)
+        await three.until(lambda: again.high_watermark >= COUNT and len(insiders(three)) == 3, SECONDS)
+        assert again.state.node_id != hit.node_id
+        assert await read_values(again, 0) == numbers(0, COUNT)
+        assert again.explain()["possible_loss"]["from_offset"] == COUNT
+
+    told(story)
+
+
+def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
+    """It lost its unsynced records and still ends behind the others, which are asked."""
+
+    async def story(three: Three) -> None:
+        await written(three, 3)
+        hit = leader_of(three)
+        others = [each for each in three.brokers.values() if each is not hit]
+        await crash(others, SimMachine.kill)
+        await three.until(lambda: insiders(three) == [hit], SECONDS)
+        alone = await led(three)
+        for number in range(COUNT, 2 * COUNT):
+            await alone.append(batch([b"%06d" % number]))
+        await alone.flush()
+        await alone.append(batch([b"unsynced"]))
+        await crash([hit], SimMachine.power_cut)
+        await asyncio.gather(*(each.start() for each in others))
+        await hit.start()
+        again = await led(three)
+        await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        assert again.state.node_id == hit.node_id
+        assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
 
     told(story)

@@ -66,6 +66,8 @@ class Controller:
                 return moves.reassign(image, settings, request, now_ms)
             case requests.ReportLoss():
                 return leaders.report_loss(image, request, now_ms)
+            case requests.ReportEnds():
+                return leaders.report_ends(image, settings, request, now_ms)
             case requests.AllocateProducerIds():
                 block = kinds.ProducerIdsAllocated(request.node_id, image.next_producer_id, PRODUCER_IDS)
                 return Decision((block,), block)

@@ -22,7 +22,14 @@ from tiered.metadata.requests import Request
 
 DEPTH_MAX = 16
 _PLAIN = (str, int, bool, type(None))
-_INSIDE = (requests.ListEdit, requests.ReplicaEnd, requests.InSync, requests.IsrWish, requests.Move)
+_INSIDE = (
+    requests.ListEdit,
+    requests.ReplicaEnd,
+    requests.AwaitedEnd,
+    requests.InSync,
+    requests.IsrWish,
+    requests.Move,
+)
 _REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_INSIDE, *_REPLIES)}
 

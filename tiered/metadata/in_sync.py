@@ -17,6 +17,8 @@ from tiered.metadata.changes import NO_LEADER, Change, LossReported, PartitionCh
 from tiered.metadata.image import End, Loss, PartitionImage
 from tiered.metadata.requests import IsrWish
 
+UNTOLD = (NO_EPOCH, 1)
+"""What counts of a log of which nobody told the end: more than an empty one, and less than any that holds a record."""
 UNKNOWN_OFFSET = 0
 """Where a loss begins of which nobody knows; the leader that finds its log reports what it has."""
 
@@ -43,7 +45,7 @@ def first(replicas: tuple[int, ...], terms: Terms) -> PartitionImage:
 def left(old: PartitionImage, node: int, terms: Terms) -> PartitionImage:
     """`node` is fenced or has stopped; `terms.live` is without it. What its log holds is not in doubt."""
     if node not in old.isr:
-        return old
+        return resettled(old, terms) if old.last_known else old  # an election may have waited for what it has
     isr = _without(old.isr, node)
     return _led(old, isr, (*old.elr, node), old.last_known, old.ends, terms)
 
@@ -60,7 +62,25 @@ def returned(old: PartitionImage, node: int, end: End | None, terms: Terms) -> P
     elif end is not None and (eligible or node in last_known):
         last_known = (*_without(last_known, node), node)
         ends = (*(each for each in ends if each.node_id != node), end)
+    elif node not in last_known:
+        ends = tuple(each for each in ends if each.node_id != node)  # of the incarnation before
+        if end is not None and node in _awaited(old, last_known, ends, terms.live):
+            ends = (*ends, end)
     return _led(old, isr, elr, last_known, ends, terms)
+
+
+def awaited(image: PartitionImage, live: frozenset[int]) -> frozenset[int]:
+    """Returns the live replicas that have still to say how far their logs go. All last known members are back, and none
+    of them has all that was acknowledged: one that was not in sync may have more of it than they (rule R4)."""
+    waits = image.leader == NO_LEADER and not (image.isr or image.elr)
+    return _awaited(image, image.last_known, image.ends, live) if waits else frozenset()
+
+
+def told(old: PartitionImage, end: End, terms: Terms) -> PartitionImage:
+    """A replica says how far its log goes; the best of all leads once nobody else is awaited."""
+    if end.node_id not in awaited(old, terms.live):
+        return old
+    return _led(old, (), (), old.last_known, (*old.ends, end), terms)
 
 
 def resettled(old: PartitionImage, terms: Terms) -> PartitionImage:
@@ -169,7 +189,7 @@ def check(image: PartitionImage, terms: Terms) -> None:
     always(image.leader in isr or (image.leader == NO_LEADER and not isr), image)
     always(not elr or len(isr) < terms.min_isr, image, terms)
     always(image.leader == NO_LEADER or not (image.last_known or image.ends), image)
-    always({end.node_id for end in image.ends} == set(image.last_known), image)
+    always(set(image.last_known) <= {end.node_id for end in image.ends} <= set(image.replicas), image)
     always(not elr & set(image.last_known), image)
     always(set(image.adding) | set(image.removing) <= set(image.replicas), image)
     always(not set(image.adding) & set(image.removing) and set(image.last_known) <= set(image.replicas), image)
@@ -208,16 +228,21 @@ def _elect(
     heir = _first_of(elr, old.replicas, terms)
     if heir is not None:
         return _elected(old, heir, (heir,), _without(elr, heir), terms)
-    old_ones = tuple(node for node in old.replicas if node not in old.adding or node in last_known)
-    heir = _last_resort(old_ones, elr, last_known, ends, terms)  # who was just added may have nothing yet
+    candidates = old.replicas
+    if terms.unclean or not last_known:  # not all of them say what they have, and who was just added may have nothing
+        candidates = tuple(node for node in old.replicas if node not in old.adding or node in last_known)
+    heir = _last_resort(candidates, elr, last_known, ends, terms)
     if heir is None:
         made = _with(old, NO_LEADER, (), elr, last_known, ends)
         return old if old.leader == NO_LEADER and made == old else made
     made = _elected(old, heir, (heir,), (), terms)
     if not elr and last_known in ((), (heir,)):
         return made  # nothing was ever stored, or the only one that is waited for reports itself what it lacks
-    end = next((each.end_offset for each in ends if each.node_id == heir), UNKNOWN_OFFSET)
-    return replace(made, loss=Loss(made.leader_epoch, end, terms.now_ms))
+    end = next((each for each in ends if each.node_id == heir), None)
+    # Of who was not in sync to the last, an end of older records may lie beyond where later ones were acknowledged.
+    sure = end is not None and (heir in last_known or end.leader_epoch == old.leader_epoch)
+    offset = end.end_offset if end is not None and sure else UNKNOWN_OFFSET
+    return replace(made, loss=Loss(made.leader_epoch, offset, terms.now_ms))
 
 
 def _with(
@@ -272,15 +297,26 @@ def _kept(image: PartitionImage, replicas: tuple[int, ...], terms: Terms) -> Par
 def _last_resort(
     replicas: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], terms: Terms
 ) -> int | None:
-    """Who leads though nobody who lives is eligible: the best of the last known once all of them are back (rule R4),
-    anybody where nothing was ever stored, or where the topic prefers to serve."""
+    """Who leads though nobody who lives is eligible: the best of all who live, once all of the last known are back and
+    all have said what they have (rule R4), anybody where nothing was ever stored, or where the topic prefers to serve.
+    """
     if not terms.unclean and (elr or not terms.live.issuperset(last_known)):
         return None
     living = tuple(node for node in replicas if node in terms.live)
     if not living:
         return None
     known = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}
-    return max(living, key=lambda node: known.get(node, (NO_EPOCH - 1, 0)))  # the first in the order of replicas
+    if last_known and not terms.unclean and not known.keys() >= set(living):
+        return None
+    return max(living, key=lambda node: known.get(node, UNTOLD))  # the first in the order of replicas
+
+
+def _awaited(
+    image: PartitionImage, last_known: tuple[int, ...], ends: tuple[End, ...], live: frozenset[int]
+) -> frozenset[int]:
+    if not last_known or not live.issuperset(last_known):
+        return frozenset()
+    return live.intersection(image.replicas) - {end.node_id for end in ends}
 
 
 def _first_of(nodes: tuple[int, ...], replicas: tuple[int, ...], terms: Terms) -> int | None:

@@ -14,7 +14,7 @@ from tiered.ids import TopicId, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata import in_sync, requests
 from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
-from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 from tiered.metadata.in_sync import Terms
 from tiered.metadata.settings import MIN_ISR, cluster_min_isr
 from tiered.metadata.shard import Decision
@@ -228,6 +228,21 @@ def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Deci
         epoch = known.leader_epoch
     lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms)
     return Decision((lost,), None)
+
+
+def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> Decision[None]:
+    """A broker says how far logs go that elections wait for. What nobody waits for any more is passed over."""
+    incarnation(image, request.node_id, request.incarnation)
+    terms_of = TermsOf(image, settings, live_ids(image), now_ms)
+    made: list[Change] = []
+    for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
+        found = _partition(image, each.topic_id, each.partition)
+        if isinstance(found, Code) or found[1].leader_epoch != each.asked_in:
+            continue
+        (topic, old), end = found, End(request.node_id, each.leader_epoch, each.end_offset)
+        terms = terms_of(topic)
+        made += in_sync.changes(each.topic_id, each.partition, old, in_sync.told(old, end, terms), terms)
+    return Decision(tuple(made), None)
 
 
 def _left(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:

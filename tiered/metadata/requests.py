@@ -91,6 +91,18 @@ class ReplicaEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitedEnd:
+    """How far the log of a replica goes, and the epoch of its last record (-1: none). `asked_in` is the leader epoch of
+    the partition while nobody leads it: an answer to an earlier election says nothing of now."""
+
+    topic_id: TopicId
+    partition: int
+    asked_in: int
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterBroker:
     """-> None. A new incarnation takes its node id: it loses what the old one led, and stays eligible only when its
     recovery proved `whole` (rule R1). `ends` are of the replicas that could not be proved, or whose
@@ -226,6 +238,15 @@ class ReportLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportEnds:
+    """-> None. Said by a live broker for which elections wait (rule R4, `in_sync.awaited`)."""
+
+    node_id: int
+    incarnation: str
+    ends: tuple[AwaitedEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
     """-> ProducerIdsAllocated. A block of ids that no broker has had."""
 
@@ -251,5 +272,6 @@ Request = (
     | ElectLeaders
     | Reassign
     | ReportLoss
+    | ReportEnds
     | AllocateProducerIds
 )

@@ -52,6 +52,9 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))
     ),
+    requests.ReportEnds: st.builds(
+        requests.ReportEnds, NUMBER, TEXT, tuples(st.builds(requests.AwaitedEnd, IDS, NUMBER, NUMBER, NUMBER, NUMBER))
+    ),
     requests.Reassign: st.builds(requests.Reassign, MOVES, st.booleans()),
 }  # fmt: skip
 """The others are of texts and numbers only."""

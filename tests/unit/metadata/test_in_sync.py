@@ -82,8 +82,39 @@ def test_a_new_incarnation_is_out_of_the_in_sync_set() -> None:
 def test_the_only_one_who_is_waited_for_leads_at_once() -> None:
     """It reports itself what its log lacks."""
     alone = image(NO_LEADER, 4, (), (2,))
-    assert in_sync.returned(alone, 2, End(2, 3, 9), terms(1, 2)) == image(2, 5, (2,))
+    assert in_sync.returned(alone, 2, End(2, 3, 9), terms(2)) == image(2, 5, (2,))
     assert in_sync.returned(alone, 2, None, terms(1, 2)) == image(2, 5, (2,))
+
+
+def test_live_replicas_that_were_not_in_sync_are_asked_before_one_that_lost_something_leads() -> None:
+    """Two intact copies do not go for one lost disk. The loss is told from the end of the log that leads, where its
+    last record is of the last leader, else from the beginning: older records may lie where later ones were lost."""
+    alone = image(NO_LEADER, 4, (), (2,))
+    back = in_sync.returned(alone, 2, End(2, -1, 0), terms(*ALL))
+    assert back == waiting((2,), End(2, -1, 0)) and in_sync.awaited(back, frozenset(ALL)) == {1, 3}
+    one = in_sync.told(back, End(1, 4, 7), terms(*ALL))
+    assert one.leader == NO_LEADER and in_sync.awaited(one, frozenset(ALL)) == {3}
+    assert in_sync.told(one, End(1, 4, 8), terms(*ALL)) is one, "each says it once"
+    assert in_sync.told(one, End(3, 4, 6), terms(*ALL)) == replace(image(1, 5, (1,)), loss=Loss(5, 7, 1000))
+    assert in_sync.left(one, 3, terms(1, 2)).leader == 1, "nobody waits for who is gone"
+    older = in_sync.told(back, End(1, 3, 90), terms(1, 2))
+    assert older == replace(image(1, 5, (1,)), loss=Loss(5, 0, 1000))
+    better = in_sync.returned(alone, 2, End(2, 4, 5), terms(1, 2))
+    assert in_sync.told(better, End(1, 3, 90), terms(1, 2)) == image(2, 5, (2,)), "it reports itself what it lacks"
+
+
+def test_nobody_is_asked_while_the_last_known_are_not_back_or_somebody_is_eligible() -> None:
+    both = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
+    assert in_sync.awaited(both, frozenset({1, 3})) == frozenset()
+    assert in_sync.told(both, End(3, 3, 10), terms(1, 3)) is both
+    assert in_sync.awaited(waiting((1,), End(1, 3, 9), elr=(2,)), frozenset({1, 3})) == frozenset()
+    assert in_sync.awaited(image(1, 4, (1,)), frozenset(ALL)) == frozenset()
+
+
+def test_new_life_of_a_replica_that_was_asked_is_asked_again() -> None:
+    told = in_sync.told(waiting((2,), End(2, -1, 0)), End(1, 4, 7), terms(*ALL))
+    assert in_sync.returned(told, 1, None, terms(*ALL)) == waiting((2,), End(2, -1, 0))
+    assert in_sync.returned(told, 1, End(1, 4, 5), terms(*ALL)).ends == (End(2, -1, 0), End(1, 4, 5))
 
 
 def test_where_nothing_was_ever_stored_the_first_one_leads() -> None:
@@ -103,12 +134,12 @@ def test_several_are_waited_for_and_the_best_of_them_leads() -> None:
     )
     elected = replace(image(2, 5, (2,)), loss=Loss(5, 5, 1000))
     assert in_sync.returned(two, 3, End(3, 4, 4), terms(*ALL)) == elected
-    assert in_sync.resettled(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2, 3)) == elected
+    assert in_sync.resettled(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2)) == elected
 
 
 def test_of_equal_ends_the_first_replica_leads() -> None:
     ends = (End(3, 3, 9), End(2, 3, 9))
-    assert in_sync.resettled(waiting((2, 3), *ends), terms(*ALL)).leader == 2
+    assert in_sync.resettled(waiting((2, 3), *ends), terms(2, 3)).leader == 2
 
 
 def test_who_comes_back_twice_has_what_it_has_now() -> None:
@@ -128,6 +159,8 @@ def test_unclean_where_the_topic_says_so() -> None:
 def test_an_operator_ends_the_wait() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     assert in_sync.unclean(old, terms(2, 3)) == replace(image(2, 5, (2,)), loss=Loss(5, 8, 1000))
+    emptied = in_sync.unclean(waiting((1, 2), End(1, 3, 9), End(2, -1, 0)), terms(2, 3))
+    assert isinstance(emptied, PartitionImage) and emptied.leader == 3, "an empty log comes last"
     assert in_sync.unclean(old, terms()) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE
     assert in_sync.unclean(image(1, 0, (1,)), terms(1)) is Code.ELECTION_NOT_NEEDED
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata import in_sync
+from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import End, PartitionImage
 from tiered.metadata.in_sync import Terms
 from tiered.metadata.requests import InSync, IsrWish
@@ -164,7 +165,7 @@ class History:
     def come_back(self, node: int, _: int) -> None:
         broker = self.brokers[node]
         if not broker.up:
-            end = End(node, broker.log[-1][0] if broker.log else NO_EPOCH, len(broker.log)) if broker.cut else None
+            end = End(node, *self._reach(node)) if broker.cut else None
             fresh = Broker(broker.incarnation + 1, log=broker.log)
             self.brokers[node] = fresh
             terms = replace(self.now.terms, live=self.now.terms.live | {node})
@@ -173,6 +174,12 @@ class History:
             self._decided(found, terms, incarnations, reports=node if end is not None else None)
             fresh.at = len(self.slots) - 1
             self._begin(node)
+
+    def tell(self, node: int, _: int) -> None:
+        """A broker that has acted on everything says how far its log goes, where an election waits for that."""
+        broker, now = self.brokers[node], self.now
+        if broker.up and broker.at == len(self.slots) - 1 and node in in_sync.awaited(now.image, now.terms.live):
+            self._decided(in_sync.told(now.image, End(node, *self._reach(node)), now.terms))
 
     def want(self, _: int, min_isr: int) -> None:
         terms = replace(self.now.terms, min_isr=max(1, min_isr))
@@ -222,8 +229,11 @@ class History:
         self.slots.append(Seen(image, terms or old.terms, incarnations or old.incarnations))
         dead = image.leader != -1 and self.brokers[image.leader].cut  # nobody knows yet; it never acts under this epoch
         if image.leader_epoch > old.image.leader_epoch and not dead:
+            if not forced and image.leader not in {*old.image.isr, *old.image.elr} - {reports}:
+                self._has_most(image.leader)
             kept = common(self.brokers[image.leader].log, self.truth)
-            alone = reports == image.leader and {*old.image.isr, *old.image.elr, *old.image.last_known} <= {reports}
+            known = {*old.image.isr, *old.image.elr, *old.image.last_known}
+            alone = known <= {image.leader} and (reports == image.leader or image.leader in old.image.last_known)
             if image.loss != old.image.loss:
                 assert image.loss is not None and image.loss.leader_epoch == image.leader_epoch
                 assert kept == len(self.truth) or image.loss.from_offset <= kept, "the loss begins earlier"
@@ -235,6 +245,16 @@ class History:
             else:
                 assert kept == len(self.truth), f"{image.leader} leads without {self.truth[kept:]}"
         self.check()
+
+    def _has_most(self, leader: int) -> None:
+        """A leader that may lack something takes nothing from a live replica that has more: epoch first, then end."""
+        for node in set(self.now.terms.live).intersection(self.now.image.replicas):
+            if self.brokers[node].up:
+                assert self._reach(leader) >= self._reach(node), f"{node} lives and has more than {leader}"
+
+    def _reach(self, node: int) -> tuple[int, int]:
+        log = self.brokers[node].log
+        return (log[-1][0], len(log)) if log else (NO_EPOCH, 0)
 
     def _lost(self, image: PartitionImage, kept: int) -> None:
         del self.truth[kept:]
@@ -284,7 +304,9 @@ def common(a: list[Record], b: list[Record]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-USUAL = "write write fetch fetch fetch fetch wish wish grant grant learn learn learn learn unfence come_back come_back"
+USUAL = (
+    "write write fetch fetch fetch fetch wish wish grant grant learn learn learn learn unfence come_back come_back tell"
+)
 RARE = "die fence fence stop hand_over prefer want force reassign call_off"
 VERBS: dict[str, Callable[[History, int, int], None]] = {
     name: getattr(History, name) for name in f"{USUAL} {RARE}".split()
@@ -337,6 +359,9 @@ def test_long_histories() -> None:
         seen["waits for one"] += any(image.last_known for image in images)
         seen["waits for several"] += any(len(image.last_known) > 1 for image in images)
         seen["lost"] += history.lost_in >= 0
+        seen["led by one that was not in sync"] += any(
+            old.last_known and new.leader not in (NO_LEADER, *old.last_known, *old.elr) for old, new in pairwise(images)
+        )
         seen["moved"] += any(
             old.moving and not new.moving and new.replicas != old.replicas for old, new in pairwise(images)
         )
