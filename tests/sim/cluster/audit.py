@@ -24,6 +24,7 @@ from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.witness import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.client import Client, refused
 from tiered_api.kafka.consuming import Consumer
 from tiered_api.kafka.messages.offset_for_leader_epoch import (
@@ -212,8 +213,12 @@ def configured(run: Run) -> Iterator[Finding]:
 def moved(run: Run) -> Iterator[Finding]:
     """KIP-455: replicas that were asked to move are there."""
 
-    def replicas(where: TopicPartition) -> tuple[int, ...]:
-        return run.truth.image.topics[where.topic].partitions[where.partition].replicas
+    lasting = {OFFSETS_TOPIC, *(shape.name for shape in run.options.topics)}
+
+    def replicas(where: TopicPartition) -> tuple[int, ...] | None:
+        """None for a topic that may have been deleted, and made again."""
+        known = run.truth.image.topics.get(where.topic) if where.topic in lasting else None
+        return known.partitions[where.partition].replicas if known is not None else None
 
     for what in run.operators.moves.ends.astray(replicas):
         yield Finding("MOVED", what)

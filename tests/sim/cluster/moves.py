@@ -47,13 +47,17 @@ class Ends:
         elif unsure and where in self._ends:
             self._ends[where].add(wanted)
 
-    def astray(self, replicas: Callable[[TopicPartition], Replicas]) -> Iterator[str]:
-        """What did not end up where it was asked to be. Offsets of groups that have fewer replicas than they should
-        gain some, behind those that they have."""
+    def astray(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
+        """What did not end up where it was asked to be, and is there still. Offsets of groups that have fewer replicas
+        than they should gain some, behind those that they have."""
         for where, ends in self._ends.items():
             now = replicas(where)
-            if now not in ends and not (where == OFFSETS and any(now[: len(end)] == end for end in ends)):
-                yield f"{where} was to be on {sorted(ends)}, is on {replicas(where)}"
+            if (
+                now is not None
+                and now not in ends
+                and not (where == OFFSETS and any(now[: len(end)] == end for end in ends))
+            ):
+                yield f"{where} was to be on {sorted(ends)}, is on {now}"
 
 
 class Moves:

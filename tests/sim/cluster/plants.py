@@ -144,6 +144,16 @@ def _forgetful(drawn: Options) -> Options:
     )  # fmt: skip
 
 
+def _restarted(drawn: Options) -> Options:
+    """Leaders die while much is under way, and are back before their clients give up."""
+    topic = TopicShape("t0", 2, 1, 1, "none")
+    return drawn.but(
+        topics=(topic,), troubles=("kill", "flapping", "disk_slow"), troublemakers=2, pause_seconds=1.0, send_rate=8.0,
+        senders=3, latency_seconds=0.05, chaos_seconds=25.0, rebuild=False, worst_fault=0.0, admin=False, moves=False,
+        members=0, joins=False, changes=(), deletes=False, rot=False,
+    )  # fmt: skip
+
+
 def _erring(drawn: Options) -> Options:
     """The bucket errs often."""
     return drawn.but(worst_fault=0.2)
@@ -257,7 +267,7 @@ PLANTS = {
         ),
         Plant(
             "sequences_lost", "a restart forgets the producers", ("I11",),
-            ((DiskLog, "open", bugs.forgets_producers_at_a_start),),
+            ((DiskLog, "open", bugs.forgets_producers_at_a_start),), _restarted,
         ),
         Plant(
             "duplicate_after_failover", "a follower does not learn the producers", ("I11",),
