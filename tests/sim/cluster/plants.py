@@ -214,7 +214,7 @@ PLANTS = {
             ((MetadataLog, "_check_boundary", bugs.never_looks_at_the_boundary),), _zombies,
         ),
         Plant(
-            "recreated_slot", "a reader obeys a collected slot that was written again", ("I24",),
+            "recreated_slot", "a reader obeys a collected slot that was written again", ("I9", "I24"),
             ((Following, "catch_up", bugs.obeys_whatever_slot_is_there),), _zombies,
         ),
         Plant(
@@ -331,7 +331,7 @@ REPLAYED = {
     "below_cold_end": 25,
     "no_epochs": 46,
     "fenced_upload": 2,
-    "sequences_lost": 15,
+    "sequences_lost": 0,
     "unclean_election": 5,
     "r2_joins_behind": 2,
     "sweep_too_early": 0,
