@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tiered.errors import Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.in_sync import awaited
 from tiered.metadata.leaders import live_ids
@@ -34,7 +34,7 @@ class AwaitedEnds:
     def __init__(
         self,
         ask: Callable[[Any, float], Awaitable[Any]],
-        end_of: Callable[[TopicPartition], tuple[int, int]],
+        end_of: Callable[[TopicPartition, TopicId], tuple[int, int]],
         node_id: int,
         incarnation: str,
         clock: Clock,
@@ -80,7 +80,7 @@ class AwaitedEnds:
             return []
         same = live == live_ids(before)
         return [
-            AwaitedEnd(topic.topic_id, p, each.leader_epoch, *self._end_of(TopicPartition(topic.name, p)))
+            AwaitedEnd(topic.topic_id, p, each.leader_epoch, *self._end_of(TopicPartition(topic.name, p), topic_id))
             for topic_id, topic in image.topics_by_id.items()
             if not (same and before.topics_by_id.get(topic_id) is topic)
             for p, each in enumerate(topic.partitions)

@@ -8,13 +8,13 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
-from typing import Any
 
-from tests.sim.cluster import audit, lasting, reaching, rebuilding, resources, retries
+from tests.sim.cluster import audit, lasting, reaching, rebuilding, resources
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.asking import Asker
-from tests.sim.cluster.deleting import Deleter, Extent
+from tests.sim.cluster.deleting import Deleter
 from tests.sim.cluster.expected import Expected
+from tests.sim.cluster.hearing import Hearing
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.lasting import Lasting
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
@@ -23,11 +23,10 @@ from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
-from tests.sim.cluster.senders import Sender, Written
+from tests.sim.cluster.senders import Sender
 from tests.sim.cluster.served import Served
 from tests.sim.cluster.shown import Shown
-from tests.sim.cluster.told import Told
-from tests.sim.cluster.truth import Truth, batches_of
+from tests.sim.cluster.truth import Truth
 from tests.sim.cluster.witness import Broken, Findings, Witness, on_disk
 from tests.sim.cluster.world import Host, World
 from tests.sim.loop import SimLoop
@@ -36,7 +35,6 @@ from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.image import Image
 from tiered.replication.copy import Copy
-from tiered_api.kafka.schema import Message
 
 TICK_SECONDS = 0.2
 SAMPLE_NS = 1_000_000_000
@@ -71,8 +69,6 @@ class Run:
             {} if options.min_isr == 1 else {"min.insync.replicas": str(options.min_isr)},
         )
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
-        self.told = Told(self.pid, self.truth.of, self._sole_epoch)
-        self.world.asks, self.world.heard = self.told.before, self._answered
         self.truth.asked_to_go = self.expected.asked_to_go
         self.truth.acted = self._acted
         self.admin = Administration(
@@ -80,16 +76,8 @@ class Run:
             self._leader_of,
         )  # fmt: skip
         self.operators = Operators(options, self.world, self.truth, self.expected, self.findings)
-        self.deleter = (
-            Deleter(
-                self.world.client("c-deletes"), loop, self.own_partitions, self._extent, self.expected.asks_to_delete,
-                self._deleted,
-            )
-            if options.cuts or options.deletes
-            else None
-        )  # fmt: skip
-        self.retries = 0
-        """Batches that were sent again, and answered."""
+        self.hearing = Hearing(self)
+        self.deleter = self.hearing.deleter() if options.cuts or options.deletes else None
         self.lasting = Lasting(self)
         self._sampled_ns = 0
         self.high_load: dict[str, int] = {}
@@ -127,10 +115,10 @@ class Run:
             "unclean_elections": len(self.truth.uncleanly),
             "losses": sum(len(each.losses) for each in self.truth.copies.values()),
             "commits": len(self.history.commits),
-            "retries": self.retries,
+            "retries": self.hearing.retries,
             "shown": self.shown.answers,
             "faults_lasted": self.lasting.lasted,
-            "starts_judged": self.told.judged,
+            "starts_judged": self.hearing.told.judged,
             "returned_members": sum(each.returned for each in self.clients if isinstance(each, GroupMember)),
             "bucket_refused": self.nemesis.throttle.refused if self.nemesis.throttle else 0,
         }
@@ -215,7 +203,7 @@ class Run:
             name = f"r{number}"
             client = self.world.client(f"c-{name}")
             self.clients.append(
-                Reader(name, client, self.loop, self.history, self.own_partitions, self._heard, self._sole_epoch)
+                Reader(name, client, self.loop, self.history, self.own_partitions, self._heard, self.sole_epoch)
             )
         for number in range(options.members):
             name = f"m{number}"
@@ -225,7 +213,15 @@ class Run:
         for node in self.world.hosts if options.members else ():
             asks = self.world.client(f"c-asks{node}")
             self.clients.append(
-                Asker(GROUP, node, asks, self.loop, self.history, self._coordinates, lambda: self._sole_epoch(OFFSETS))
+                Asker(
+                    GROUP,
+                    node,
+                    asks,
+                    self.loop,
+                    self.history,
+                    self.hearing.coordinates,
+                    lambda: self.sole_epoch(OFFSETS),
+                )
             )
         if self.deleter is not None:
             self.clients.append(self.deleter)
@@ -242,18 +238,8 @@ class Run:
         return Sender(
             name, self.world.client(f"c-{name}"), self.loop, self.history, self.partitions,
             rate=self.options.send_rate, acks=acks, idempotent=idempotent,
-            in_flight=self.options.in_flight, repeated=self._repeated if repeats else None,
+            in_flight=self.options.in_flight, repeated=self.hearing.repeated if repeats else None,
         )  # fmt: skip
-
-    def _repeated(self, written: Written, node: int, code: Code, offset: int) -> None:
-        """A batch that was acknowledged was sent again."""
-        send, self.retries = written.send, self.retries + 1
-        pid = self.pid(send.where)
-        copies = self.truth.copies.get(pid) if pid is not None else None
-        if copies is not None:
-            crc = batches_of(written.data)[0].crc
-            for finding in retries.answered(copies, node, send.base_offset, crc, send.invoked_ns, code, offset):
-                self.findings.red(*finding)
 
     def _heard(self, poll: Poll) -> None:
         """What a reader gets is committed by then, as far as anybody can know."""
@@ -263,7 +249,7 @@ class Run:
         if copies is not None and last >= copies.committed_end and not copies.may_be_gone(last, 0):
             self.findings.red("I4", f"{poll.where}: {last} is served, committed is up to {copies.committed_end}")
 
-    def _sole_epoch(self, where: TopicPartition) -> int:
+    def sole_epoch(self, where: TopicPartition) -> int:
         """Under which epoch a partition is led; -1 while somebody may take himself for its leader under another one."""
         pid = self.pid(where)
         if pid is None:
@@ -271,39 +257,6 @@ class Run:
         epoch = self.truth.image.topics[where.topic].partitions[where.partition].leader_epoch
         led = [each for _, node in self.world.nodes() for each in node.replicas() if each.at == where]
         return epoch if all(each.leader_epoch == epoch for each in led) else -1
-
-    def _answered(self, request: Message, answer: Message, node: int | None, before: Any, asked_ns: int) -> None:
-        """Any client was told something."""
-        for finding in self.told.heard(request, answer, node, before, asked_ns):
-            self.findings.red(*finding)
-
-    def _deleted(self, where: TopicPartition, start: int) -> None:
-        """DeleteRecords was answered."""
-        self.told.deleted(where, self.loop.now_ns, start)
-        for finding in self.expected.records_deleted(where, start):
-            self.findings.red(*finding)
-
-    def _extent(self, where: TopicPartition) -> Extent:
-        """What is committed of a partition, and who leads it or believes so."""
-        pid = self.pid(where)
-        if pid is None:
-            return Extent(0, 0, [], [], True)
-        topic = self.truth.image.topics[where.topic]
-        copies, now = self.truth.of(pid), topic.partitions[where.partition]
-        deposed = [
-            host.node_id
-            for host, node in self.world.nodes()
-            for each in node.replicas()
-            if each.at == where and each.leader_epoch < now.leader_epoch
-        ]
-        leads = [now.leader] if now.leader >= 0 else []
-        tiered = topic.configs.get("remote.storage.enable") != "false"
-        return Extent(copies.log_start, copies.committed_end, leads, deposed, tiered)
-
-    def _coordinates(self, node: int) -> bool:
-        """Whether a broker takes itself for a coordinator, ready or not."""
-        known = self.world.hosts[node].node
-        return known is not None and bool(known.coordinators._places)
 
     async def _end_clients(self) -> None:
         for each in self.clients:

@@ -185,6 +185,37 @@ def test_i18_a_group_is_where_it_was_told_to_be() -> None:
     assert said(-1, asked=0) == []
 
 
+def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else() -> None:
+    def commit(offset: int, at: int, code: Code | None = Code.NONE) -> Commit:
+        return Commit("g", T, offset, at, at + 1, code)
+
+    def said(before: int, after: int, *, sure: bool = True, lost_at: int = -1) -> list[str]:
+        offsets = {T: after} if after >= 0 else {}
+        shown = [(Places("g", {T: before}, 30, 31), False), (Places("g", offsets, 50, 51), sure)]
+        return rules(checkers.never_back(commits, shown, [lost_at] if lost_at >= 0 else []))
+
+    commits = [commit(5, 0), commit(8, 10), commit(6, 40, Code.ILLEGAL_GENERATION)]
+    assert said(8, 8) == said(5, 8) == [], "the later of both"
+    assert said(8, 5) == said(8, -1) == said(8, 6) == ["I18"]
+    assert said(8, 5, sure=False) == said(8, 5, lost_at=20) == []
+    assert said(8, 5, lost_at=60) == ["I18"]
+    commits = [commit(5, 0, None), commit(8, 10), commit(7, 40)]
+    assert said(8, 5) == said(8, 7) == [], "it may have come late; it was asked for since"
+    commits = [commit(5, 0), commit(8, 10), commit(5, 52)]
+    assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
+
+
+def test_i17_generations_go_on() -> None:
+    def owned(member: str, generation: int, asked: int, since: int) -> Owned:
+        return Owned("g", member, generation, (T,), since, since + 9, asked)
+
+    first, again = owned("a", 3, 0, 5), owned("b", 2, 6, 9)
+    assert rules(checkers.generations_go_on([first, owned("b", 4, 6, 9)])) == []
+    assert rules(checkers.generations_go_on([first, owned("b", 2, 4, 9)])) == [], "its answer was long on its way"
+    assert rules(checkers.generations_go_on([first, again])) == ["I17"]
+    assert rules(checkers.generations_go_on([first, again], [7])) == []
+
+
 def test_i18_a_generation_that_is_over_commits_nothing() -> None:
     owned = [Owned("g", "a", 1, (T,), 0, 9), Owned("g", "b", 2, (T,), 5, 9)]
 

@@ -40,11 +40,13 @@ def test_i31_a_group_is_where_it_was_or_is_cut_to_the_end(
     assert astray(was, found, {T: 10, U: 10}) == wrong
 
 
-def test_i23_what_nothing_names_is_found_while_its_topic_is_there() -> None:
+@pytest.mark.parametrize("jumped", [False, True])
+def test_i23_what_nothing_names_is_found_and_of_a_deleted_topic_where_no_clock_jumped(jumped: bool) -> None:
     kept, _, _ = cold()
-    run = cast(Any, SimpleNamespace(truth=kept.truth))
+    options = SimpleNamespace(troubles=("clock_jump",) if jumped else ())
+    run = cast(Any, SimpleNamespace(truth=kept.truth, options=options))
     assert rebuilding._unnamed(run) == []
     unnamed = kept.upload(20, batch(20))
     assert rebuilding._unnamed(run) == [unnamed.key]
     kept.slot(1, TopicDeleted(PID.topic_id, 0))
-    assert rebuilding._unnamed(run) == []
+    assert rebuilding._unnamed(run) == ([] if jumped else [unnamed.key])

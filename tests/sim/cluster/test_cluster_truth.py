@@ -321,3 +321,14 @@ def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
         kept.now = 5 + later
         kept.name(replace(manifest(two), log_start_offset=10))
         assert kept.red == red
+
+
+def test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest() -> None:
+    kept = Kept()
+    kept.truth.starts_here(PID, 0)
+    kept, _, _ = cold()
+    start = kept.truth._reach[PID][0]
+    kept.truth.starts_here(PID, start)
+    assert kept.red == []
+    kept.truth.starts_here(PID, start + 1)
+    assert kept.red[0] == "I21"

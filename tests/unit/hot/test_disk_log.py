@@ -106,28 +106,6 @@ def test_a_retry_is_known_after_a_clean_stop_too() -> None:
     story(told)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("rolled", [(), (3,), (5,), (1, 2, 3, 4, 5)])
-def test_retries_of_the_last_five_batches_are_known_after_any_start(rolled: tuple[int, ...], clean: bool) -> None:
-    """Whatever segments they are in, and where the newest snapshot of producers stands."""
-
-    async def told(on: SimDisk) -> None:
-        log = await open_log(on)
-        for number in range(6):
-            append(log, batch(number, producer=7, sequence=number))
-            if number in rolled:
-                log.roll()
-        if clean:
-            await log.close_clean()
-        else:
-            await log.flush()
-        again = await open_log(on, clean=clean)
-        assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
-        assert again.end_offset == 6
-
-    story(told)
-
-
 def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
     async def told(on: SimDisk) -> None:
         log = await open_log(on)

@@ -8,7 +8,18 @@ import random
 import pytest
 
 from tests.sim.disk import DiskFault, Op, SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, FixedClock, append, batch, config, disk, offsets, open_log, read_all
+from tests.unit.hot.fixtures import (
+    DIRECTORY,
+    FixedClock,
+    append,
+    batch,
+    config,
+    disk,
+    offsets,
+    open_log,
+    read_all,
+    story,
+)
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producers import ProducerStates
@@ -245,3 +256,25 @@ def test_leader_epochs_of_what_lies_below_a_log_are_durable_with_its_next_flush(
             assert again.epochs.lineage == ((1, 0), (4, 10))
 
     asyncio.run(told())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("rolled", [(), (3,), (5,), (1, 2, 3, 4, 5)])
+def test_retries_of_the_last_five_batches_are_known_after_any_start(rolled: tuple[int, ...], clean: bool) -> None:
+    """Whatever segments they are in, and where the newest snapshot of producers stands."""
+
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        for number in range(6):
+            append(log, batch(number, producer=7, sequence=number))
+            if number in rolled:
+                log.roll()
+        if clean:
+            await log.close_clean()
+        else:
+            await log.flush()
+        again = await open_log(on, clean=clean)
+        assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
+        assert again.end_offset == 6
+
+    story(told)
