@@ -13,6 +13,8 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
+from tiered.metadata.in_sync import awaited
+from tiered.metadata.leaders import live_ids
 from tiered.metadata.settings import MIN_ISR, cluster_min_isr
 
 
@@ -72,7 +74,9 @@ def why_leaderless(image: Image, each: PartitionImage) -> str:
     if eligible:
         return f"waits for {_named(image, eligible, 'or')}"
     if each.last_known:
-        return f"waits until {_named(image, each.last_known, 'and')} have said what is left of their logs"
+        asked = awaited(each, live_ids(image))
+        nodes = [node for node in each.replicas if node in asked] or each.last_known
+        return f"waits until {_named(image, nodes, 'and')} have said what is left of their logs"
     return "no broker is known that has its records"
 
 

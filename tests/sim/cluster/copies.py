@@ -405,8 +405,8 @@ class Copies:
         told = new.loss is not None and new.loss.leader_epoch == new.leader_epoch > old.leader_epoch
         known = (*old.isr, *old.elr, *old.last_known)
         if new.leader != NO_LEADER and known and (nobody_was or told) and not parted:
-            ends = {node: self.copy(node).agreed for node in known}
-            if ends.get(new.leader, 0) < max(ends.values()) > self.cold_end:
+            ends = {node: self.copy(node).agreed for node in (*known, new.leader)}
+            if ends[new.leader] < max(ends.values()) > self.cold_end:
                 self._red("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
     def holds(self, node: int) -> bool:
