@@ -44,9 +44,9 @@ def store(tmp_path: Path) -> str:
 
 
 def harmed(spark: SparkSession, store: str, warehouse: str) -> None:
-    """A loaded table with every kind of harm done to it."""
+    """A loaded table that lacks rows of partition 0 and has changed ones in both."""
     load(store, "flights", warehouse, spark=spark, split_bytes=8000)
-    for harm in HARM:
+    for harm in HARM[:2]:
         spark.sql(harm.format(t=f"delta.`{warehouse}/flights`"))
 
 
@@ -124,10 +124,11 @@ def test_a_repair_beside_a_repair_of_another_driver_doubles_nothing(
     harmed(spark, store, warehouse)
     other.start("repair", store, warehouse)
     mine = repair(store, "flights", warehouse, spark=spark)
-    assert mine.rows + other.result() >= 1188
+    assert mine.rows + other.result() >= 1184 + 2
     assert is_whole(spark, store, warehouse)
 
 
+@pytest.mark.also
 def test_a_repair_killed_at_every_step_and_run_again_leaves_a_whole_table(
     spark: SparkSession, store: str, tmp_path: Path
 ) -> None:
