@@ -26,6 +26,7 @@ def test_a_page_cache_is_whole_in_the_boot_in_which_it_was_written() -> None:
         directory, found = await opened(on)
         assert not found.same_boot
         await directory.trust()
+        await on.sync_dir(".")  # as the first flush of a log does
         assert (await opened(on.after_kill()))[1].same_boot
         assert not (await opened(on.after_power_cut()))[1].same_boot
 
