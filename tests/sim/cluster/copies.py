@@ -251,10 +251,20 @@ class Copies:
         for copy in self.copies.values():
             copy.agreed = min(copy.agreed, max(offset, copy.start))
 
-    def watermark(self, node: int, epoch: int, high_watermark: int, in_sync: Collection[int], min_isr: int) -> None:
+    def watermark(
+        self,
+        node: int,
+        epoch: int,
+        high_watermark: int,
+        in_sync: Collection[int],
+        min_isr: int,
+        *,
+        controls: bool = False,
+    ) -> None:
         """A leader's high watermark moved. I6: never back within an epoch, only while enough are in sync, and only over
         what all of them have; whom the metadata log has taken out since, the leader may still count, but need not be
-        right about. I5: what is committed once stays what it is."""
+        right about. I5: what is committed once stays what it is. `controls`: it takes itself for the controller, so
+        that it need hear nobody (R6): what it commits after an unclean election that it has not heard of is lost."""
         before = self._watermarks.get(epoch, 0)
         if high_watermark < before:
             self._red("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
@@ -269,6 +279,8 @@ class Copies:
                 f" {copy.agreed} from what is committed up to {self.committed_end}",
             )  # fmt: skip
         if epoch < self.parted <= max(self._leaders):
+            if controls:
+                self.losses.append(Loss(self._now(), before))
             return  # another one leads, who need not have had this, and nobody waits for who led before
         self._commit(copy, high_watermark)
         if epoch < self.parted:

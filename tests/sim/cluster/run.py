@@ -71,6 +71,7 @@ class Run:
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
         self.truth.asked_to_go = self.expected.asked_to_go
         self.truth.acted = self._acted
+        self.truth.controls = self._controls
         self.admin = Administration(
             self.world.client("c-admin"), loop, options, self.world.story.tell, self.expected, self.findings,
             self._leader_of,
@@ -303,6 +304,11 @@ class Run:
         """Up to which slot a broker has acted on the metadata log."""
         known = self.world.hosts[node].node if node in self.world.hosts else None
         return known.cluster.committed.applied if known is not None else -1
+
+    def _controls(self, node: int) -> bool:
+        """Whether a broker takes itself for the controller."""
+        known = self.world.hosts[node].node if node in self.world.hosts else None
+        return known is not None and known.cluster.reigns
 
     def is_live(self) -> bool:
         """Whether everything works again."""

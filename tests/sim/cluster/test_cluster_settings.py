@@ -69,3 +69,15 @@ def test_i7_what_is_deleted_may_be_cut() -> None:
     told.copies.starts(20, [Keeps()], 0, 0, asked_to_go=20)
     told.copies.restarted(3, 20)
     assert told.red == []
+
+
+def test_who_controls_hears_nobody_and_may_acknowledge_after_an_unclean_election() -> None:
+    for controls in (True, False):
+        told = three_of(1)
+        told.settle(1, 0, (1,))
+        told.settle(3, 1, (3,), live=(3,), loss=Loss(1, 0, 0), unclean=True)
+        told.copies.leads(3, "c", 1, 10)
+        told.write(1, base=10)
+        told.now = 7
+        told.copies.watermark(1, 0, 20, (1,), 1, controls=controls)
+        assert told.copies.may_be_gone(10, 7) == controls and told.red == []

@@ -89,6 +89,8 @@ class Truth(BucketRules):
         """By process: the image that it went by when last it was asked."""
         self.acted: Callable[[int], int] = lambda node: self.image.slot
         """Up to which slot a broker has acted on the log."""
+        self.controls: Callable[[int], bool] = lambda node: False
+        """Whether a broker takes itself for the controller."""
         self.uncleanly: list[int] = []
         """When somebody was elected who may lack what is committed, as a topic wished."""
         self._configs: dict[TopicId, list[InForce]] = {}

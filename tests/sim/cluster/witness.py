@@ -248,8 +248,9 @@ class Witness:
                 pid = known[0]
                 needed = self._truth.min_isr(pid, acting_node(), min_isr, len(state.replicas))
                 self._truth.of(pid).watermark(
-                    acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed
-                )
+                    acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed,
+                    controls=self._truth.controls(acting_node()),
+                )  # fmt: skip
             return moved
 
         return move
