@@ -92,7 +92,7 @@ class Cluster:
     @property
     def in_touch(self) -> bool:
         """Whether this broker is the controller, or has heard it within a session (rule R6)."""
-        return self.reign is not None or self.following.silent_ms < self.session_ms
+        return self.reign is not None or self.following.in_touch
 
     @property
     def pending(self) -> int:

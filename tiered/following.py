@@ -46,6 +46,13 @@ class Following:
         self._unable_ms = 0
         self._in_vain = 0
         self._missed = False
+        self._replaced = False
+        """Whether this broker was controller, and has not heard the next one yet."""
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether a controller was heard within a session (rule R6)."""
+        return not self._replaced and self.silent_ms < self._cluster.session_ms
 
     @property
     def silent_ms(self) -> int:
@@ -58,13 +65,15 @@ class Following:
         return HeardAnswer(image.controller_epoch, image.controller, NEVER if self._missed else self.silent_ms)
 
     def reset(self, *, followed: bool) -> None:
-        """This broker was controller until now, and others followed it, or nobody did."""
+        """This broker was controller until now, and others followed it, or nobody did. It stands for that place no
+        sooner than who has heard a controller just now; yet it has heard none."""
         self._hears(0)
+        self._replaced = True
         self._in_vain = 0 if followed else self._in_vain + 1
 
     def _hears(self, unable_ms: int) -> None:
         self._heard_ns = self._news_ns = self._clock.mono_ns()
-        self._missed, self._unable_ms = False, unable_ms
+        self._missed, self._replaced, self._unable_ms = False, False, unable_ms
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

@@ -209,3 +209,20 @@ def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends
             three.loop.resume(old.process)
 
     told(story)
+
+
+def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the_next() -> None:
+    """It learns that another one reigns by a slot that it does not get: that is no word from that one (rule R6)."""
+
+    async def story(three: Three) -> None:
+        old = three.controller
+        cut_off(three, old)
+        await three.until(lambda: not old.node.cluster.reigns, 30)
+        seen = three.now
+        while three.now - seen < 3 * SESSION:
+            assert not old.node.cluster.in_touch, f"after {three.now - seen} s"
+            await asyncio.sleep(0.01)
+        three.network.heal()
+        await three.until(lambda: old.node.cluster.in_touch, 10)
+
+    told(story)
