@@ -142,6 +142,9 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         assert (await near.ask(2, 0, epoch=5)).error_code == Code.UNKNOWN_LEADER_EPOCH.number
         assert (await near.ask(2, 0, version=10)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it cannot know"
         assert (await near.ask(3, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+        stale = Reader(three, "")
+        for offset in (0, 1, 8):
+            assert (await stale.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it asks for a leader"
         settings: dict[str, str | None] = {"segment.bytes": "4096", "local.retention.bytes": "1"}
         await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
         for _ in range(8):
@@ -149,6 +152,7 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         await three.until(lambda: copy.log.local_start_offset > 3, 200)
         await asyncio.sleep(1)
         assert (await near.ask(2, 1)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+        assert (await stale.ask(2, 1)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "the leader has it"
         assert (await near.ask(1, 1)).preferred_read_replica == -1, "the leader knows that it was dropped there"
         assert (await near.ask(1, 11)).preferred_read_replica == 2
         copy.high_watermark = 10  # as in the moment in which records are here, and not known to be committed
@@ -163,7 +167,7 @@ def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> Non
 
     async def story(three: Three) -> None:
         leader = await begin(three, 1, 2, 3)
-        reader = Reader(three, "", three.controller.node.image.topics["t"].topic_id)
+        reader = Reader(three, "z", three.controller.node.image.topics["t"].topic_id)
         copy = three.brokers[2].node.partitions.copied(AT)
         assert copy is not None
         three.network.cut("b1", "b3")
@@ -180,7 +184,7 @@ def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> Non
         (kept,) = await write(three, 1)
         await asyncio.sleep(1)
         for node in (1, 2, 3):
-            assert found(await Reader(three, "").ask(node, 0)) == [(0, kept)]
+            assert found(await Reader(three, "z").ask(node, 0)) == [(0, kept)]
 
     told(story)
 
@@ -201,13 +205,13 @@ def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None
         writing = asyncio.create_task(write(three, 60))
 
         async def reads(node: int) -> None:
-            reader = Reader(three, "", topic_id)
+            reader = Reader(three, "z", topic_id)
             while not writing.done():
                 offset = chance.randrange(max(seen, default=0) + 2)
                 try:
                     part = await reader.ask(node, offset, wait_ms=50)
                 except (Refused, Unavailable):
-                    reader = Reader(three, "", topic_id)
+                    reader = Reader(three, "z", topic_id)
                     await asyncio.sleep(0.1)
                     continue
                 if part.error_code:
@@ -252,7 +256,7 @@ def found(part: PartitionData) -> list[tuple[int, bytes]]:
 
 async def every(three: Three, node: int, topic_id: TopicId) -> list[bytes]:
     """All values, from the leader."""
-    reader, values = Reader(three, "", topic_id), list[bytes]()
+    reader, values = Reader(three, "z", topic_id), list[bytes]()
     while some := [value for at, value in found(await reader.ask(node, len(values))) if at >= len(values)]:
         values += some
     return values

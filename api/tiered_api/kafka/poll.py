@@ -155,9 +155,10 @@ class Poll:
         replica = self._replicas[place]
         try:
             if replica is None:
-                replica = self._replicas[place] = self._fetches.find(self._version, topic, index)
+                replica = self._replicas[place] = self._fetches.find(self._version, topic, index, self._ask.rack)
             elif replica.gone:
-                replica = self._replicas[place] = self._fetches.find_again(self._version, topic, index, replica)
+                rack, before = self._ask.rack, replica
+                replica = self._replicas[place] = self._fetches.find_again(self._version, topic, index, rack, before)
             if epoch >= 0 and epoch != replica.state.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
                 self._founds[place] = Found(index, code)

@@ -139,7 +139,10 @@ class Fetches:
             replica = known.get((echo, index))
             if replica is None or replica.gone or (epoch >= 0 and epoch != replica.state.leader_epoch):
                 return None
-            if ask.rack and self.nearest(connection, replica, ask.rack, offset) is not None:
+            if ask.rack:
+                if self.nearest(connection, replica, ask.rack, offset) is not None:
+                    return None
+            elif isinstance(replica, Followed):
                 return None
             replicas.append(replica)
         return replicas
@@ -194,38 +197,40 @@ class Fetches:
             source.send_elsewhere()
         return found
 
-    def find_again(self, version: int, topic: Topic, index: int, before: Source) -> Source:
+    def find_again(self, version: int, topic: Topic, index: int, rack: str, before: Source) -> Source:
         """The partition in which a request found `before`, as it is now: never one of another topic, which may have the
         name by now, and to which an offset of the first one means nothing."""
-        found = self.find(version, topic, index)
+        found = self.find(version, topic, index, rack)
         if found.topic_id != before.topic_id:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name[:249]!r} was deleted")
         return found
 
-    def find(self, version: int, topic: Topic, index: int) -> Source:
-        """The partition, led here or copied; `Refused` when it is neither."""
+    def find(self, version: int, topic: Topic, index: int, rack: str) -> Source:
+        """The partition, led here or, for a consumer that names its rack, copied; `Refused` when it is neither."""
         known = self._by_id if version >= BY_ID else self._by_name
         replica = known.get((topic.echo, index))
-        if replica is not None and not replica.gone:
+        if replica is not None and not replica.gone and (rack or isinstance(replica, Replica)):
             return replica
         name = topic.name
         if version >= BY_ID:
             name = self.site.node.topic(TopicId(id_text(topic.echo))).name
-        replica = self._find(version, name, index)
+        replica = self._find(version, name, index, rack)
         if isinstance(replica, Replica) or version >= BY_ID:
             if len(known) >= KNOWN_MAX:
                 known.clear()
             known[topic.echo, index] = replica
         return replica
 
-    def _find(self, version: int, name: str, index: int) -> Source:
-        """Consumers that know nothing of the nearest replica are answered by leaders only, as Kafka's brokers do."""
+    def _find(self, version: int, name: str, index: int, rack: str) -> Source:
+        """Consumers that know nothing of the nearest replica are answered by leaders only, as Kafka's brokers do. So is
+        one without a rack, which no leader sent here. It takes this broker for the leader, and an offset that only the
+        leader can read for one out of range."""
         node = self.site.node
         followed: Followed | None = None
         try:
             return node.replica(name, index)
         except Refused as refused:
-            if version >= RACKS and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
+            if rack and version >= RACKS and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
                 followed = node.followed(name, index)
             if followed is None:
                 raise
