@@ -44,19 +44,20 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
     for name, image in (("the log", run.truth.image), *((host.name, node.image) for host, node in run.world.nodes())):
         if _settings(image) != topics:
             run.findings.red("I31", f"topics were {topics}, by {name} they are {_settings(image)}")
-    found = await _group_offsets(run)
+    found, left = await _group_offsets(run), await audit.dump_all(run)
     for where in before:
         assert await sender.repeat(where) == WINDOW, f"liveness: nobody says what became of the retries for {where}"
     await sender.close()
     after = await audit.dump_all(run)
-    for where in astray(offsets, found, {where: min(dump.end, after[where].end) for where, dump in before.items()}):
+    for where in astray(offsets, found, {where: min(dump.end, left[where].end) for where, dump in before.items()}):
         run.findings.red("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
     for where, old in before.items():
         new = after[where]
         lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
         if lost or new.end < cold[where]:
             run.findings.red("I31", f"{where} ends at {new.end}, cold was up to {cold[where]}, lost {lost[:5]}")
-        other = [offset for offset, value in old.values.items() if new.values.get(offset, value) != value]
+        # Above the cold end a log begins anew: there it holds what was written since.
+        other = [o for o, value in old.values.items() if o < cold[where] and new.values.get(o, value) != value]
         if other:
             run.findings.red("I31", f"{where} has other records at {other[:5]}")
     await run.writable()

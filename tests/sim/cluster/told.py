@@ -39,7 +39,9 @@ class Deleted:
 
 
 class Told:
-    """Judges each answer to a client. `copies` gives the model of a partition as it is named now, `sole` under which
+    """Judges each answer to a client. A log that is lost as a whole begins anew, below what was deleted.
+
+    `copies` gives the model of a partition as it is named now, `sole` under which
     epoch it is led while nobody else may answer for it, else -1."""
 
     def __init__(
@@ -98,9 +100,9 @@ class Told:
     def _starts(self, where: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
         pid = self._pid(where)
         known = self._deleted.get(pid) if pid is not None else None
-        if known is not None:
+        if pid is not None and known is not None:
             self.judged += 1
-            if start < known.before(asked_ns):
+            if start < known.before(asked_ns) and not self._copies(pid).may_be_gone(start, 0):
                 yield Finding("I22", f"{where}: {who} says that it starts at {start}, {known.answers[-1]} was told")
 
     def _fetched(
@@ -114,10 +116,10 @@ class Told:
             yield from self._starts(where, part.log_start_offset, asked_ns, "a fetch")
         pid = self._pid(where)
         known = self._deleted.get(pid) if pid is not None else None
-        if known is not None and part.records is not None and len(part.records):
+        if pid is not None and known is not None and part.records is not None and len(part.records):
             head = bytes(part.records[:27])
             last = int.from_bytes(head[_BASE], "big") + int.from_bytes(head[_DELTA], "big")
-            if last < known.before(asked_ns):
+            if last < known.before(asked_ns) and not self._copies(pid).may_be_gone(last, 0):
                 yield Finding("I22", f"{where}: a fetch from {offset} gives {last}, {known.answers[-1]} was told")
 
     def _sent_away(self, where: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
