@@ -274,10 +274,11 @@ def never_back(
     commits: Sequence[Commit], shown: Iterable[tuple[Places, bool]], forgotten: Sequence[int] = ()
 ) -> Iterator[Finding]:
     """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
-    next answer of one that is alone says the same. At the times of `forgotten` it may be lost."""
+    next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A commit that waited for
+    replicas when its coordinator moved is refused with NOT_COORDINATOR, and may yet be in the log, as with Kafka."""
     asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
     for commit in commits:
-        if commit.code in (None, Code.NONE):
+        if commit.code in (None, Code.NONE, Code.NOT_COORDINATOR):
             asked.setdefault((commit.group, commit.where, commit.offset), []).append(commit)
     last: dict[tuple[str, TopicPartition], tuple[int, Places]] = {}
     by_end = sorted((said for said, _ in shown), key=lambda said: said.answered_ns, reverse=True)
@@ -294,7 +295,7 @@ def never_back(
             later = (
                 each
                 for each in asked.get((group, where, found), ())
-                if each.invoked_ns <= said.answered_ns and (each.code is None or each.done_ns >= since_ns)
+                if each.invoked_ns <= said.answered_ns and (each.code is not Code.NONE or each.done_ns >= since_ns)
             )
             if next(later, None) is None and not any(since_ns <= at <= said.answered_ns for at in forgotten):
                 yield Finding(
