@@ -336,7 +336,7 @@ REPLAYED = {
     "r2_joins_behind": 2,
     "sweep_too_early": 0,
     "r4_first_leads": 0,
-    "rot_is_whole": 0,
+    "rot_is_whole": 1,
     "nobody_joins": 0,
     "named_deleted": 0,
     "files_left": 0,
@@ -344,6 +344,6 @@ REPLAYED = {
     "retention_too_greedy": 2,
     "served_by_name": 2,
     "streams_left": 0,
-    "wrong_cold_epoch": 1,
+    "wrong_cold_epoch": 4,
 }
 """By plant: the first seed that shows it. Some have a story as well (`stories.py`)."""
