@@ -295,14 +295,14 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     async def story(again: Again) -> None:
         fetches = again.slow.server.dispatch.fetches
         asked = Topic(id_bytes(again.old.topic_id) if version >= BY_ID else b"t", "t", [])
-        before = fetches.find(version, asked, 0)
+        before = fetches.find(version, asked, 0, "")
         assert before is again.old
         await again.replace()
         new = await again.act()
         if version < BY_ID:
-            assert fetches.find(version, asked, 0) is new
+            assert fetches.find(version, asked, 0, "") is new
         with pytest.raises(Refused) as caught:
-            fetches.find_again(version, asked, 0, before)
+            fetches.find_again(version, asked, 0, "", before)
         assert caught.value.code in GONE
 
     story_of(story)
