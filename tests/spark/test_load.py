@@ -222,7 +222,7 @@ def test_two_loaders_at_once_double_nothing(
 ) -> None:
     fill(place("store"))
     other.start("load", place("store"), place("warehouse"), SMALL)
-    mine = load(place("store"), "flights", place("warehouse"), spark=spark, split_bytes=1700).rows
+    mine = load(place("store"), "flights", place("warehouse"), spark=spark, split_bytes=SMALL).rows
     assert mine + other.result() == 6000
     found = verify(place("store"), "flights", place("warehouse"), spark=spark)
     assert (found.ok, found.rows) == (True, 6000)
