@@ -15,7 +15,7 @@ from pyspark_tiered.repair import Repaired, repair
 from pyspark_tiered.verify import Gap, verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
-from tests.spark.test_load import fill, more
+from tests.spark.test_load import fill, more, rows
 from tiered.errors import Refused
 from tiered.ids import PartitionId
 
@@ -25,15 +25,16 @@ TOPIC = filling.topic_id(1)
 REST = "timestamp, timestamp_type, key, value, headers"
 COLUMNS = f"partition, offset, {REST}"
 
-HARM = (
+LACKING, CHANGED, FOREIGN = (
     "DELETE FROM {t} WHERE partition = 0 AND offset BETWEEN 17 AND 1200",
     "UPDATE {t} SET value = key, key = value WHERE offset = 1301",
-    f"INSERT INTO {{t}} ({COLUMNS}) SELECT {COLUMNS} FROM {{t}} WHERE partition = 0 AND offset IN (5, 2999)",
-    f"INSERT INTO {{t}} ({COLUMNS}) SELECT partition, 5000, {REST} FROM {{t}} WHERE partition = 0 AND offset = 5",
-    f"INSERT INTO {{t}} ({COLUMNS}) SELECT 4, offset, {REST} FROM {{t}} WHERE partition = 1 AND offset = 1",
-    f"INSERT INTO {{t}} ({COLUMNS}) SELECT NULL, offset, {REST} FROM {{t}} WHERE partition = 1 AND offset = 1",
+    f"INSERT INTO {{t}} ({COLUMNS}) "
+    f"SELECT {COLUMNS} FROM {{t}} WHERE partition = 0 AND offset IN (5, 2999) UNION ALL "
+    f"SELECT partition, 5000, {REST} FROM {{t}} WHERE partition = 0 AND offset = 5 UNION ALL "
+    f"SELECT 4, offset, {REST} FROM {{t}} WHERE partition = 1 AND offset = 1 UNION ALL "
+    f"SELECT NULL, offset, {REST} FROM {{t}} WHERE partition = 1 AND offset = 1",
 )
-"""Rows missing, changed, doubled, extra, of another partition, of none."""
+"""Rows that are gone; changed; doubled, above the bound, of another partition and of none."""
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def store(tmp_path: Path) -> str:
 def harmed(spark: SparkSession, store: str, warehouse: str) -> None:
     """A loaded table that lacks rows of partition 0 and has changed ones in both."""
     load(store, "flights", warehouse, spark=spark, split_bytes=8000)
-    for harm in HARM[:2]:
+    for harm in (LACKING, CHANGED):
         spark.sql(harm.format(t=f"delta.`{warehouse}/flights`"))
 
 
@@ -61,21 +62,39 @@ def test_every_kind_of_harm_is_mended_and_nothing_else_is_touched(
 ) -> None:
     warehouse = str(tmp_path / "warehouse")
     name = f"delta.`{warehouse}/flights`"
-    load(store, "flights", warehouse, spark=spark, split_bytes=8000)
+    load(store, "flights", warehouse, spark=spark)
     spark.sql(f"ALTER TABLE {name} ADD COLUMN note string")
     spark.sql(f"UPDATE {name} SET note = 'mine' WHERE partition = 1")
-    for harm in HARM:
+    for harm in (LACKING, CHANGED, FOREIGN):
         spark.sql(harm.format(t=name))
     done = repair(store, "flights", warehouse, spark=spark)
-    # 1184 deleted, one changed in each partition, two doubled, three extra.
+    # 1184 deleted, one changed in each partition, two doubled, three foreign.
     assert (done.rows, done.taken_out) == (1184 + 2 + 2, 2 + 2 + 3)
-    assert is_whole(spark, store, warehouse)
-    assert spark.sql(f"SELECT count(*) FROM {name} WHERE note = 'mine'").collect() == [(2999,)]
-    again = repair(store, "flights", warehouse, spark=spark)
-    assert (again.rows, again.taken_out) == (0, 0)
+    held = spark.read.format("delta").load(f"{warehouse}/flights").orderBy("partition", "offset").collect()
+    written = [
+        (partition, offset, key, value, [tuple(header) for header in headers] or None)
+        for partition in range(2)
+        for offset, (_, key, value, headers) in enumerate(rows(partition, 3000))
+    ]
+    assert written == [
+        (row["partition"], row["offset"], row["key"], row["value"], row["headers"] and [*map(tuple, row["headers"])])
+        for row in held
+    ]
+    assert sum(row["note"] == "mine" for row in held) == 2999, "rows that were right keep what a user wrote beside them"
     assert load(store, "flights", warehouse, spark=spark).rows == 0
 
 
+@pytest.mark.also
+def test_run_again_it_finds_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    warehouse = str(tmp_path / "warehouse")
+    harmed(spark, store, warehouse)
+    assert repair(store, "flights", warehouse, spark=spark).rows == 1184 + 2
+    again = repair(store, "flights", warehouse, spark=spark)
+    assert (again.rows, again.taken_out) == (0, 0)
+    assert is_whole(spark, store, warehouse)
+
+
+@pytest.mark.also
 def test_what_the_log_holds_no_more_is_said_and_kept(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     name = f"delta.`{warehouse}/flights`"
@@ -99,6 +118,7 @@ def test_a_bucket_that_the_table_is_ahead_of_is_refused(spark: SparkSession, sto
         repair(older, "flights", warehouse, spark=spark)
 
 
+@pytest.mark.also
 def test_another_repair_and_a_load_in_between_double_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     harmed(spark, store, warehouse)
