@@ -84,6 +84,7 @@ class Again:
         """Records from `offset` on, in the same way."""
         where = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic_id, [where])])
+        request.rack_id = "far"  # a follower answers only who names a rack
         link = await self.link(broker or self.slow)
         got = await link.ask(request, FetchResponse, SECONDS + wait_ms / 1000, 17 if topic_id else 12)
         part = got.responses[0].partitions[0]
