@@ -86,8 +86,8 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.in_order(history, dumps, sorted((*run.forgotten, *run.truth.uncleanly)))
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from checkers.generations_go_on(history.owned, run.forgotten)
-    # Offsets beyond what an unclean election left are cut back to it.
-    yield from checkers.never_back(history.commits, history.shown, sorted((*run.forgotten, *run.truth.uncleanly)))
+    lost_at = sorted((*run.forgotten, *run.truth.uncleanly))
+    yield from checkers.never_back(history.commits, history.shown, lost_at, may_be_gone)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
     yield from run.expected.check()

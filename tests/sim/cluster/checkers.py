@@ -271,11 +271,15 @@ def commits_of_their_time(
 
 
 def never_back(
-    commits: Sequence[Commit], shown: Iterable[tuple[Places, bool]], forgotten: Sequence[int] = ()
+    commits: Sequence[Commit],
+    shown: Iterable[tuple[Places, bool]],
+    forgotten: Sequence[int] = (),
+    may_be_gone: MayBeGone = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
     next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A commit that waited for
-    replicas when its coordinator moved is refused with NOT_COORDINATOR, and may yet be in the log, as with Kafka."""
+    replicas when its coordinator moved is refused with NOT_COORDINATOR, and may yet be in the log, as with Kafka. A
+    coordinator that loads cuts an offset back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
     for commit in commits:
         if commit.code in (None, Code.NONE, Code.NOT_COORDINATOR):
@@ -297,7 +301,9 @@ def never_back(
                 for each in asked.get((group, where, found), ())
                 if each.invoked_ns <= said.answered_ns and (each.code is not Code.NONE or each.done_ns >= since_ns)
             )
-            if next(later, None) is None and not any(since_ns <= at <= said.answered_ns for at in forgotten):
+            lost = any(since_ns <= at <= said.answered_ns for at in forgotten)
+            cut_back = 0 <= found < offset and may_be_gone(where, found, 0)
+            if next(later, None) is None and not lost and not cut_back:
                 yield Finding(
                     "I18", f"{group} {where} was shown at {offset} at {before.answered_ns}, and at {found} at"
                     f" {said.answered_ns}; no commit put it there since",

@@ -44,11 +44,13 @@ class Reader:
         self._heard = heard
         self._sole_epoch = sole_epoch
         self._draw = random.Random(f"{loop.seed}/{name}")
+        # A follower serves a consumer that names a rack; one that names none it sends to the leader (KIP-392).
+        self._rack = random.Random(f"{loop.seed}/{name}/rack").choice(("", "z"))
         self._next: dict[TopicPartition, int] = {}
 
     async def work(self) -> None:
         while self.working:
-            consumer = Consumer(self._client, max_wait_ms=1000)
+            consumer = Consumer(self._client, max_wait_ms=1000, rack=self._rack)
             try:
                 await self._begin(consumer)
                 self._consumer = consumer

@@ -205,6 +205,20 @@ def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_el
     assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
 
 
+def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
+    commits = [Commit("g", T, 8, 10, 11, Code.NONE)]
+
+    def said(after: int, gone_from: int) -> list[str]:
+        shown = [(Places("g", {T: 8}, 30, 31), False), (Places("g", {T: after}, 50, 51), True)]
+        return rules(
+            checkers.never_back(commits, shown, (), lambda _, offset, since: offset >= gone_from and since == 0)
+        )
+
+    assert said(5, gone_from=5) == [], "the log ends at 5"
+    assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
+    assert said(9, gone_from=0) == ["I18"], "forward is no cut"
+
+
 def test_i17_generations_go_on() -> None:
     def owned(member: str, generation: int, asked: int, since: int) -> Owned:
         return Owned("g", member, generation, (T,), since, since + 9, asked)
