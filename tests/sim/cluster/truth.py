@@ -259,10 +259,18 @@ class Truth(BucketRules):
                 between.setdefault(PartitionId(change.topic_id, change.partition), set()).update(change.isr)
         for topic in new.topics.values():
             if topic.name == OFFSETS_TOPIC:
+                self._offsets_lost(topic, old.topics_by_id.get(topic.topic_id))
                 continue
             everything = brokers_changed or new.broker_configs != old.broker_configs
             if everything or old.topics.get(topic.name) is not topic:
                 self._settle(topic, old.topics_by_id.get(topic.topic_id), between, everything)
+
+    def _offsets_lost(self, topic: TopicImage, before: TopicImage | None) -> None:
+        """An unclean election may take commits, where the settings for all allow one."""
+        told = [each.loss for each in before.partitions] if before is not None else [None] * len(topic.partitions)
+        lost = any(each.loss != known for each, known in zip(topic.partitions, told, strict=False))
+        if lost and self.config(topic.topic_id).unclean_leader_election_enable:
+            self.uncleanly.append(self._now())
 
     def _settle(
         self, topic: TopicImage, before: TopicImage | None, between: Mapping[PartitionId, set[int]], everything: bool
