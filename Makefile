@@ -23,6 +23,8 @@ BIN := $(VENV)/bin
 # A shell that asks Python to keep no compiled modules makes every start of a broker or command compile all of them.
 unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 200
+# Files in the order of tests/conftest.py, longest first, not by how many tests they hold.
+ON_ALL_CORES := -n 4 --dist loadfile --no-loadscope-reorder
 NATIVE := setup.py $(wildcard tiered/records/c/*)
 # Without Java or Maven the command that needs them says so; what needs none still runs.
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
@@ -37,11 +39,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not also"
+	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not also"
 
 test-all: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+	$(BIN)/python -m pytest $(ON_ALL_CORES)
 
 compat: compat-ours compat-peer
 

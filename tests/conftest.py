@@ -30,7 +30,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need Java are skipped by name, not failed, where there is none. They take longest, and slow ones long:
     begun first, they are not what all other processes wait for in the end."""
-    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("java", "slow")])
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("slow", "java")])
     if shutil.which("java") and shutil.which("mvn"):
         return
     skip = pytest.mark.skip(reason="needs a JDK 17 and Maven on the PATH")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.serving import Served, tiered
+from tests.spark.driver import INTERPRETED
 
 SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
 
@@ -29,7 +31,9 @@ for arguments in json.loads(sys.argv[1]):
 def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
     """Exit code and output of commands that share one Spark, in a process (and a JVM) of their own."""
     program = [sys.executable, "-c", ONE_PROCESS, json.dumps(commands)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=280)
+    settings = " ".join(f"--conf {key}={value}" for key, value in INTERPRETED.items())
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell"}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=280)
     assert "Traceback" not in done.stderr and "stacktrace" not in done.stderr, done.stderr
     parts = re.split(r"^exit (\d+)$", done.stdout, flags=re.MULTILINE)
     assert len(parts) == 2 * len(commands) + 1, done.stdout + done.stderr

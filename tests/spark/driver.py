@@ -10,9 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For a handful of rows: to generate and compile code for a query takes longer than the query. `tiered demo`, of which
+tests/e2e/test_demo.py is the test, runs as users do."""
+
 FAST_START = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    **INTERPRETED,
 }
 """For sessions that live for a minute: the better compiler would cost more than it saves."""
 
