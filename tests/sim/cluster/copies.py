@@ -46,6 +46,8 @@ class Copies:
         self.state: PartitionImage | None = None
         self.parted = -1
         """The epoch of the last leader who was elected uncleanly, as the topic wished."""
+        self._untold = NO_LEADER
+        """Who leads of last resort, and has not told yet what may be lost: its next start doubts its log again."""
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
@@ -373,6 +375,10 @@ class Copies:
                 copy.proved, copy.hurt, copy.unsure = True, -1, False
             elif copy.hurt == lives.get(node, 0) and copy.lasting and old is not None and node not in old.isr:
                 copy.proved = True  # it had joined when it was hurt, though nobody had written so yet
+        if old is not None and new.loss != old.loss:
+            self._untold = NO_LEADER
+        elif old is not None and not old.isr and not old.elr and new.leader != NO_LEADER:
+            self._untold = new.leader
         self._budget()
 
     def _is_unclean(self, old: PartitionImage, new: PartitionImage) -> bool:
@@ -399,7 +405,7 @@ class Copies:
         ):
             self._red("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
-        left = [node for node in gone if self.holds(node) and not self.copy(node).unsure]
+        left = [node for node in gone if self.holds(node) and not self.copy(node).unsure and node != self._untold]
         # Damage that nobody can know of yet is a loss of its own: the budget says so. (`lives`: those in which they may
         # have joined within this slot.)
         relied_on = [
