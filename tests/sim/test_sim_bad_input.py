@@ -136,7 +136,7 @@ def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytes
 @pytest.mark.parametrize("flush", ["hot", "cold"])
 def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) -> None:
     """Retention goes by the controller's time while it is so far ahead, and lets go what is due by that."""
-    minutes = 30
+    minutes = 10
     configs = {"retention.ms": str(minutes * 60_000), "segment.bytes": "1024", "segment.ms": "5000"}
     if flush == "hot":
         configs["remote.storage.enable"] = "false"
