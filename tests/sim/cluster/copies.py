@@ -46,8 +46,6 @@ class Copies:
         self.state: PartitionImage | None = None
         self.parted = -1
         """The epoch of the last leader who was elected uncleanly, as the topic wished."""
-        self._untold = NO_LEADER
-        """Who leads of last resort, and has not told yet what may be lost: its next start doubts its log again."""
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
@@ -157,8 +155,22 @@ class Copies:
         if copy.proved:  # what could not be shown before cannot be now
             copy.proved = proved or (copy.unsure and not (partly and copy.end < end))
         copy.hurt, copy.lasting, copy.unread = life, proved, not copy.proved
+        copy.doubted = copy.doubted or not proved
         self._agree(copy)
         self._budget()
+
+    def died_in_doubt(self, node: int, life: int, *, full: bool) -> None:
+        """Its process is gone before it could believe the directory (`Joining.trusted`). What its start had doubted,
+        the next one doubts again, though the copy may have joined meanwhile. `full`: its disk had no room for a note
+        of what the start had proved either."""
+        copy = self.copy(node)
+        if copy.doubted or full:
+            copy.doubted_after = life
+
+    def believed(self, node: int) -> None:
+        """Its broker believes the directory from now on."""
+        copy = self.copy(node)
+        copy.doubted, copy.doubted_after = False, -1
 
     def reconsidered(self) -> None:
         """The topic says something else of `flush` now: what was hurt before and is not back yet may be believed by
@@ -344,7 +356,7 @@ class Copies:
         which of its lives has registered, `between` who was in sync at any time within this slot. `unclean`: whether
         the topic wants somebody to lead, whatever he lacks; what is lost by it is lost from then on."""
         old, self.state = self.state, new
-        if unclean and old is not None and self._is_unclean(old, new):
+        if unclean and old is not None and self._is_unclean(old, new, lives):
             self.parted = new.leader_epoch
             self._budget()
         members = sorted({*new.isr, *new.elr})
@@ -366,7 +378,9 @@ class Copies:
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:
-            self._check_step(old, new, members, {node: life - (node in between) for node, life in lives.items()})
+            doubted = {node for node, copy in self.copies.items() if 0 <= copy.doubted_after < lives.get(node, 0)}
+            joined_in = {node: life - (node in between) for node, life in lives.items()}
+            self._check_step(old, new, members, joined_in, doubted)
         for node, copy in self.copies.items():
             copy.left = (copy.left or node not in new.replicas) and node not in new.isr
         for node in new.isr:
@@ -375,16 +389,16 @@ class Copies:
                 copy.proved, copy.hurt, copy.unsure = True, -1, False
             elif copy.hurt == lives.get(node, 0) and copy.lasting and old is not None and node not in old.isr:
                 copy.proved = True  # it had joined when it was hurt, though nobody had written so yet
-        if old is not None and new.loss != old.loss:
-            self._untold = NO_LEADER
-        elif old is not None and not old.isr and not old.elr and new.leader != NO_LEADER:
-            self._untold = new.leader
         self._budget()
 
-    def _is_unclean(self, old: PartitionImage, new: PartitionImage) -> bool:
-        """Whether one leads who was not eligible before."""
+    def _is_unclean(self, old: PartitionImage, new: PartitionImage, lives: Mapping[int, int]) -> bool:
+        """Whether one leads who was not eligible before, or was no longer when it came back unproved."""
         elected = new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch
-        return elected and new.leader not in (*old.isr, *old.elr) and new.loss != old.loss
+        if not elected or new.loss == old.loss:
+            return False
+        copy = self.copy(new.leader)
+        returned = not copy.proved and copy.hurt < lives.get(new.leader, 0)
+        return returned or new.leader not in (*old.isr, *old.elr)
 
     def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:
         """I10, R1: whoever is in ISR or ELR has all that is committed; who came back unproved is in neither."""
@@ -398,14 +412,19 @@ class Copies:
             self._red("I10", f"{self.name}: b{node} has up to {copy.agreed} of {self.committed_end} committed: {new}")
 
     def _check_step(
-        self, old: PartitionImage, new: PartitionImage, members: list[int], lives: Mapping[int, int]
+        self,
+        old: PartitionImage,
+        new: PartitionImage,
+        members: list[int],
+        lives: Mapping[int, int],
+        doubted: Collection[int],
     ) -> None:
         if new.leader_epoch < old.leader_epoch or (
             new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
         ):
             self._red("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
-        left = [node for node in gone if self.holds(node) and not self.copy(node).unsure and node != self._untold]
+        left = [node for node in gone if self.holds(node) and not self.copy(node).unsure and node not in doubted]
         # Damage that nobody can know of yet is a loss of its own: the budget says so. (`lives`: those in which they may
         # have joined within this slot.)
         relied_on = [

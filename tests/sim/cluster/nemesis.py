@@ -106,7 +106,8 @@ class Nemesis:
 
     def _mend(self, host: Host) -> None:
         machine = host.machine
-        machine.disk.capacity, machine.disk.sync_seconds = None, lambda: 0.0
+        host.fill(None)
+        machine.disk.sync_seconds = lambda: 0.0
         machine.disk.faults.clear()
         machine.faults.outage = False
         machine.faults.rules.clear()
@@ -212,9 +213,9 @@ class Nemesis:
         host = self._host()
         if host is not None:
             self._tell(f"disk of {host.name} is full")
-            host.machine.disk.capacity = 1
+            host.fill(1)
             await self._wait(4.0)
-            host.machine.disk.capacity = None
+            host.fill(None)
 
     async def _disk_error(self) -> None:
         host = self._host()

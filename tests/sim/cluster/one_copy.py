@@ -27,6 +27,10 @@ class Copy:
     """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
     made the stop's mark invalid. So it is `unsure`."""
     unsure: bool = False
+    doubted: bool = False
+    """It was hurt so that a start cannot prove it whole, and its broker does not believe its directory again yet."""
+    doubted_after: int = -1
+    """The life that ended so: whoever starts after it doubts the log again. -1: none."""
     opened: int = 0
     """How often a start has looked at it."""
     left: bool = False

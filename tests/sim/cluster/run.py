@@ -81,6 +81,8 @@ class Run:
         self.deleter = self.hearing.deleter() if options.cuts or options.deletes else None
         self.lasting = Lasting(self)
         self._sampled_ns = 0
+        self._believed: set[str] = set()
+        """The processes that were seen to believe their directory."""
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
         """When garbage was last collected."""
@@ -285,6 +287,7 @@ class Run:
 
     def _gone(self, host: Host, how: str) -> None:
         """A process is gone: what that took is said to the model before anybody can notice."""
+        self._died(host)
         if how in ("kill", "stop"):
             return
         self.forgotten.append(self.loop.now_ns)
@@ -299,6 +302,16 @@ class Run:
             # So is whether the mark of a clean stop is there, where it was the mark that failed.
             unsure = how == "failed stop" or (proved and how == "failed")
             copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=unsure, partly=partly)
+
+    def _died(self, host: Host) -> None:
+        """Whether the next start may go by what this process made of its directory."""
+        believed = host.latest is not None and host.latest.joining.trusted
+        full = host.machine.disk.capacity is not None or host.lives in host.filled
+        for copies in self.truth.copies.values():
+            if believed:
+                copies.believed(host.node_id)
+            elif host.latest is not None:
+                copies.died_in_doubt(host.node_id, host.lives, full=full)
 
     def _acted(self, node: int) -> int:
         """Up to which slot a broker has acted on the metadata log."""
@@ -354,6 +367,10 @@ class Run:
                 raise failed
         for host, node in self.world.nodes():
             self.truth.check_image(host.process, node.image)
+            if node.joining.trusted and host.process not in self._believed:
+                self._believed.add(host.process)
+                for copies in self.truth.copies.values():
+                    copies.believed(host.node_id)
             for held in node.partitions.held():
                 if isinstance(held, Copy) and self.truth.follows(held.pid):
                     self.truth.of(held.pid).followed(host.node_id, held.high_watermark)

@@ -213,19 +213,29 @@ def test_i10_the_last_whole_copy_does_not_leave_for_one_that_is_known_to_lack() 
         assert told.red == red, "damage that nobody knows of yet is forgiven"
 
 
-def test_i10_who_leads_of_last_resort_may_leave_until_it_has_told_its_loss() -> None:
-    """A power cut took nothing of its log, and it died before it told: its next start has to doubt the log again."""
-    for loss, red in ((None, []), (Loss(2, 10, 0), ["I10"])):
-        told = three_of(2)
-        told.settle(1, 0, (1,))
-        told.damage(1, batch(0), batch(10))
-        again = LIVES | {1: 2}
-        told.settle(NO_LEADER, 1, (), (), (1,), lives=again)
-        told.settle(1, 2, (1,), lives=again)
-        told.settle(1, 2, (1,), lives=again, loss=loss)
-        told.settle(NO_LEADER, 2, (), (1,), live=(2, 3), lives=again, loss=loss)
-        told.settle(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3}, loss=loss)
-        assert told.red == red
+def test_i10_who_died_before_it_believed_its_directory_is_doubted_again() -> None:
+    """A power cut took nothing of the last member's log. It led of last resort, told the loss or not, and was killed.
+    Its next start has to doubt the log again, unless the broker had believed its directory by then."""
+    for loss in (None, Loss(2, 20, 0)):
+        for believed, full, proved, red in (
+            (False, False, False, []), (True, False, False, ["I10"]),
+            (False, False, True, ["I10"]), (False, True, True, []),
+        ):  # fmt: skip
+            told = three_of(2)
+            told.settle(1, 0, (1,))
+            told.damage(1, batch(0), batch(10), proved=proved)
+            again = LIVES | {1: 2}
+            told.settle(NO_LEADER, 1, (), (), (1,), lives=again, loss=Loss(1, 20, 0))
+            told.red.clear()
+            told.settle(1, 2, (1,), lives=again, loss=loss)
+            if believed:
+                told.copies.believed(1)
+            else:
+                told.copies.died_in_doubt(1, 2, full=full)
+            told.settle(NO_LEADER, 2, (), (1,), live=(2, 3), lives=again, loss=loss)
+            assert told.red == [], "it is eligible while it is away"
+            told.settle(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3}, loss=loss)
+            assert told.red == red, (loss, believed, full, proved)
 
 
 def test_i10_a_leader_is_in_sync_and_all_in_sync_are_live() -> None:

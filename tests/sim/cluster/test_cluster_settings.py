@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sim.cluster.expiry import Keeps
 from tests.sim.cluster.test_cluster_copies import LIVES, Told, batch, three_of
+from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
 
 
@@ -49,6 +50,19 @@ def test_an_unclean_election_loses_what_its_leader_lacks_where_the_topic_wants_i
         told.copies.leads(3, "c", 1, 10)
         assert told.copies.may_be_gone(10, 7) and not told.copies.may_be_gone(9, 7)
         assert (told.red == []) == unclean, told.red
+
+
+def test_an_unclean_election_may_take_who_was_eligible_and_came_back_unproved() -> None:
+    """The registration takes it out of ELR, and the same step elects it: another eligible one is still away."""
+    for unclean in (True, False):
+        told = three_of(2)
+        told.settle(1, 0, (1, 2))
+        told.damage(1)
+        told.damage(2, batch(0))
+        told.settle(NO_LEADER, 0, (), (1, 2), live=(3,))
+        assert told.red == []
+        told.settle(1, 1, (1,), live=(1, 3), lives=LIVES | {1: 2}, loss=Loss(1, 0, 0), unclean=unclean)
+        assert told.red == ([] if unclean else ["R4"])
 
 
 def test_who_led_before_an_unclean_election_commits_nothing_more() -> None:

@@ -88,6 +88,8 @@ class Host:
         """Is told the incarnation of each life."""
         self.absent = False
         """It has not joined yet, or has left for good."""
+        self.filled: set[int] = set()
+        """The lives in which its disk became full, or had room again."""
         self.spared = False
         """Nobody else may take it down."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
@@ -137,6 +139,11 @@ class Host:
             stopped = task.done()
         await self._end("stop" if stopped else "kill")
         return stopped
+
+    def fill(self, capacity: int | None) -> None:
+        """The disk has room for so much from now on; None: for all."""
+        self.machine.disk.capacity = capacity
+        self.filled.add(self.lives)
 
     def freeze(self) -> None:
         self._loop.freeze(self.process)
