@@ -285,7 +285,7 @@ class Settings:
     # What Kafka has no name for.
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
-        "Age at which an active segment is closed so that a quiet topic reaches the bucket.",
+        "Age at which the oldest record that is not in the bucket is copied there: its segment is closed, and goes up.",
         1,
         LONG_MAX,
     )

@@ -132,7 +132,11 @@ class Housekeeping:
         if replica.gone:
             return
         replica.log.producers.expire(now_ms, self._node.settings.producer_id_expiration_ms)
-        max_age_ms = self._node.settings.tiered_upload_max_lag_ms if replica.config.remote_storage_enable else None
+        max_age_ms: int | None = None
+        if (
+            isinstance(replica, Copy) and replica.config.remote_storage_enable
+        ):  # what is led here tiering closes in time
+            max_age_ms = self._node.settings.tiered_upload_max_lag_ms
         if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
         if isinstance(replica, Copy):

@@ -8,6 +8,7 @@ the others go on. A partition with nothing to do costs no request; inherited man
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable, Iterable
 
@@ -21,11 +22,16 @@ from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot import retention
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Rng
+from tiered.quiet import Quiet
 from tiered.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = (0.5, 60.0)
+LOOK_SECONDS = (0.05, 1.0)
+"""Between two looks for records that are due in the bucket: at least, and at most."""
+LAG_TOPICS = 1_000
+"""Topics whose lag is a metric: those that lag most."""
 NEVER = 2**63
 TIDY_SHARE = 8
 """One pass in so many is of a partition that has nothing to upload, however many others do."""
@@ -61,6 +67,9 @@ class Tiering:
         self._failures: dict[Replica, int] = {}
         self._sweep_at: dict[Replica, int] = {}
         self._oldest: dict[Replica, SegmentEntry] = {}
+        self._late_at: dict[Replica, int] = {}
+        """When the oldest record that is not in the bucket is due there; nothing that comes later is due before."""
+        self._quiet = Quiet(clock)
         self._wake = asyncio.Event()
         self._places = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
         self._failed = metrics.counter(
@@ -68,6 +77,10 @@ class Tiering:
         )
         waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
         waiting.read(lambda: float(self.waiting_segments()))
+        lag = metrics.gauge(
+            "tiered_remote_copy_lag_seconds", "Age of the oldest record led here that is not in the bucket.", ("topic",)
+        )
+        lag.read(self._lag_by_topic)
 
     def closed(self, replica: Replica) -> None:
         """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
@@ -103,6 +116,7 @@ class Tiering:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
+            group.create_task(self._keep_lag())
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -124,6 +138,52 @@ class Tiering:
             for replica in self._replicas():
                 self.wake(replica)
             await self._clock.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
+
+    async def _keep_lag(self) -> None:
+        """Closes and copies what would else be in the bucket later than `tiered.upload.max.lag.ms` allows."""
+        shortest, longest = LOOK_SECONDS
+        while True:
+            now_ms = self._clock.wall_ms()
+            next_ms = min((self._copy_late(replica, now_ms) for replica in self._replicas()), default=NEVER)
+            await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
+
+    def _copy_late(self, replica: Replica, now_ms: int) -> int:
+        """Returns when the partition is to be looked at again."""
+        late_at = self._late_at.get(replica, now_ms)
+        if now_ms < late_at:
+            return late_at
+        lag_ms = self._settings.tiered_upload_max_lag_ms
+        since_ms = replica.uncopied_since_ms
+        if since_ms is None or abs(now_ms - since_ms) < lag_ms:
+            late_at = min(now_ms if since_ms is None else since_ms, now_ms) + lag_ms
+        else:
+            late_at = now_ms + int(LOOK_SECONDS[1] * 1000)
+            self._close_late(replica, now_ms, lag_ms)
+            if replica not in self._busy:
+                self.wake(replica)
+        self._late_at[replica] = late_at
+        return late_at
+
+    def _close_late(self, replica: Replica, now_ms: int, lag_ms: int) -> None:
+        try:
+            if replica.log.roll_due(now_ms, max_age_ms=lag_ms):
+                replica.roll()
+        except (Unavailable, Refused) as error:
+            unsaid = self._quiet.unsaid("close")
+            if unsaid is not None:
+                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.at, unsaid, error)
+
+    def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
+        """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""
+        now_ms = self._clock.wall_ms()
+        lags: dict[str, float] = {}
+        for replica in self._replicas():
+            if replica.config.remote_storage_enable:
+                since_ms = replica.uncopied_since_ms
+                lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
+                lags[replica.topic] = max(lag, lags.get(replica.topic, 0.0))
+        most = heapq.nlargest(LAG_TOPICS, lags.items(), key=lambda each: each[1])
+        return {(topic,): lag for topic, lag in most}
 
     async def _run_pass(self, replica: Replica, group: asyncio.TaskGroup) -> None:
         try:
@@ -167,6 +227,7 @@ class Tiering:
         self._failures.pop(replica, None)
         self._sweep_at.pop(replica, None)
         self._oldest.pop(replica, None)
+        self._late_at.pop(replica, None)
 
     async def tier(self, replica: Replica) -> None:
         """One pass: copy what is closed, expire, drop what need not be here, sweep. A step that fails does not keep

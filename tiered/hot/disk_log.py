@@ -25,7 +25,7 @@ from tiered.hot.reading import Reading
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segment_view import Sections, SegmentView, sections
-from tiered.hot.segments import roll_due
+from tiered.hot.segments import holder, roll_due
 from tiered.hot.synced import Synced
 from tiered.hot.tail import SUFFIXES, Tail, Unsynced
 from tiered.metrics import Metrics
@@ -345,6 +345,11 @@ class DiskLog:
     def roll_due(self, now_ms: int, *, max_age_ms: int | None = None) -> bool:
         """Whether the active segment is to be closed for its age alone."""
         return roll_due(self._tail.active, self.config, now_ms, self.name, max_age_ms)
+
+    def began_ms(self, offset: int) -> int:
+        """When the segment that holds `offset` got its first batch, by the broker's clock."""
+        segments = self._tail.segments
+        return segments[max(holder(segments, offset), 0)].created_ms
 
     def roll(self) -> None:
         """Closes the active segment and begins the next one; nothing when it is empty."""

@@ -56,12 +56,13 @@ def holder(segments: Sequence[Segment], offset: int) -> int:
 
 def roll_due(segment: Segment, config: TopicConfig, now_ms: int, jitter_seed: str, max_age_ms: int | None) -> bool:
     """Whether age alone closes a segment. The broker's clock counts, not record timestamps: an old topic replayed today
-    must not roll at every batch, and a quiet one must roll without a next batch. `max_age_ms` lowers `segment.ms`."""
+    must not roll at every batch, and a quiet one must roll without a next batch. `max_age_ms` lowers `segment.ms`;
+    a clock that was set back by more than that says nothing of the age."""
     if segment.size == 0:
         return False
     due = config.segment_ms - jitter_ms(config.segment_jitter_ms, jitter_seed, segment.base_offset)
     age = now_ms - segment.created_ms
-    return age >= due or (max_age_ms is not None and age >= max_age_ms)
+    return age >= due or (max_age_ms is not None and abs(age) >= max_age_ms)
 
 
 def jitter_ms(limit_ms: int, seed: str, base_offset: int) -> int:

@@ -147,6 +147,14 @@ class Readable:
             return []
         return [segment for segment in self.log.closed_segments() if segment.next_offset > self.cold_end_offset]
 
+    @property
+    def uncopied_since_ms(self) -> int | None:
+        """When the oldest record that should be in the bucket and is not came here; None where there is none."""
+        first = max(self.cold_end_offset, self.log_start_offset)
+        if not self.config.remote_storage_enable or first >= self.log.end_offset:
+            return None
+        return self.log.began_ms(first)
+
     def explain(self) -> dict[str, Any]:
         """Where the records are, and what stands in the way of their going elsewhere."""
         return explain(self)

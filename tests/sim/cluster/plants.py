@@ -333,7 +333,7 @@ REPLAYED = {
     "fenced_upload": 2,
     "sequences_lost": 0,
     "unclean_election": 5,
-    "r2_joins_behind": 2,
+    "r2_joins_behind": 12,
     "sweep_too_early": 0,
     "r4_first_leads": 0,
     "rot_is_whole": 1,

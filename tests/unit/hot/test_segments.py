@@ -23,6 +23,8 @@ def test_the_brokers_clock_closes_a_segment() -> None:
     assert roll_due(segment(), settings, NOW + 1000, "t-0", None)
     assert roll_due(segment(), settings, NOW + 500, "t-0", 500)
     assert not roll_due(segment(size=0), settings, NOW + 9999, "t-0", 1)
+    assert roll_due(segment(), settings, NOW - 500, "t-0", 500), "the clock was set back"
+    assert not roll_due(segment(), settings, NOW - 499, "t-0", 500)
 
 
 def test_jitter_is_fixed_for_a_segment_and_bounded() -> None:
