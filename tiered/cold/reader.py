@@ -8,23 +8,29 @@ fetches as fast as one long read.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
 from tiered.cold.layout import SectionKind, Sections
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.read_backoff import BY_TIME, ReadBackoff
 from tiered.cold.stream import Piece, Stream
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import offset_before, position_for
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
+from tiered.quiet import Quiet
 from tiered.records.batch import records
 from tiered.records.native import crc32c
+
+log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 64 * MIB
 STREAMS_MAX = 64
@@ -59,6 +65,11 @@ class ColdReader:
         self._sweep: asyncio.TimerHandle | None = None
         self._bytes = metrics.counter("tiered_cold_read_bytes_total", "Bytes of cold data handed to readers")
         self._gets = metrics.counter("tiered_cold_gets_total", "Ranged gets of cold objects by outcome", ("outcome",))
+        self._failures = metrics.counter(
+            "tiered_cold_read_failures_total", "Cold reads that failed, those without a try left out.", ("why",)
+        )
+        self._backoff = ReadBackoff()
+        self._quiet = Quiet(clock)
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
     async def read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
@@ -68,7 +79,13 @@ class ColdReader:
         `manifest` may be older than the bucket's (None: not known); it is loaded anew when it does not name the offset.
         What it does name has the same bytes under every later one (`manifest.check_change`), so that the offset alone
         says which they are. Refused(OFFSET_OUT_OF_RANGE), Unavailable, Corrupt.
+
+        What failed is not asked for again before its pause is over: until then the failure is raised again.
         """
+        with self._held_up(pid, offset):
+            return await self._read(pid, manifest, offset, max_bytes)
+
+    async def _read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
         stream = self._resumed(pid, offset)
         piece = await self._piece(pid, offset, stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
@@ -122,7 +139,13 @@ class ColdReader:
         self, pid: PartitionId, timestamp: int, *, manifest: Manifest | None = None
     ) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
-        there is none. Exact: one batch is opened. Unavailable, Corrupt."""
+        there is none. Exact: one batch is opened. Unavailable, Corrupt; what failed pauses as with `read`."""
+        with self._held_up(pid, BY_TIME):
+            return await self._first_at(pid, timestamp, manifest)
+
+    async def _first_at(
+        self, pid: PartitionId, timestamp: int, manifest: Manifest | None
+    ) -> tuple[int, int, int] | None:
         manifest = manifest or await self._manifests.load(pid)
         entry = await self._manifests.find_time(manifest, timestamp) if manifest is not None else None
         if manifest is None or entry is None:
@@ -171,6 +194,24 @@ class ColdReader:
         for stream, _ in self._streams.values():
             stream.close()
         self._streams.clear()
+
+    @contextmanager
+    def _held_up(self, pid: PartitionId, offset: int) -> Iterator[None]:
+        """Raises the last failure again where it is too early for another try; notes how this one ends."""
+        backoff, clock = self._backoff, self._clock
+        if backoff:
+            backoff.check(pid, offset, clock.mono_ns())
+        try:
+            yield
+        except (Unavailable, Corrupt) as error:
+            pause = backoff.failed(pid, offset, error, clock.mono_ns())
+            self._failures.inc(1, type(error).__name__.lower())
+            unsaid = self._quiet.unsaid()
+            if unsaid is not None:
+                log.warning("cold read fails pid=%s again_in=%.2f unsaid=%d why=%s", pid, pause, unsaid, error)
+            raise
+        if backoff:
+            backoff.worked(pid, offset)
 
     # -- streams ------------------------------------------------------------------------------------------------------
 

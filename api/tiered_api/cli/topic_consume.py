@@ -74,6 +74,7 @@ def new_consumer(client: Client, args: Namespace) -> Consumer:
         max_wait_ms=wait_ms,
         max_bytes=args.fetch_max_bytes,
         rack=args.rack,
+        warn=lambda why: print(f"tiered: {why}", file=sys.stderr),
     )
 
 

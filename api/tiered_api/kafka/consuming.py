@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from tiered.ids import TopicPartition
 from tiered.records import native
 from tiered.records.batch import header, records
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, Record
-from tiered_api.kafka.client import Client, code_of, refused
+from tiered_api.kafka.client import PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, Client, code_of, refused
 from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tiered_api.kafka.routing import EARLIEST, LATEST, STALE_LEADER, offsets_at
 
@@ -35,15 +35,26 @@ class Fetched(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Trouble:
+    """A partition whose leader refuses it: since when in a row, until when it is left alone, and for how long then."""
+
+    since_ns: int
+    until_ns: int
+    pauses: Iterator[float]
+
+
+@dataclass(slots=True)
 class _Position:
     """Where reading goes on."""
 
     offset: int
     aborted: set[int] = field(default_factory=set)
+    trouble: _Trouble | None = None
 
 
 class Consumer:
-    """Reads the partitions that it is given. `trimmed` counts offsets that were deleted before they were read."""
+    """Reads the partitions that it is given. `trimmed` counts offsets that were deleted before they were read. `warn`
+    hears once why a partition cannot be read for the moment; it is tried again for as long as a request may take."""
 
     def __init__(
         self,
@@ -54,6 +65,7 @@ class Consumer:
         max_wait_ms: int = 500,
         max_bytes: int = FETCH_BYTES,
         rack: str = "",
+        warn: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._client = client
         self._isolation = 1 if read_committed else 0
@@ -61,6 +73,7 @@ class Consumer:
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
         self._rack = rack
+        self._warn = warn
         self._positions: dict[TopicPartition, _Position] = {}
         self._polls: dict[int, asyncio.Task[FetchResponse]] = {}
         self._shares: dict[int, dict[TopicPartition, int]] = {}
@@ -88,10 +101,11 @@ class Consumer:
         self._polls.clear()
 
     async def poll(self) -> list[Fetched]:
-        """What one leader has: maybe nothing, after its longest wait. Refused when a partition cannot be read."""
+        """What one leader has: maybe nothing, after its longest wait. `Refused` when a partition cannot be read,
+        `Unavailable` when it could not be for as long as a request may take."""
         await self._ask()
         if not self._polls:
-            await self._client.clock.sleep(self._max_wait_ms / 1000)
+            await self._client.clock.sleep(self._rest_seconds())
             return []
         done, _ = await asyncio.wait(self._polls.values(), return_when=asyncio.FIRST_COMPLETED)
         out: list[Fetched] = []
@@ -99,11 +113,12 @@ class Consumer:
             task = self._polls.pop(node)
             asked = self._shares.pop(node)
             try:
-                out += self._read(task.result(), asked)
+                got = task.result()
             except Unavailable as fault:
                 await self._lost(fault, asked)
             else:
                 self._patient_until = None
+                out += self._read(got, asked)
         if self._strays:
             await self._find_strays()
         return out
@@ -138,7 +153,8 @@ class Consumer:
     async def _ask(self) -> None:
         """A poll at every leader that has none under way."""
         asked = {where for share in self._shares.values() for where in share}
-        idle = [where for where in self._positions if where not in asked]
+        now_ns = self._client.clock.mono_ns()
+        idle = [where for where, each in self._positions.items() if where not in asked and not _rests(each, now_ns)]
         if not idle:
             return
         deadline = self._client.deadline()
@@ -188,7 +204,9 @@ class Consumer:
                     continue  # dropped or assigned anew since
                 if each.error_code:
                     self._judge(where, position, each)
-                elif each.records is not None and len(each.records):
+                    continue
+                position.trouble = None
+                if each.records is not None and len(each.records):
                     out += self._opened(where, position, each)
         return out
 
@@ -197,10 +215,31 @@ class Consumer:
         code = code_of(got.error_code)
         if code in STALE_LEADER:
             self._client.forget_leaders([where])
+            self._rest(where, position, code)
         elif code is Code.OFFSET_OUT_OF_RANGE:
             self._strays.add(where)
         elif code is not Code.OFFSET_NOT_AVAILABLE:
             raise refused(got.error_code, str(where))
+
+    def _rest(self, where: TopicPartition, position: _Position, code: Code) -> None:
+        """Leaves a partition alone for a moment: not at first where it is only led elsewhere by now."""
+        now_ns = self._client.clock.mono_ns()
+        trouble = position.trouble
+        if trouble is None:
+            first = 0.0 if code is not Code.KAFKA_STORAGE_ERROR else PAUSE_FIRST_SECONDS
+            trouble = position.trouble = _Trouble(now_ns, now_ns, _pauses(first))
+            if code is Code.KAFKA_STORAGE_ERROR:
+                self._warn(f"{where} cannot be read now, its broker says {code.name} (its disk, or the bucket)")
+        elif now_ns - trouble.since_ns >= self._client.timeout * 1e9:
+            raise Unavailable(f"{where} could not be read for {self._client.timeout:g} s: {code.name}")
+        trouble.until_ns = now_ns + int(next(trouble.pauses) * 1e9)
+
+    def _rest_seconds(self) -> float:
+        """Until the first partition that is left alone may be asked for again; where there is none, the longest wait of
+        a poll."""
+        now_ns = self._client.clock.mono_ns()
+        until = [each.trouble.until_ns for each in self._positions.values() if each.trouble is not None]
+        return max(0.0, (min(until) - now_ns) / 1e9) if until else self._max_wait_ms / 1000
 
     def _opened(self, where: TopicPartition, position: _Position, got: PartitionData) -> list[Fetched]:
         """The batches of one partition; the last one may be cut short and is then fetched again."""
@@ -230,6 +269,19 @@ class Consumer:
             head = header(got.records, batch.at)
             out.append(Fetched(where, head, found, got.log_start_offset, got.last_stable_offset, got.high_watermark))
         return out
+
+
+def _rests(position: _Position, now_ns: int) -> bool:
+    return position.trouble is not None and now_ns < position.trouble.until_ns
+
+
+def _pauses(first: float) -> Iterator[float]:
+    """Seconds between tries, without an end."""
+    yield first
+    seconds = PAUSE_FIRST_SECONDS
+    while True:
+        seconds = min(2 * seconds, PAUSE_MAX_SECONDS)
+        yield seconds
 
 
 def _is_abort(marker: Record) -> bool:

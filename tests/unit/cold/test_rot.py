@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
@@ -93,6 +95,7 @@ def test_an_unreachable_bucket_is_unavailable_and_reading_goes_on_after() -> Non
         with pytest.raises(Unavailable):
             await reader.reader.read(PID, manifest, 50, 1)
         reader.faults.outage = False
+        await asyncio.sleep(0.3)
         assert await reader.reader.read(PID, manifest, 0, 1) == first
         assert await reader.read_all() == rig.log.all_bytes
 

@@ -285,6 +285,53 @@ def test_reading_goes_on_when_the_broker_is_back() -> None:
     simulate(test)
 
 
+def test_a_partition_that_cannot_be_read_is_asked_for_again_after_pauses_and_given_up_in_time() -> None:
+    """A cold read that fails while the bucket is away."""
+
+    async def test(client: Client, broker: Scripted) -> None:
+        broker.script[FetchRequest] = lambda *_: fetched(b"", Code.KAFKA_STORAGE_ERROR)
+        said: list[str] = []
+        consumer = Consumer(client, warn=said.append)
+        consumer.assign({HERE: 0})
+        with pytest.raises(Unavailable, match="t-0 could not be read for 10 s: KAFKA_STORAGE_ERROR"):
+            while True:
+                await consumer.poll()
+        assert 10e9 <= client.clock.mono_ns() <= 13e9
+        assert broker.count(FetchRequest) <= 15
+        assert len(said) == 1 and "t-0" in said[0] and "KAFKA_STORAGE_ERROR" in said[0]
+
+    simulate(test, timeout=10)
+
+
+def test_a_partition_that_could_not_be_read_for_a_while_goes_on_and_may_fail_again() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        failing = [fetched(b"", Code.KAFKA_STORAGE_ERROR)] * 5
+        answers: Iterator[Answer] = iter([*failing, fetched(batch(0, b"a")), *failing, fetched(batch(1, b"b"))])
+        broker.script[FetchRequest] = lambda *_: next(answers)
+        said: list[str] = []
+        consumer = Consumer(client, warn=said.append)
+        consumer.assign({HERE: 0})
+        got: list[tuple[int, bytes | None]] = []
+        while len(got) < 2:
+            got += await read(consumer)
+        assert got == [(0, b"a"), (1, b"b")] and len(said) == 2
+
+    simulate(test, timeout=5)
+
+
+def test_a_partition_whose_leader_is_not_known_for_long_is_not_asked_for_without_pauses() -> None:
+    async def test(client: Client, broker: Scripted) -> None:
+        broker.script[FetchRequest] = lambda *_: fetched(b"", Code.NOT_LEADER_OR_FOLLOWER)
+        consumer = Consumer(client)
+        consumer.assign({HERE: 0})
+        with pytest.raises(Unavailable, match="NOT_LEADER_OR_FOLLOWER"):
+            while True:
+                await consumer.poll()
+        assert broker.count(FetchRequest) <= 15
+
+    simulate(test, timeout=10)
+
+
 def test_reading_ends_when_patience_does() -> None:
     async def test(client: Client, broker: Scripted) -> None:
         await client.metadata([TOPIC])

@@ -1,0 +1,97 @@
+"""Readers that ask again and again for what cannot be read cost the bucket little, and the log says why."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.cold.rig import PID, Broker, Rig, cold, small
+from tiered.cold.faulty import Fault, Kind
+from tiered.cold.manifest import Manifest
+from tiered.errors import Corrupt, Unavailable
+
+MINUTE = 60.0
+
+
+async def spins(broker: Broker, manifest: Manifest, offset: int, seconds: float) -> int:
+    """Asks a hundred times a second; how many gets that made."""
+    before = broker.store.calls["get"]
+    for _ in range(int(seconds * 100)):
+        with pytest.raises((Unavailable, Corrupt)):
+            await broker.reader.read(PID, manifest, offset, 1)
+        await asyncio.sleep(0.01)
+    return broker.store.calls["get"] - before
+
+
+def test_a_client_that_spins_on_a_bucket_that_is_away_costs_a_get_every_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        broker, manifest = await cold(rig)
+        broker.fail(Fault(Kind.THROTTLE, ("get",)))
+        assert await spins(broker, manifest, 5, MINUTE) <= 14
+        assert await spins(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
+        said = [each for each in caplog.messages if "cold read fails" in each]
+        assert said and "SlowDown" in said[0] and len(said) <= 16
+        broker.fail()
+        await asyncio.sleep(10)
+        assert await broker.reader.read(PID, manifest, 5, 1)
+        broker.fail(Fault(Kind.THROTTLE, ("get",), times=1))
+        with pytest.raises(Unavailable):
+            await broker.reader.read(PID, manifest, 85, 1)
+        await asyncio.sleep(0.3)
+        assert await broker.reader.read(PID, manifest, 85, 1), "the pause is short again"
+
+    rig.run(story)
+
+
+def test_many_readers_of_a_bucket_that_is_away_make_one_try_together() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        broker, manifest = await cold(rig)
+        broker.fail(Fault(Kind.THROTTLE, ("get",)))
+        await spins(broker, manifest, 5, MINUTE)
+        await asyncio.sleep(10)
+        before = broker.store.calls["get"]
+        reads = [broker.reader.read(PID, manifest, offset, 1) for offset in range(0, 160, 10)]
+        got = await asyncio.gather(*reads, return_exceptions=True)
+        assert all(isinstance(each, Unavailable) for each in got)
+        assert broker.store.calls["get"] - before <= 1
+
+    rig.run(story)
+
+
+def test_a_damaged_segment_holds_up_nobody_who_reads_beside_it() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        broker, manifest = await cold(rig)
+        await rig.bucket.memory.delete([manifest.entries[0].key])
+        assert await spins(broker, manifest, 5, MINUTE) <= 60
+        assert await broker.reader.read(PID, manifest, 85, 1)
+
+    rig.run(story)
+
+
+def test_looking_up_a_time_is_held_up_too() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def story() -> None:
+        broker, manifest = await cold(rig)
+        broker.fail(Fault(Kind.THROTTLE, ("get",)))
+        before = broker.store.calls["get"]
+        for _ in range(6000):
+            with pytest.raises(Unavailable):
+                await broker.reader.offset_for_timestamp(PID, 50_000, manifest=manifest)
+            await asyncio.sleep(0.01)
+        assert broker.store.calls["get"] - before <= 14
+
+    rig.run(story)

@@ -1,0 +1,68 @@
+"""When a cold read that failed may be tried again, so that no reader makes a broker hammer the bucket.
+
+Pure. A bucket that does not answer holds up the whole partition; what is damaged holds up its own offset only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from tiered.errors import Corrupt, Unavailable
+from tiered.ids import PartitionId
+
+PAUSE_NS = (250_000_000, 10_000_000_000)
+"""Until the next try: after the first failure, and at most."""
+KNOWN_MAX = 10_000
+"""Failures that are remembered; beyond so many the oldest is forgotten."""
+WHOLE = -1
+"""Stands for all offsets of a partition."""
+BY_TIME = -2
+"""Stands for its look-ups by time, which may meet damage that no offset is known of."""
+
+Failure = Unavailable | Corrupt
+
+
+@dataclass(slots=True)
+class _Held:
+    """Nobody tries before `until_ns`."""
+
+    failure: Failure
+    pause_ns: int
+    until_ns: int
+
+
+class ReadBackoff:
+    """The failures of one reader, by partition and offset. False while there are none."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[tuple[PartitionId, int], _Held] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def check(self, pid: PartitionId, offset: int, now_ns: int) -> None:
+        """Raises the last failure again while it is too early for another try. One caller tries, the others wait for
+        what comes of it."""
+        for key in ((pid, WHOLE), (pid, offset)):
+            held = self._held.get(key)
+            if held is not None:
+                if now_ns < held.until_ns:
+                    raise held.failure.with_traceback(None)
+                held.until_ns = now_ns + held.pause_ns
+
+    def failed(self, pid: PartitionId, offset: int, failure: Failure, now_ns: int) -> float:
+        """Notes a failure; returns after how many seconds the next try may be made."""
+        key = (pid, offset if isinstance(failure, Corrupt) else WHOLE)
+        shortest, longest = PAUSE_NS
+        before = self._held.pop(key, None)
+        pause_ns = shortest if before is None else min(2 * before.pause_ns, longest)
+        self._held[key] = _Held(failure, pause_ns, now_ns + pause_ns)
+        if len(self._held) > KNOWN_MAX:
+            self._held.popitem(last=False)
+        return pause_ns / 1e9
+
+    def worked(self, pid: PartitionId, offset: int) -> None:
+        """A read of this offset came to its end: the next failure is the first again."""
+        self._held.pop((pid, WHOLE), None)
+        self._held.pop((pid, offset), None)
