@@ -21,15 +21,19 @@ from tiered.replication.replica import Replica
 from tiered.replication.storage import DiskState
 
 LISTED_MAX = 20
+COPY_MS = 60_000
+"""What an upload that is due may take before it is a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`problems` are sentences for people, `details` figures for programs."""
+    """`problems` are sentences for people, `details` figures for programs. `own` are those of this broker alone: the
+    others every broker of the cluster would say."""
 
     ok: bool
     problems: list[str]
     details: dict[str, Any]
+    own: list[str]
 
 
 def assess(
@@ -40,6 +44,8 @@ def assess(
     disk: DiskState,
     outage: Outage | None,
     waiting_segments: int,
+    copy_lag_ms: int,
+    copy_lag_max_ms: int,
     pending_metadata: int,
     metadata_trouble: str,
     unopened: dict[str, str],
@@ -48,8 +54,9 @@ def assess(
     standing: Standing,
     silent_ms: int,
 ) -> Health:
-    """The state of a broker, from what its parts say. `waits`: its start waits for the store. `silent_ms`: the
-    controller is not heard for so long, 0 while it is."""
+    """The state of a broker, from what its parts say. `waits`: its start waits for the store. `copy_lag_ms`: the age
+    of the oldest record that is not in the bucket, `copy_lag_max_ms` how old it may be. `silent_ms`: the controller is
+    not heard for so long, 0 while it is."""
     problems = list(_not_serving(failure, waits=waits, started=started))
     if disk.dead is not None:
         problems.append(f"the data directory failed at {_when(disk.dead.since_ms)}: {disk.dead.why}")
@@ -61,6 +68,7 @@ def assess(
         state = "refuses requests" if outage.refused else "unreachable"
         problems.append(
             f"store {state} since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
+            f" the oldest record for {copy_lag_ms / 1000:.0f} s,"
             f" {pending_metadata} changes of metadata wait ({outage.why})"
         )
     elif metadata_trouble:
@@ -70,6 +78,12 @@ def assess(
     stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}
     if outage is None:
         problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
+        if copy_lag_ms > copy_lag_max_ms + COPY_MS:
+            problems.append(
+                f"uploads are behind: the oldest record outside the bucket has been here for"
+                f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
+            )
+    own = problems.copy()
     if started and silent_ms:
         problems.append(f"the controller (broker {image.controller}) is not heard for {silent_ms / 1000:.0f} s")
     problems += _lacking(image, standing)
@@ -81,13 +95,14 @@ def assess(
         "under_min_isr_partitions": len(standing.under_min_isr),
         "under_replicated_partitions": len(standing.under_replicated),
         "waiting_segments": waiting_segments,
+        "copy_lag_ms": copy_lag_ms,
         "pending_metadata": pending_metadata,
         "store_unreachable_since_ms": outage.since_ms if outage else None,
         "disk_full_since_ms": disk.full.since_ms if disk.full else None,
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
         "possible_loss": {str(each.at): each.possible_loss for each in listed if each.possible_loss},
     }
-    return Health(started and not failure and disk.dead is None, problems, details)
+    return Health(started and not failure and disk.dead is None, problems, details, own)
 
 
 def _not_serving(failure: str, *, waits: bool, started: bool) -> Iterator[str]:

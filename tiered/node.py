@@ -135,6 +135,9 @@ class Node:
         self.joining = Joining(self)
         self.producer_ids = ProducerIds(self.submit, settings.node_id)
         self._failure = ""
+        metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").read(
+            lambda: float(self.cluster.pending)
+        )
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").read(
             lambda: float(world.disk.space().free)
         )
@@ -232,6 +235,8 @@ class Node:
             disk=self.disk,
             outage=self.store.outage,
             waiting_segments=self.tiering.waiting_segments(),
+            copy_lag_ms=self.tiering.lag_ms(),
+            copy_lag_max_ms=self.settings.tiered_upload_max_lag_ms,
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.waits_for,
             unopened=self.partitions.troubles() | self.coordinators.troubles(),

@@ -77,6 +77,8 @@ class Tiering:
         )
         waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
         waiting.read(lambda: float(self.waiting_segments()))
+        failing = metrics.gauge("tiered_tiering_failing_partitions", "Partitions whose last pass failed.")
+        failing.read(lambda: float(len(self._failures)))
         lag = metrics.gauge(
             "tiered_remote_copy_lag_seconds", "Age of the oldest record led here that is not in the bucket.", ("topic",)
         )
@@ -172,6 +174,11 @@ class Tiering:
             unsaid = self._quiet.unsaid("close")
             if unsaid is not None:
                 log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.at, unsaid, error)
+
+    def lag_ms(self) -> int:
+        """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
+        now_ms = self._clock.wall_ms()
+        return max((now_ms - since for each in self._replicas() if (since := each.uncopied_since_ms)), default=0)
 
     def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
         """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""

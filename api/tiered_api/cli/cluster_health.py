@@ -1,4 +1,5 @@
-"""`tiered cluster health`: whether every partition has its leader and its replicas, and if not, why."""
+"""`tiered cluster health`: whether every partition has its leader and its replicas and every broker its bucket, and if
+not, why."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered_api.cli.cluster_moves import moving
-from tiered_api.cli.cluster_view import look
+from tiered_api.cli.cluster_view import look, self_reports
 from tiered_api.cli.configs import TOPIC, described
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.health_verdict import At, Eligible, judged, to_ask_about, unwell
@@ -41,13 +42,14 @@ LISTS = {
 
 
 def health(args: Namespace) -> int:
-    """Says whether every partition has its leader and all its replicas. Exit code 10 when not."""
+    """Says whether every partition has its leader and all its replicas, and what brokers say is wrong with them. Exit
+    code 10 when not all is well."""
     return asyncio.run(_watch(args) if args.watch else _once(args))
 
 
 async def _once(args: Namespace) -> Exit:
     async with cluster(args) as client:
-        return say_health(await _found(client), args.format)
+        return say_health(await found_health(client), args.format)
 
 
 async def _watch(args: Namespace) -> Exit:
@@ -57,7 +59,7 @@ async def _watch(args: Namespace) -> Exit:
         found: dict[str, Any] | Unavailable
         try:
             async with cluster(args) as client:
-                found = await _found(client)
+                found = await found_health(client)
         except Unavailable as fault:
             found = fault
         if str(found) != said:
@@ -71,14 +73,15 @@ async def _watch(args: Namespace) -> Exit:
         await asyncio.sleep(WATCH_SECONDS)
 
 
-async def _found(client: Client) -> dict[str, Any]:
-    """Asks what has to be known; of a cluster that is well that is two requests."""
+async def found_health(client: Client) -> dict[str, Any]:
+    """Asks what has to be known; of a cluster that is well that is two requests, and one to each broker."""
     seen = await look(client)
     names = to_ask_about(seen)
+    said = await self_reports(client, seen)
     if not names:
-        return judged(seen, ())
+        return judged(seen, (), said)
     min_isr, heirs = await least_in_sync(client, names), await eligible(client, names)
-    return judged(seen, list(unwell(seen, min_isr, heirs, await _added(client))))
+    return judged(seen, list(unwell(seen, min_isr, heirs, await _added(client))), said)
 
 
 async def _added(client: Client) -> dict[At, list[int]]:
@@ -147,6 +150,8 @@ def _say(found: dict[str, Any]) -> None:
     }
     for words, key in LISTS.items():
         lines[f"{words} ({len(found[key])})"] = _few(sorted(found[key], key=_is_internal))
+    for number, sentence in enumerate(found["broker_problems"], 1):
+        lines[f"Problem {number}"] = sentence
     width = max(map(len, lines)) + 2
     say(["CLUSTER HEALTH OVERVIEW", "======================="])
     say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())

@@ -6,13 +6,15 @@ Metadata names the brokers that are there and every partition; DescribeCluster t
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered_api.kafka.client import Address, Client, refused
 from tiered_api.kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tiered_api.kafka.messages.metadata import MetadataResponse, MetadataResponseTopic
 
+REPORT_SECONDS = 5.0
 LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
 
 
@@ -25,6 +27,15 @@ class Known:
     state: str
     address: str | None = None
     rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one broker says of itself: sentences, and since when (ms) the bucket does not serve it, -1 while it does."""
+
+    node_id: int
+    problems: tuple[str, ...]
+    store_away_since_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,28 @@ def view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> V
         if here.node_id not in gone:
             known[here.node_id] = Known(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
     return View(got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or ""))
+
+
+async def self_reports(client: Client, seen: View) -> list[Said]:
+    """Asks every live broker what is wrong with it. One that does not answer has that problem; Kafka's brokers say
+    nothing."""
+    nodes = [node for node in seen.brokers if seen.is_live(node)]
+    found = await asyncio.gather(*(_self_report(client, node) for node in nodes))
+    return [said for said in found if said is not None]
+
+
+async def _self_report(client: Client, node: int) -> Said | None:
+    request = DescribeClusterRequest(include_health=True)
+    try:
+        async with asyncio.timeout(min(REPORT_SECONDS, client.timeout)):
+            got = await client.ask(request, DescribeClusterResponse, node=node)
+    except (TimeoutError, Unavailable) as fault:
+        return Said(node, (f"does not say how it is: {fault or 'no answer'}",))
+    except Refused as no:
+        if no.code is Code.UNSUPPORTED_VERSION:
+            return None
+        raise
+    return None if got.problems is None else Said(node, tuple(got.problems), got.store_away_since_ms)
 
 
 async def _registered(client: Client) -> DescribeClusterResponse | None:

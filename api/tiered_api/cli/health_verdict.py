@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiered_api.cli.cluster_view import FENCED, View
+from tiered_api.cli.cluster_view import FENCED, Said, View
 from tiered_api.kafka.messages.metadata import MetadataResponsePartition
 
 At = tuple[str, int]
@@ -79,9 +79,9 @@ def unwell(
                 )  # fmt: skip
 
 
-def judged(seen: View, found: Sequence[Unwell]) -> dict[str, Any]:
+def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> dict[str, Any]:
     """The health of a cluster, as `--format json` prints it. A broker that stopped by itself and holds nothing is not
-    missed."""
+    missed. `said` is what brokers say of themselves."""
     holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
     down = [
         node
@@ -95,6 +95,10 @@ def judged(seen: View, found: Sequence[Unwell]) -> dict[str, Any]:
     reasons = ["nodes down"] if down else []
     reasons += [] if seen.is_live(seen.controller) else ["no controller"]
     reasons += [f"{problem} partitions" for problem, named in names.items() if named]
+    away = {each.node_id: each.store_away_since_ms for each in said if each.store_away_since_ms >= 0}
+    troubled = [each for each in said if each.problems]
+    reasons += ["bucket"] if away else []
+    reasons += ["broker problems"] if any(each.node_id not in away for each in troubled) else []
     return {
         "healthy": not reasons,
         "reasons": reasons,
@@ -104,6 +108,8 @@ def judged(seen: View, found: Sequence[Unwell]) -> dict[str, Any]:
         "leaderless_partitions": names[LEADERLESS],
         "under_min_isr_partitions": names[UNDER_MIN_ISR],
         "under_replicated_partitions": names[UNDER_REPLICATED],
+        "bucket_away_since_ms": min(away.values(), default=None),
+        "broker_problems": [f"broker {each.node_id}: {why}" for each in troubled for why in each.problems],
         "partitions": [
             {
                 "topic": each.topic,

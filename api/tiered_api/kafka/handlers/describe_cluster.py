@@ -1,8 +1,9 @@
 """DescribeCluster (API key 60): the brokers, as Metadata tells them (KIP-700).
 
 v1+ says whether brokers or controllers are meant (KIP-919): controllers have no listeners of their own here. v2+ can
-name brokers that are away (KIP-1073): those without an address to tell are left out. Whether such a one stopped by
-itself, cleanly, stands in a tagged field of our own, which Kafka's clients pass over.
+name brokers that are away (KIP-1073): those without an address to tell are left out. Tagged fields of our own, which
+Kafka's clients pass over, tell more: that a broker stopped by itself, cleanly, and on request what is wrong with the
+broker that answers.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClus
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    if request.include_health:
+        health = site.node.health()
+        since_ms = health.details["store_unreachable_since_ms"]
+        response.problems = health.own
+        response.store_away_since_ms = -1 if since_ms is None else since_ms
     return response
 
 

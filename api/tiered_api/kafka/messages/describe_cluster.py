@@ -13,6 +13,7 @@ class DescribeClusterRequest(Message):
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = integer(Kind.INT8, "1+", default=1)
     include_fenced_brokers: bool = boolean("2+")
+    include_health: bool = boolean("0+", tag=OUR_TAGS, tagged="0+")
 
 
 @dataclass(slots=True)
@@ -36,3 +37,5 @@ class DescribeClusterResponse(Message):
     controller_id: int = integer(Kind.INT32, default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = integer(Kind.INT32, default=-2147483648)
+    problems: list[str] | None = array(Kind.STRING, "0+", nullable="0+", default=None, tag=OUR_TAGS, tagged="0+")
+    store_away_since_ms: int = integer(Kind.INT64, "0+", default=-1, tag=OUR_TAGS + 1, tagged="0+")
