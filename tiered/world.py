@@ -88,7 +88,8 @@ class SocketNet:
             sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
-            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=True) from None
+            taken = error.errno == errno.EADDRINUSE  # whoever has it may go
+            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=not taken) from None
         return SocketListener(sock, accepted, self._ready())
 
     async def connect(self, host: str, port: int, timeout: float) -> SocketStream:

@@ -205,7 +205,7 @@ def test_a_directory_that_the_system_keeps_closed_is_unavailable(
 
 def test_the_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
-    with LockFile(path), pytest.raises(Refused, match=f"{tmp_path} is in use by process {os.getpid()}"):
+    with LockFile(path), pytest.raises(Unavailable, match=f"{tmp_path} is in use by process {os.getpid()}"):
         LockFile(path).acquire()
     with LockFile(path):
         assert Path(path).read_text() == f"{os.getpid()}\n"

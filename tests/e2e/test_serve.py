@@ -66,7 +66,7 @@ def test_a_lost_directory_comes_back_from_the_bucket(tmp_path: Path) -> None:
 def test_a_second_process_on_the_directory_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as broker:
         second = tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0")
-        assert (second.returncode, second.stdout) == (2, "")
+        assert (second.returncode, second.stdout) == (4, "")
         assert f"in use by process {broker.process.pid}" in second.stderr.splitlines()[-1]
         assert broker.ask("GET", "/healthz")[0] == 200
 
@@ -83,7 +83,7 @@ def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
     with Served(tmp_path / "one") as broker:
         taken = broker.url.removeprefix("http://")
         second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", taken)
-        assert second.returncode == 2
+        assert second.returncode == 4
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {taken}: Address already in use"
 
 
@@ -92,7 +92,7 @@ def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, liste
     with Served(tmp_path / "one") as broker:
         chosen = f"listeners={listeners.format(taken=broker.kafka)}"
         second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
-        assert second.returncode == 2
+        assert second.returncode == 4
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {broker.kafka}: Address already in use"
         assert "broker serves" not in second.stderr and "controller" not in second.stderr, "nobody has heard of it"
 

@@ -162,16 +162,16 @@ def test_a_start_that_is_refused_ends_all_with_the_exit_code_of_who_was(tmp_path
             "--http",
             "127.0.0.1:0",
         )
-    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (refused.returncode, refused.stdout) == (4, "")
     *_, said, last = refused.stderr.splitlines()
     assert said == f"broker-1 | tiered: cannot listen on {broker.kafka}: Address already in use"
-    assert last == "up       | broker-1 did not start: it ended with exit code 2"
+    assert last == "up       | broker-1 did not start: it ended with exit code 4"
 
 
 def test_a_directory_is_of_one_cluster_or_of_one_broker(tmp_path: Path) -> None:
     with running(tmp_path / "data"):
         second = tiered("up", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
-        assert second.returncode == 2 and "in use by process" in second.stderr
+        assert second.returncode == 4 and "in use by process" in second.stderr
     alone = tiered("serve", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
     assert (alone.returncode, alone.stdout) == (2, "")
     assert alone.stderr.splitlines()[-1].endswith("is the directory of a cluster (tiered up): take another --data-dir")

@@ -168,7 +168,7 @@ class SimNet:
     async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SimListener:
         port = port or self._network.port()
         if self._network.listener(self._host, port):
-            raise Unavailable(f"cannot listen on {host}:{port}: Address already in use", final=True)
+            raise Unavailable(f"cannot listen on {host}:{port}: Address already in use")
         listener = SimListener(self._network, self._host, host, port, accepted)
         self._network.add_listener(self._host, port, listener)
         return listener

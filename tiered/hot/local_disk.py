@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
-from tiered.errors import Code, Refused, Unavailable, unusable
+from tiered.errors import Unavailable, unusable
 from tiered.ports import Buffer, Space
 
 THREADS = 4
@@ -306,7 +306,7 @@ class LockFile:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Refused when another process holds it; the text names that process."""
+        """`Unavailable` while another process holds it; the text names that process."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -316,9 +316,7 @@ class LockFile:
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
-            raise Refused(
-                Code.KAFKA_STORAGE_ERROR, f"{os.path.dirname(self._path)} is in use by process {holder}"
-            ) from None
+            raise Unavailable(f"{os.path.dirname(self._path)} is in use by process {holder}") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -93,12 +94,18 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
 
 
 async def _refuse_taken(node: Node, chosen: Settings) -> None:
-    """`Refused` where an address of the Kafka protocol cannot be had: before the cluster hears of the broker."""
+    """`Refused` where an address of the Kafka protocol cannot be had, `Unavailable` where somebody else has it: before
+    the cluster hears of the broker."""
     for each in chosen.listeners_in_force():
         try:
             (await node.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
         except Unavailable as error:
-            raise Refused(Code.INVALID_CONFIG, str(error)) from None
+            raise _no_address(error) from None
+
+
+def _no_address(error: Unavailable) -> Refused | Unavailable:
+    """An address that somebody else has may be free soon; to try another one again would not help."""
+    return Refused(Code.INVALID_CONFIG, str(error)) if error.final else error
 
 
 @contextlib.asynccontextmanager
@@ -113,7 +120,8 @@ async def _http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
             why = os.strerror(error.errno)
         else:
             why = error.strerror or str(error)
-        raise Refused(Code.INVALID_CONFIG, f"cannot listen on {chosen.http}: {why}") from None
+        final = error.errno != errno.EADDRINUSE
+        raise _no_address(Unavailable(f"cannot listen on {chosen.http}: {why}", final=final)) from None
     try:
         yield http
     finally:
@@ -125,8 +133,8 @@ async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterato
     """The Kafka protocol of a node that serves; the cluster hears where both are."""
     try:
         kafka = await serve_kafka(node, held=True)
-    except Unavailable as error:  # as with HTTP: to try again would not help
-        raise Refused(Code.INVALID_CONFIG, str(error)) from None
+    except Unavailable as error:
+        raise _no_address(error) from None
     try:
         bound = tuple(kafka.addresses.values())
         for each in bound:
