@@ -37,6 +37,16 @@ async def _partition(bucket: Bucket, number: int, manifest: Manifest | None, sta
     return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries)
 
 
+def check_topic(store: str, name: str) -> None:
+    """`Refused` when the store has no such topic: before Spark starts, which takes a while."""
+
+    async def look() -> None:
+        async with open_bucket(store) as bucket:
+            await bucket.topic(name)
+
+    asyncio.run(look())
+
+
 async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bound) -> int:
     """The offset that a bound means: a timestamp after the last cold record is the cold end."""
     partition = topic.partitions[number]

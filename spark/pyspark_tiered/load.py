@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.bucket import cold_topic
+from pyspark_tiered.bucket import check_topic, cold_topic
 from pyspark_tiered.convert import convert
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.failures import in_words
@@ -81,6 +81,7 @@ def load(
     read on is loaded up to there, all others to their ends; then `Corrupt` (or `Refused`, for records that Spark cannot
     have) names it. With `follow` it is a warning.
     """
+    check_topic(store, topic)
     running = spark or session()
     loader = _Loader(running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, split_bytes, choices)
     done = loader.run()

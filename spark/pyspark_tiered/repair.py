@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare
+from pyspark_tiered.bucket import check_topic
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import Snapshot
 from pyspark_tiered.delta_rewrite import Rewrite
@@ -80,6 +81,7 @@ def repair(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    check_topic(store, topic)
     running = spark or session()
     try:
         return _Repair(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare, history
+from pyspark_tiered.bucket import check_topic
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import Snapshot
 from pyspark_tiered.failures import in_words
@@ -69,6 +70,7 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    check_topic(store, topic)
     running = spark or session()
     url = f"{spark_url(warehouse)}/{topic}"
     cold = compare.cold(store, topic)

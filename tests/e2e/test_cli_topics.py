@@ -105,6 +105,16 @@ def test_one_missing_topic_does_not_hide_the_others(cluster: Cluster) -> None:
         assert err == b"tiered: never-there: UNKNOWN_TOPIC_OR_PARTITION\n"
 
 
+def test_alter_of_a_topic_that_is_not_there_says_so_whatever_the_setting(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    process = cluster.start("topic", "alter", "never-there", topic, "-s", "retention.ms=5000000", "-s", "flush.ms=9")
+    out, err = cluster.end(process)
+    assert process.returncode == 1 and b"UNKNOWN_TOPIC_OR_PARTITION" in out + err
+    low = cluster.start("topic", "alter", "never-there", "-s", "retention.ms=5")
+    out, err = cluster.end(low)
+    assert low.returncode == 1 and b"UNKNOWN_TOPIC_OR_PARTITION" in out + err and b"INVALID_CONFIG" not in out + err
+
+
 def test_settings_are_altered_and_given_back(cluster: Cluster) -> None:
     topic = cluster.topic(retention_ms="5000000", max_message_bytes="4000")
 

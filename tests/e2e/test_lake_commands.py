@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 
 from tests.e2e.serving import Served, tiered
 from tests.spark.driver import INTERPRETED
+from tiered.errors import Refused
 
 SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
 
@@ -82,6 +84,18 @@ def test_load_verify_and_ask(tmp_path: Path) -> None:
     assert wrong == (2, "")
     assert (mended[0], mended[1].splitlines()[-2]) == (0, "repaired: 1 rows put back")
     assert damaged[0] == 1, "broken data, not a store that cannot be reached"
+
+
+@pytest.mark.parametrize("module", ["load", "repair", "verify"])
+def test_of_an_unknown_topic_it_is_said_before_spark_starts(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")):
+        pass
+    work = importlib.import_module(f"pyspark_tiered.{module}")
+    monkeypatch.setattr(work, "session", lambda: pytest.fail("Spark starts"))
+    with pytest.raises(Refused, match="there is no topic nope in"):
+        getattr(work, module)(store, "nope", str(tmp_path / "warehouse"))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from tests.e2e.site import batch
 from tests.sim.clock import SimClock
 from tests.sim.three import PORT, Three, told
 from tiered.errors import Refused
+from tiered.ids import TopicPartition
 from tiered.metadata.requests import CreateTopic
 from tiered_api.cli.cluster_health import found_health
+from tiered_api.cli.topic_describe import partition_sizes
 from tiered_api.kafka.client import Address, Client
 
 LAG = 20
@@ -60,6 +62,22 @@ def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> 
         await asyncio.sleep(3 * LAG)
         after = await health(three)
         assert after["healthy"], after
+
+    told(story, tiered_upload_max_lag_ms=LAG * 1000)
+
+
+def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more() -> None:
+    async def story(three: Three) -> None:
+        await made(three, "t")
+        leader = three.brokers[1].node.replica("t", 0)
+        await leader.append(batch([b"v" * 1000]))
+        await three.until(lambda: leader.cold_end_offset > 0, 3 * LAG)
+        addresses = [Address(each.name, PORT) for each in three.brokers.values()]
+        client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+        found = await partition_sizes(client)
+        await client.close()
+        local, remote = found[TopicPartition("t", 0)]
+        assert local >= leader.local_bytes and remote == leader.cold_bytes > 0
 
     told(story, tiered_upload_max_lag_ms=LAG * 1000)
 

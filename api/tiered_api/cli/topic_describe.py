@@ -7,7 +7,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
 from typing import Any
 
 from tiered.errors import Code, Refused
@@ -197,7 +196,7 @@ Sizes = Mapping[TopicPartition, tuple[int, int | None]]
 async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
     async with cluster(args) as client:
         found = await topics_by_name(client, await named(client, args))
-        sizes = await _sizes(client)
+        sizes = await partition_sizes(client)
         return {
             name: topic if isinstance(topic, Refused) else await _storage_rows(client, topic, sizes)
             for name, topic in found.items()
@@ -227,8 +226,9 @@ async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Siz
     ]
 
 
-async def _sizes(client: Client) -> Sizes:
-    """Bytes of each partition on the disk of a broker and in the bucket; None where a broker does not tell (Kafka)."""
+async def partition_sizes(client: Client) -> Sizes:
+    """Bytes of each partition on the disk that holds most of it and in the bucket, which its leader alone knows; None
+    where no broker tells (Kafka)."""
     await client.metadata([])
     out: dict[TopicPartition, tuple[int, int | None]] = {}
     for node in list(client.brokers):
@@ -237,8 +237,9 @@ async def _sizes(client: Client) -> Sizes:
             for topic in directory.topics:
                 for each in topic.partitions:
                     where = TopicPartition(topic.name, each.partition_index)
-                    remote = each.remote_size if each.remote_size >= 0 else None
-                    out[where] = max(out.get(where, (0, None)), (each.partition_size, remote), key=itemgetter(0))
+                    local, remote = out.get(where, (0, None))
+                    known = [size for size in (remote, each.remote_size) if size is not None and size >= 0]
+                    out[where] = max(local, each.partition_size), max(known, default=None)
     return out
 
 

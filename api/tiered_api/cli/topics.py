@@ -146,8 +146,12 @@ async def _alter(args: Namespace) -> list[Row]:
         raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
     async with cluster(args) as client:
         names = await named(client, args)
-        got = await altered(client, TOPIC, dict.fromkeys(names, changes), dry_run=args.dry_run)
-    return [{"topic": each.resource_name, "status": status(each.error_code, each.error_message)} for each in got]
+        # Asked first: a broker refuses settings that no topic could have before it says that there is no such topic.
+        missing = {topic.name: topic.error_code for topic in (await client.metadata(names)).topics if topic.error_code}
+        there = [name for name in names if name not in missing]
+        got = await altered(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
+    rows: list[Row] = [{"topic": name, "status": status(number, None)} for name, number in missing.items()]
+    return rows + [{"topic": each.resource_name, "status": status(each.error_code, each.error_message)} for each in got]
 
 
 async def _add_partitions(args: Namespace) -> list[Row]:
