@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from tiered.errors import Code, Corrupt, Refused
 from tiered.records.arrow import record_batch
 from tiered.records.batch import sections
-from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
+from tiered.records.model import CONTROL, TRANSACTIONAL, Section, Walked
 
 if TYPE_CHECKING:
     import pyarrow
 
 GROUP_BYTES = 512 << 10
 """Log in one RecordBatch: below a quarter of this the fixed cost shows, above it the caches are too small."""
+OPENED_BYTES = 16 << 20
+"""What the batches of one group may become together; one that alone becomes more is a group of its own."""
 
 
 BEYOND_US = (-(1 << 63), (1 << 63) - 1)
@@ -103,16 +105,39 @@ def beyond_us(timestamps: pyarrow.Array) -> pyarrow.Array | None:
 def _decoded(
     data: memoryview, group: list[Walked], bounds: tuple[int, int], columns: Sequence[str]
 ) -> Iterator[Decoded]:
-    """A group in one go; where a batch of it does not parse one by one, so that those before it are not lost."""
-    try:
-        rows = record_batch(sections(data, group), columns, *bounds)
-    except Corrupt:
-        if len(group) == 1:
+    """A group in one go, or in as many as keep what is opened at once within `OPENED_BYTES`."""
+    held: list[tuple[Walked, list[Section]]] = []
+    room = OPENED_BYTES
+    for batch in group:
+        try:
+            found = sections(data, [batch])
+        except Corrupt:
+            yield from _rows_of(held, bounds, columns)
             raise
-        for batch in group:
-            yield from _decoded(data, [batch], bounds, columns)
+        size = sum(len(payload) for payload, *_ in found)
+        if size > room and held:
+            yield from _rows_of(held, bounds, columns)
+            held, room = [], OPENED_BYTES
+        room -= size
+        held.append((batch, found))
+    yield from _rows_of(held, bounds, columns)
+
+
+def _rows_of(
+    held: Sequence[tuple[Walked, list[Section]]], bounds: tuple[int, int], columns: Sequence[str]
+) -> Iterator[Decoded]:
+    """Opened batches in one go; where one of them does not parse one by one, so that those before it are not lost."""
+    if not held:
         return
-    yield Decoded(group[-1].last_offset + 1, _without_beyond(rows))
+    try:
+        rows = record_batch([section for _, found in held for section in found], columns, *bounds)
+    except Corrupt:
+        if len(held) == 1:
+            raise
+        for each in held:
+            yield from _rows_of([each], bounds, columns)
+        return
+    yield Decoded(held[-1][0].last_offset + 1, _without_beyond(rows))
 
 
 def _without_beyond(rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:

@@ -43,6 +43,7 @@ __all__ = [
     "encode",
     "first_at_or_after",
     "header",
+    "opened_max",
     "payload",
     "records",
     "section",
@@ -53,6 +54,9 @@ __all__ = [
 
 MAX_DECOMPRESSED = 64 << 20
 """Bytes that the records of one batch may become: what stands between a small produce request and all memory."""
+RATIO_MAX, RATIO_FROM = 100, 1 << 20
+"""Above `RATIO_FROM` bytes the records of a batch become at most `RATIO_MAX` times its compressed size: who wants work
+of others pays a hundredth of it."""
 MAX_TIMESTAMP = (1 << 63) - 1
 
 _OFFSET = struct.Struct(">q")
@@ -132,13 +136,18 @@ def encode(
     return b"".join((_FRONT.pack(base_offset, length, leader_epoch, MAGIC, crc), rest, body))
 
 
+def opened_max(size: int, max_bytes: int = MAX_DECOMPRESSED) -> int:
+    """How many bytes a section of `size` compressed bytes may become."""
+    return min(max_bytes, max(RATIO_FROM, RATIO_MAX * size))
+
+
 def payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> Buffer:
     """The uncompressed record section of the batch at `at` with header `head`: a view, or decompressed bytes."""
     raw = memoryview(buf)[at + HEADER_BYTES : at + head.size]
     if len(raw) != head.size - HEADER_BYTES:
         raise Corrupt("batch is short", position=at)
     codec = head.codec
-    return decompress(codec, raw, max_bytes) if codec else raw
+    return decompress(codec, raw, opened_max(len(raw), max_bytes)) if codec else raw
 
 
 def section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> Section:
@@ -157,7 +166,7 @@ def sections(buf: Buffer, batches: Iterable[Walked], *, max_bytes: int = MAX_DEC
             continue
         body: Buffer = view[batch.at + HEADER_BYTES : batch.at + batch.size]
         if batch.attributes & CODEC_MASK:
-            body = decompress(codec_of(batch.attributes), body, max_bytes)
+            body = decompress(codec_of(batch.attributes), body, opened_max(len(body), max_bytes))
         append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else -1
         out.append((body, batch.base_offset, batch.base_timestamp, append_time, batch.count))
     return out
@@ -194,10 +203,13 @@ def _is_latest(body: Buffer, head: BatchHeader) -> bool:
 
 
 def first_at_or_after(
-    buf: Buffer, at: int, timestamp: int, *, max_bytes: int = MAX_DECOMPRESSED
+    buf: Buffer, at: int, timestamp: int, start: int = 0, *, max_bytes: int = MAX_DECOMPRESSED
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record of the batch at `at` with a timestamp not below `timestamp`."""
-    body, base_offset, base_timestamp, append_time, count = section(buf, at, max_bytes=max_bytes)
-    if append_time != -1:
-        return (base_offset, append_time) if count and append_time >= timestamp else None
-    return native.first_at_or_after(body, base_offset, base_timestamp, timestamp, count)
+    """(offset, timestamp) of the first record of the batch at `at` from offset `start` on with a timestamp not below
+    `timestamp`."""
+    head = header(buf, at)
+    if head.is_log_append_time:
+        found = head.count > 0 and head.max_timestamp >= timestamp and head.last_offset >= start
+        return (max(head.base_offset, start), head.max_timestamp) if found else None
+    body = payload(buf, at, head, max_bytes=max_bytes)
+    return native.first_at_or_after(body, head.base_offset, head.base_timestamp, timestamp, head.count, start)

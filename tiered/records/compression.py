@@ -26,6 +26,10 @@ XERIAL_BLOCK = 32 << 10
 SNAPPY_RATIO = 64
 """Raw snappy cannot grow by more: its widest copy gives 64 bytes for 3 or less."""
 PIECE = 1 << 20
+GZIP_SLICE = 1 << 16
+"""What follows a gzip member is copied: never more than this."""
+GZIP_MEMBERS_MAX = 1_000
+"""Clients write one. Empty ones take 20 bytes each and a turn of their own."""
 ZSTD_GUESS = 16
 """Kafka's clients do not write the content size: the first try gives zstd this many times the compressed size."""
 
@@ -122,20 +126,25 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    whole = memoryview(data)
     out: list[bytes] = []
-    left = max_bytes
-    rest: Buffer = data
-    while len(rest) or not out:
+    left, at, slice_bytes = max_bytes, 0, len(whole)
+    for _ in range(GZIP_MEMBERS_MAX):
         member = zlib.decompressobj(GZIP_WINDOW)
-        piece = member.decompress(rest, left + 1)
-        left -= len(piece)
-        if left < 0:
-            raise _too_large(Codec.GZIP, max_bytes)
-        if not member.eof:
-            raise Corrupt("gzip: stream is cut short")
-        out.append(piece)
-        rest = member.unused_data
-    return out[0] if len(out) == 1 else b"".join(out)
+        while not member.eof:
+            if at >= len(whole):
+                raise Corrupt("gzip: stream is cut short")
+            part = whole[at : at + slice_bytes]
+            piece = member.decompress(part, left + 1)
+            left -= len(piece)
+            if left < 0:
+                raise _too_large(Codec.GZIP, max_bytes)
+            out.append(piece)
+            at += len(part) - len(member.unused_data)
+        slice_bytes = GZIP_SLICE
+        if at == len(whole):
+            return out[0] if len(out) == 1 else b"".join(out)
+    raise Corrupt(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 
 def _compress_snappy(view: memoryview) -> bytes:

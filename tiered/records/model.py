@@ -26,6 +26,10 @@ CRC_FROM = 21
 MIN_RECORD_BYTES = 7
 """Length, attributes, timestamp and offset delta, key and value length, header count: one byte each at least."""
 
+OBJECTS_MAX = 1 << 20
+"""Records and headers that become objects at once, unless a caller says another bound: a header of two bytes takes a
+hundred as an object."""
+
 CODEC_MASK = 0x07
 APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10

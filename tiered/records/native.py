@@ -22,7 +22,9 @@ try:
         fit,
         json_spans,
         murmur2,
+        outside,
         rows,
+        some_rows,
         walk,
     )
 
@@ -37,7 +39,9 @@ except ImportError:
         fit,
         json_spans,
         murmur2,
+        outside,
         rows,
+        some_rows,
         walk,
     )
 
@@ -53,6 +57,8 @@ __all__ = [
     "fit",
     "json_spans",
     "murmur2",
+    "outside",
     "rows",
+    "some_rows",
     "walk",
 ]

@@ -27,6 +27,7 @@ from tiered.records.model import (
     MAGIC,
     MIN_LENGTH,
     MIN_RECORD_BYTES,
+    OBJECTS_MAX,
     TRANSACTIONAL,
     ArrowColumns,
     Batches,
@@ -48,7 +49,9 @@ __all__ = [
     "fit",
     "json_spans",
     "murmur2",
+    "outside",
     "rows",
+    "some_rows",
     "walk",
 ]
 
@@ -255,29 +258,88 @@ def check_records(payload: Buffer, count: int) -> None:
         pass
 
 
-def rows(payload: Buffer, base_offset: int, base_timestamp: int, append_time: int, count: int) -> list[Record]:
+def rows(
+    payload: Buffer,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int,
+    count: int,
+    objects: int = OBJECTS_MAX,
+) -> list[Record]:
     """The records of an uncompressed section. `append_time` (ms) replaces all timestamps unless it is -1. Header keys
-    that are not UTF-8 get replacement characters."""
+    that are not UTF-8 get replacement characters. `Corrupt` for more than `objects` records and headers together."""
     section = _Section(payload, count)
-    out: list[Record] = []
-    while (parsed := section.next()) is not None:
-        offset, timestamp = section.place(parsed, base_offset, base_timestamp, append_time)
-        headers = section.headers(parsed) if parsed[4] else ()
-        out.append(Record(offset, timestamp, section.bytes(parsed[2]), section.bytes(parsed[3]), headers))
+    place = (base_offset, base_timestamp, append_time)
+    out, whole = _rows_within(section, *place, INT64_MIN, INT64_MAX, objects)
+    if not whole:
+        raise _too_many(section)
     return out
 
 
+def some_rows(
+    payload: Buffer,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int,
+    count: int,
+    start: int,
+    size: int,
+    objects: int,
+) -> tuple[list[Record], bool]:
+    """(records, whether these are all) of a section from offset `start` on. Ends before the record that would make
+    them more than `size` bytes of the section, or more than `objects` records and headers together. The first one is
+    given whatever its size; `Corrupt` when it alone has more than `objects`."""
+    return _rows_within(_Section(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
+
+
+def _rows_within(
+    section: _Section, base_offset: int, base_timestamp: int, append_time: int, start: int, size: int, objects: int
+) -> tuple[list[Record], bool]:
+    out: list[Record] = []
+    at = section.at
+    while (parsed := section.next()) is not None:
+        offset, timestamp = section.place(parsed, base_offset, base_timestamp, append_time)
+        began, at = at, section.at
+        if offset < start:
+            continue
+        objects -= 1 + len(parsed[4])
+        size -= at - began
+        if objects < 0 and not out:
+            raise _too_many(section)
+        if out and (objects < 0 or size < 0):
+            return out, False
+        headers = section.headers(parsed) if parsed[4] else ()
+        out.append(Record(offset, timestamp, section.bytes(parsed[2]), section.bytes(parsed[3]), headers))
+    return out, True
+
+
+def _too_many(section: _Section) -> Corrupt:
+    return Corrupt(f"record {section.number - 1} exceeds the bound on records and headers")
+
+
 def first_at_or_after(
-    payload: Buffer, base_offset: int, base_timestamp: int, timestamp: int, count: int
+    payload: Buffer, base_offset: int, base_timestamp: int, timestamp: int, count: int, start: int = INT64_MIN
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record of a section whose timestamp is not below `timestamp`. Reads no further
-    than that record."""
+    """(offset, timestamp) of the first record of a section from offset `start` on whose timestamp is not below
+    `timestamp`. Reads no further than that record."""
     section = _Section(payload, count)
     while (parsed := section.next()) is not None:
         place = section.place(parsed, base_offset, base_timestamp, -1)
-        if place[1] >= timestamp:
+        if place[1] >= timestamp and place[0] >= start:
             return place
     return None
+
+
+def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: int, most: int) -> list[tuple[int, int]]:
+    """(number, timestamp) of the first `most` records of a section whose timestamps are not within [`low`, `high`].
+    Reads no further than the last of them."""
+    section = _Section(payload, count)
+    found: list[tuple[int, int]] = []
+    while len(found) < most and (parsed := section.next()) is not None:
+        timestamp = section.place(parsed, 0, base_timestamp, -1)[1]
+        if not low <= timestamp <= high:
+            found.append((section.number - 1, timestamp))
+    return found
 
 
 def encode_records(records: Sequence[Produced], base_timestamp: int = 0) -> bytes:

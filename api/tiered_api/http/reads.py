@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ports import FileSlice
-from tiered.records.batch import MAX_DECOMPRESSED, header, records
-from tiered.records.model import CODEC_MASK, CRC_FROM, Record
-from tiered.records.native import crc32c, walk
+from tiered.records.batch import MAX_DECOMPRESSED, header, opened_max, section
+from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
+from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.fetched import Fetched
 from tiered.replication.replica import Replica
 from tiered_api.http.errors import OFFSET_OUT_OF_RANGE, HttpError
@@ -23,6 +23,8 @@ MAX_OFFSET = (1 << 63) - 1
 DEFAULT_BYTES = 1 << 20
 DECODED_PER_BYTE = 4
 """What a JSON read holds in memory, in bytes per byte of batches."""
+OBJECTS_MAX = 100_000
+"""Records and headers in one JSON answer."""
 RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
 """What a compressed byte becomes at most, by codec: none, gzip, snappy, lz4, zstd; the rest are not opened."""
 
@@ -152,43 +154,55 @@ def bytes_of(fetched: Fetched) -> bytes:
 
 
 class Opened(NamedTuple):
-    """The data records of one batch from the asked offset on, and what the batch says for all of them."""
+    """Data records of one batch from the asked offset on, and what the batch says for all of them."""
 
     leader_epoch: int
     next_offset: int
     records: list[Record]
 
 
-def opened(data: bytes, offset: int, room: int) -> Iterator[Opened]:
-    """The batches of `data`, records below `offset` left out, control batches empty. Ends before the batch that would
-    exceed `room` decompressed bytes, but gives at least one. Who reads JSON cannot check a CRC, so it is checked here:
-    `Corrupt` when it does not match."""
+def opened(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> Iterator[Opened]:
+    """The batches of `data`, records below `offset` left out, control batches empty. Ends, perhaps within a batch,
+    before the record that would exceed `room` decompressed bytes or `objects` records and headers, but gives at least
+    one. Who reads JSON cannot check a CRC, so it is checked here. `Corrupt` when it does not match, or for a record
+    that alone has more than `objects` headers: only a raw read gives that one."""
     at, whole = 0, memoryview(data)
     while at < len(data):
         head = header(data, at)
         if crc32c(whole[at + CRC_FROM : at + head.size]) != head.crc:
             raise Corrupt("CRC of a stored batch does not match", position=at)
-        rows: list[Record] = []
-        if not head.is_control:
-            rows = records(data, at)
-            if rows and rows[0].offset < offset:
-                rows = [row for row in rows if row.offset >= offset]
+        rows, ended = _rows(data, at, head, offset, room, objects)
         size = head.size if not head.codec else sum(len(row.key or b"") + len(row.value or b"") + 32 for row in rows)
         if at and size > room:
             return
+        yield Opened(head.leader_epoch, head.next_offset if ended else rows[-1].offset + 1, rows)
         room -= size
-        yield Opened(head.leader_epoch, head.next_offset, rows)
+        objects -= len(rows) + sum(len(row.headers) for row in rows)
+        if not ended or objects <= 0:
+            return
         at += head.size
+
+
+def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objects: int) -> tuple[list[Record], bool]:
+    if head.is_control:
+        return [], True
+    try:
+        return some_rows(*section(data, at), offset, room, objects)
+    except Corrupt as error:
+        raise Corrupt(f"{error.why}; a raw read gives the batch as it is", position=at) from None
 
 
 def effort(data: bytes | bytearray) -> int:
     """How many bytes `data` becomes at most when its batches are opened."""
     whole = walk(data, check_crc=False)
-    opened = (min(batch.size * RATIOS[batch.attributes & CODEC_MASK], MAX_DECOMPRESSED) for batch in whole.batches)
-    return max(len(data), sum(opened))
+    became = (
+        min(batch.size * RATIOS[batch.attributes & CODEC_MASK], opened_max(batch.size)) for batch in whole.batches
+    )
+    return max(len(data), sum(became))
 
 
 def memory(data: bytes | bytearray) -> int:
     """What a reader of `data` holds while it is rendered: records in Python's objects, and one opened batch at a time.
-    How long the answer is is known only then."""
+    How long the answer is is known only then. The objects of one rendering, some 40 MB at most, are not counted: only
+    the workers render."""
     return max(len(data) * DECODED_PER_BYTE, min(effort(data), MAX_DECOMPRESSED))

@@ -10,7 +10,7 @@ import orjson
 
 from tiered.records.model import Header, Record
 from tiered_api.http.errors import CONVERSION_FAILED, HttpError
-from tiered_api.http.reads import Opened, opened
+from tiered_api.http.reads import OBJECTS_MAX, Opened, opened
 
 
 def _binary(data: bytes) -> str:
@@ -89,14 +89,14 @@ def list_v2(data: bytes, offset: int, room: int, form: str, topic: str, partitio
 
 
 def rows_v2(
-    data: bytes, offset: int, room: int, form: str, topic: str, partition: int
+    data: bytes, offset: int, room: int, form: str, topic: str, partition: int, objects: int = OBJECTS_MAX
 ) -> tuple[list[dict[str, Any]], int]:
     """(records, offset to go on from) of a REST v2 read; HttpError 422 when a record is not of the form, for v2 has no
     other place."""
     show = FORMS[form]
     rows: list[dict[str, Any]] = []
     following = offset
-    for batch in opened(data, offset, room):
+    for batch in opened(data, offset, room, objects):
         following = batch.next_offset
         for at, _, key, value, _ in batch.records:
             try:

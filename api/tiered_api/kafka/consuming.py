@@ -22,6 +22,9 @@ LOST_SECONDS = 0.2
 ABORT = 0
 """Type of the transaction marker that says: what this producer wrote does not count."""
 
+OPENED_MAX = 200_000
+"""Records and headers that one fetch of a partition hands out before it ends with a whole batch."""
+
 
 class Fetched(NamedTuple):
     """The records of one batch from the position on, and what the partition said of itself."""
@@ -243,6 +246,7 @@ class Consumer:
 
     def _opened(self, where: TopicPartition, position: _Position, got: PartitionData) -> list[Fetched]:
         """The batches of one partition; the last one may be cut short and is then fetched again."""
+        objects = 0
         walked = native.walk(got.records)
         if walked.why and not (walked.why == "short" and walked.batches):
             raise Corrupt(f"batch of {where} at or after offset {position.offset}: {walked.why}")
@@ -268,6 +272,9 @@ class Consumer:
                 found = [record for record in found if record.offset >= start]
             head = header(got.records, batch.at)
             out.append(Fetched(where, head, found, got.log_start_offset, got.last_stable_offset, got.high_watermark))
+            objects += len(found) + sum(len(record.headers) for record in found)
+            if objects > OPENED_MAX:  # the rest is fetched again
+                break
         return out
 
 

@@ -1,18 +1,24 @@
+"""What a JSON read makes of batches, and what it holds meanwhile: bounded by bytes and by records and headers."""
+
+from __future__ import annotations
+
 import pytest
 
+from tiered.errors import Corrupt
 from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode
-from tiered_api.http.reads import effort, memory
+from tiered_api.http.reads import OBJECTS_MAX, effort, memory, opened
 
 PLAIN = encode([(0, None, b"v" * 100, ())])
+ROOM = 8 << 20
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_the_effort_of_a_batch_is_at_least_what_it_becomes_wherever_it_stands(codec: Codec) -> None:
-    small = encode([(0, None, bytes(4 << 20), ())], codec=codec)
-    assert len(small) < 1 << 20
+    small = encode([(0, None, bytes(range(256)) * 4 * 1000, ())], codec=codec)
+    assert len(small) < 1 << 17
     for data in (small, PLAIN + small, small + PLAIN):
-        assert effort(data) >= 4 << 20
-        assert memory(data) >= 4 << 20
+        assert effort(data) >= 1_000_000
+        assert memory(data) >= 1_000_000
 
 
 def test_what_is_not_compressed_costs_what_it_is_and_nothing_costs_more_than_can_be_opened() -> None:
@@ -20,3 +26,48 @@ def test_what_is_not_compressed_costs_what_it_is_and_nothing_costs_more_than_can
     assert effort(b"no batch at all") == len(b"no batch at all")
     bomb = encode([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
     assert memory(bomb) == MAX_DECOMPRESSED
+
+
+def read(data: bytes, offset: int, room: int = ROOM, objects: int = OBJECTS_MAX) -> tuple[list[int], int]:
+    """Offsets of the records that one read gives, and where the next one begins."""
+    batches = list(opened(data, offset, room, objects))
+    return [row.offset for batch in batches for row in batch.records], batches[-1].next_offset
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize(("room", "objects"), [(ROOM, 7), (700, OBJECTS_MAX), (1, OBJECTS_MAX), (ROOM, 4), (1, 4)])
+def test_reads_that_end_within_a_batch_go_on_where_they_ended(codec: Codec, room: int, objects: int) -> None:
+    """Each gives at least one record, none stands in two of them, and each keeps its bound."""
+    headers = [("h", b"x")] * 2
+    data = b"".join(
+        encode([(0, None, b"v" * 50, headers if n % 2 else ()) for n in range(9)], base_offset=base, codec=codec)
+        for base in (0, 9, 20)
+    )
+    found: list[int] = []
+    offset = 0
+    while offset < 29:
+        some, offset = read(data[_at(data, offset) :], offset, room, objects)
+        assert some and sum(3 if (n - (20 if n >= 20 else 9 if n >= 9 else 0)) % 2 else 1 for n in some) <= objects
+        found += some
+    assert found == [*range(18), *range(20, 29)]
+
+
+def _at(data: bytes, offset: int) -> int:
+    """Where the batch begins that holds an offset, as a read of the log would begin."""
+    size = len(data) // 3
+    return 0 if offset < 9 else size if offset < 20 and offset < 18 else 2 * size
+
+
+def test_a_record_of_too_many_headers_is_left_to_raw_reads() -> None:
+    data = encode([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)])
+    assert read(data, 0) == ([0], 1)
+    with pytest.raises(Corrupt, match="exceeds the bound on records and headers; a raw read gives the batch as it is"):
+        read(data, 1)
+
+
+def test_a_small_batch_that_becomes_millions_of_headers_is_refused_before_memory_is_taken() -> None:
+    for count in (400_000, 4_000_000):
+        bomb = encode([(0, None, None, [("", None)] * count)], codec=Codec.ZSTD)
+        assert len(bomb) < 10_000
+        with pytest.raises(Corrupt):
+            read(bomb, 0)

@@ -16,6 +16,7 @@ from tiered.records.batch import (
     encode,
     first_at_or_after,
     header,
+    opened_max,
     records,
     sections,
     set_append_time,
@@ -132,6 +133,26 @@ def test_a_batch_that_grows_too_large_is_corrupt(codec: Codec) -> None:
         records(batch, max_bytes=1 << 16)
     with pytest.raises(Corrupt, match="more than 65536 bytes"):
         check(batch, max_bytes=1 << 16)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_above_a_mebibyte_a_batch_becomes_a_hundred_times_its_size(codec: Codec) -> None:
+    """Who stores a byte has readers open a hundred."""
+    small, bomb = (encode([(0, None, bytes(size), ())], codec=codec) for size in ((1 << 20) - 20, 20 << 20))
+    assert records(small)[0].value == bytes((1 << 20) - 20)
+    with pytest.raises(Corrupt, match=f"more than {opened_max(len(bomb) - HEADER_BYTES)} bytes"):
+        records(bomb)
+    with pytest.raises(Corrupt, match="more than"):
+        sections(bomb, native.walk(bomb).batches)
+    noise = bytes(n * n % 251 for n in range(100_000))
+    packed = encode([(0, None, noise * 20, ())], codec=Codec.SNAPPY)
+    assert len(records(packed)[0].value or b"") == 2_000_000, "twenty times is nothing"
+
+
+def test_records_and_headers_of_a_batch_are_bounded_together() -> None:
+    many = encode([(0, None, None, [("", None)] * 300_000)] * 4)
+    with pytest.raises(Corrupt, match="record 3 exceeds the bound on records and headers"):
+        records(many)
 
 
 def test_a_count_beyond_what_the_bytes_can_hold_takes_no_memory() -> None:

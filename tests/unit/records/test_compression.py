@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
+import zlib
+from unittest.mock import patch
 
 import cramjam
 import lz4.frame
@@ -17,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
-from tiered.records.compression import compress, decompress
+from tiered.records.compression import GZIP_MEMBERS_MAX, GZIP_SLICE, compress, decompress
 from tiered.records.model import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -103,6 +106,39 @@ def test_a_cut_at_any_byte_is_found(codec: Codec) -> None:
     for cut in range(len(whole)):
         with pytest.raises(Corrupt):
             decompress(codec, whole[:cut], 1 << 16)
+
+
+def test_gzip_members_follow_each_other_up_to_a_number_of_them() -> None:
+    empty, whole = (zlib.compress(data, 9, 31) for data in (b"", bytes(range(256)) * 1000))
+    assert decompress(Codec.GZIP, whole + empty * (GZIP_MEMBERS_MAX - 2) + whole, 1 << 20) == bytes(range(256)) * 2000
+    with patch.object(zlib, "decompressobj", wraps=zlib.decompressobj) as made:
+        for count in (GZIP_MEMBERS_MAX + 1, 50_000):
+            made.reset_mock()
+            with pytest.raises(Corrupt, match="gzip: more than 1000 members"):
+                decompress(Codec.GZIP, empty * count, 1 << 20)
+            assert made.call_count == GZIP_MEMBERS_MAX
+
+
+def test_what_follows_a_gzip_member_is_looked_at_in_slices() -> None:
+    """Each member copies what follows it: of 20 MB behind a thousand of them that would be 20 GB."""
+    seen: list[int] = []
+
+    class Noted:
+        def __init__(self, window: int) -> None:
+            self._made = made(window)
+
+        def decompress(self, data: memoryview, most: int) -> bytes:
+            seen.append(len(data))
+            return self._made.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._made, name)
+
+    made = zlib.decompressobj
+    data = zlib.compress(b"", 9, 31) * 900 + zlib.compress(random.Random(0).randbytes(300_000), 1, 31)
+    with patch.object(zlib, "decompressobj", Noted):
+        assert len(decompress(Codec.GZIP, data, 1 << 20)) == 300_000
+    assert max(seen[1:]) <= GZIP_SLICE < len(data) - 20_000
 
 
 def test_cut_snappy_never_gives_other_bytes() -> None:

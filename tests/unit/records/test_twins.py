@@ -130,6 +130,10 @@ def test_hostile_sections(payload: bytes, count: int, base_offset: int, base_tim
     both("check_records", payload, count)
     both("rows", payload, base_offset, base_timestamp, append_time, count)
     both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count)
+    after = min(base_offset, 2**62) + 1
+    both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count, after)
+    both("some_rows", payload, base_offset, base_timestamp, append_time, count, after, 20, 3)
+    both("outside", payload, base_timestamp, -10, 1000, count, 2)
     both("arrow", [(payload, base_offset, base_timestamp, append_time, count)], ALL_COLUMNS)
 
 
@@ -173,6 +177,32 @@ def test_every_cut_of_a_section_and_every_count() -> None:
 @given(SECTIONS, INT64, INT64, INT64)
 def test_first_at_or_after(payload: bytes, base_offset: int, base_timestamp: int, timestamp: int) -> None:
     both("first_at_or_after", payload, base_offset, base_timestamp, timestamp, _count(payload))
+
+
+@given(SECTIONS, st.integers(-1, 9), st.integers(0, 60), st.integers(0, 9))
+def test_rows_within_bounds_are_the_first_ones(payload: bytes, start: int, size: int, objects: int) -> None:
+    count = _count(payload)
+    rows = [row for row in pure.rows(payload, 0, 0, -1, count) if row.offset >= start]
+    held = sum(1 + len(row.headers) for row in rows)
+    some = both("some_rows", payload, 0, 0, -1, count, start, size, objects)
+    if some[0] is Corrupt:
+        assert 1 + len(rows[0].headers) > objects
+        return
+    given, whole = some
+    assert given == rows[: len(given)] and whole == (len(given) == len(rows))
+    assert sum(1 + len(row.headers) for row in given) <= objects or not rows
+    everything = both("rows", payload, 0, 0, -1, count, held)
+    assert everything == pure.rows(payload, 0, 0, -1, count) or start > 0
+    if rows and start <= 0:
+        assert both("rows", payload, 0, 0, -1, count, held - 1)[0] is Corrupt
+
+
+@given(SECTIONS, st.integers(-5, 5), st.integers(0, 2**50), st.integers(0, 4))
+def test_outside(payload: bytes, low: int, above: int, most: int) -> None:
+    count = _count(payload)
+    found = both("outside", payload, 7, low, low + above, count, most)
+    stamps = [row.timestamp for row in pure.rows(payload, 0, 7, -1, count)]
+    assert found == [(number, stamp) for number, stamp in enumerate(stamps) if not low <= stamp <= low + above][:most]
 
 
 @given(

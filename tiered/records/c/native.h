@@ -12,6 +12,9 @@
 #define RELEASE_SUM_BYTES (4 * 1024 * 1024)
 #define RELEASE_RECORD_BYTES (512 * 1024)
 
+/* Records and headers that become objects at once, unless a caller says another bound. As in model.py. */
+#define OBJECTS_MAX (1 << 20)
+
 /* The named tuples of model.py and the Corrupt of errors.py, set once when the module is made. */
 extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;
 
@@ -27,7 +30,9 @@ PyObject *native_fit(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_walk(PyObject *, PyObject *, PyObject *);
 PyObject *native_check_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_rows(PyObject *, PyObject *, PyObject *);
+PyObject *native_some_rows(PyObject *, PyObject *, PyObject *);
 PyObject *native_first_at_or_after(PyObject *, PyObject *, PyObject *);
+PyObject *native_outside(PyObject *, PyObject *, PyObject *);
 PyObject *native_encode_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_arrow(PyObject *, PyObject *, PyObject *);
 PyObject *native_murmur2(PyObject *, PyObject *);

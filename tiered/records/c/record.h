@@ -20,6 +20,7 @@ typedef enum {
     OUT_OF_ORDER,
     OFFSET_RANGE,
     TIMESTAMP_RANGE,
+    TOO_MANY,
     /* of the section, not of one record */
     BAD_COUNT,
     AFTER_LAST,

@@ -1,4 +1,4 @@
-/* Records of one section as Python objects: check_records, rows, first_at_or_after. */
+/* Records of one section as Python objects: check_records, rows, some_rows, first_at_or_after, outside. */
 #include "record.h"
 
 #include <stdio.h>
@@ -16,6 +16,7 @@ static const char *const fault_words[] = {
     [OUT_OF_ORDER] = "is out of order",
     [OFFSET_RANGE] = "has an offset out of range",
     [TIMESTAMP_RANGE] = "has a timestamp out of range",
+    [TOO_MANY] = "exceeds the bound on records and headers",
 };
 
 void section_say(const Section *section, char *words, size_t room) {
@@ -110,58 +111,154 @@ static PyObject *record_object(Section *section, const Parsed *parsed, int64_t o
     return record;
 }
 
-PyObject *native_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"payload", "base_offset", "base_timestamp", "append_time", "count", NULL};
-    Py_buffer payload;
-    long long base_offset, base_timestamp, append_time, count;
-    PyObject *rows = NULL;
-    Section section;
+/* How much of a section becomes objects: records from offset `start` on, of `size` bytes and of so many records and
+ * headers together. */
+typedef struct {
+    long long start, size, objects;
+} Bounds;
+
+/* Appends the records within the bounds to `rows`: 1 when these are all, 0 when a bound was reached behind at least one
+ * record, -1 with `fault` set for the section, -2 with an exception set. */
+static int rows_within(PyObject *rows, Section *section, long long base_offset, long long base_timestamp,
+                       long long append_time, Bounds bounds) {
     Parsed parsed;
     int more;
-    (void)self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLL", names, &payload, &base_offset, &base_timestamp,
-                                     &append_time, &count))
-        return NULL;
-    if (section_open(&section, payload.buf, payload.len, count, 0) < 0) goto corrupt;
-    if ((rows = PyList_New((Py_ssize_t)count)) == NULL) goto failed;
-    while ((more = section_next(&section, &parsed)) > 0) {
+    for (const uint8_t *from = section->at; (more = section_next(section, &parsed)) > 0; from = section->at) {
         int64_t offset, timestamp;
-        PyObject *record;
-        if (section_place(&section, &parsed, base_offset, base_timestamp, append_time, &offset, &timestamp) < 0)
-            goto corrupt;
-        if ((record = record_object(&section, &parsed, offset, timestamp)) == NULL) goto failed;
-        PyList_SetItem(rows, (Py_ssize_t)section.number - 1, record);
+        if (section_place(section, &parsed, base_offset, base_timestamp, append_time, &offset, &timestamp) < 0) return -1;
+        if (offset < bounds.start) continue;
+        int is_first = PyList_Size(rows) == 0;
+        bounds.objects -= 1 + (long long)parsed.header_count;
+        bounds.size -= section->at - from;
+        if (bounds.objects < 0 && is_first) {
+            section->fault = TOO_MANY;
+            section->number--;
+            return -1;
+        }
+        if (!is_first && (bounds.objects < 0 || bounds.size < 0)) {
+            section->number--;
+            return 0;
+        }
+        PyObject *record = record_object(section, &parsed, offset, timestamp);
+        if (record == NULL) return -2;
+        int outcome = PyList_Append(rows, record);
+        Py_DECREF(record);
+        if (outcome < 0) return -2;
     }
-    if (more < 0) goto corrupt;
+    return more < 0 ? -1 : 1;
+}
+
+PyObject *native_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"payload", "base_offset", "base_timestamp", "append_time", "count", "objects", NULL};
+    Py_buffer payload;
+    long long base_offset, base_timestamp, append_time, count;
+    Bounds bounds = {INT64_MIN, INT64_MAX, OBJECTS_MAX};
+    PyObject *rows = NULL;
+    Section section;
+    int outcome = -1;
+    (void)self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLL|L", names, &payload, &base_offset, &base_timestamp,
+                                     &append_time, &count, &bounds.objects))
+        return NULL;
+    if (section_open(&section, payload.buf, payload.len, count, 0) == 0) {
+        rows = PyList_New(0);
+        outcome = rows == NULL ? -2 : rows_within(rows, &section, base_offset, base_timestamp, append_time, bounds);
+        if (outcome == 0) section.fault = TOO_MANY;
+    }
     PyBuffer_Release(&payload);
-    return rows;
-corrupt:
-    section_raise(&section);
-failed:
-    PyBuffer_Release(&payload);
+    if (outcome > 0) return rows;
     Py_XDECREF(rows);
-    return NULL;
+    return outcome == -2 ? NULL : section_raise(&section);
+}
+
+PyObject *native_some_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"payload", "base_offset", "base_timestamp", "append_time", "count",
+                            "start",   "size",        "objects",        NULL};
+    Py_buffer payload;
+    long long base_offset, base_timestamp, append_time, count;
+    Bounds bounds;
+    PyObject *rows = NULL;
+    Section section;
+    int outcome = -1;
+    (void)self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLLLLL", names, &payload, &base_offset, &base_timestamp,
+                                     &append_time, &count, &bounds.start, &bounds.size, &bounds.objects))
+        return NULL;
+    if (section_open(&section, payload.buf, payload.len, count, 0) == 0) {
+        rows = PyList_New(0);
+        outcome = rows == NULL ? -2 : rows_within(rows, &section, base_offset, base_timestamp, append_time, bounds);
+    }
+    PyBuffer_Release(&payload);
+    if (outcome >= 0) return Py_BuildValue("NN", rows, PyBool_FromLong(outcome));
+    Py_XDECREF(rows);
+    return outcome == -2 ? NULL : section_raise(&section);
+}
+
+/* 1 with the first record from offset `start` on that is not earlier than `wanted`, 0 when there is none, -1 with
+ * `fault` set. */
+static int find_at_or_after(Section *section, long long base_offset, long long base_timestamp, long long wanted,
+                            long long start, int64_t *offset, int64_t *timestamp) {
+    Parsed parsed;
+    int more;
+    while ((more = section_next(section, &parsed)) > 0) {
+        if (section_place(section, &parsed, base_offset, base_timestamp, -1, offset, timestamp) < 0) return -1;
+        if (*timestamp >= wanted && *offset >= start) break;
+    }
+    return more;
 }
 
 PyObject *native_first_at_or_after(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"payload", "base_offset", "base_timestamp", "timestamp", "count", NULL};
+    static char *names[] = {"payload", "base_offset", "base_timestamp", "timestamp", "count", "start", NULL};
     Py_buffer payload;
-    long long base_offset, base_timestamp, wanted, count;
+    long long base_offset, base_timestamp, wanted, count, start = INT64_MIN;
     int64_t offset, timestamp;
     Section section;
-    Parsed parsed;
-    int more;
+    int found;
     (void)self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLL", names, &payload, &base_offset, &base_timestamp, &wanted,
-                                     &count))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLL|L", names, &payload, &base_offset, &base_timestamp, &wanted,
+                                     &count, &start))
         return NULL;
-    more = section_open(&section, payload.buf, payload.len, count, 0) < 0 ? -1 : 1;
-    while (more > 0 && (more = section_next(&section, &parsed)) > 0) {
-        if (section_place(&section, &parsed, base_offset, base_timestamp, -1, &offset, &timestamp) < 0) more = -1;
-        else if (timestamp >= wanted) break;
+    found = section_open(&section, payload.buf, payload.len, count, 0);
+    if (found == 0 && payload.len < RELEASE_RECORD_BYTES) {
+        found = find_at_or_after(&section, base_offset, base_timestamp, wanted, start, &offset, &timestamp);
+    } else if (found == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        found = find_at_or_after(&section, base_offset, base_timestamp, wanted, start, &offset, &timestamp);
+        Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&payload);
-    if (more < 0) return section_raise(&section);
-    if (more == 0) Py_RETURN_NONE;
+    if (found < 0) return section_raise(&section);
+    if (found == 0) Py_RETURN_NONE;
     return Py_BuildValue("LL", (long long)offset, (long long)timestamp);
+}
+
+PyObject *native_outside(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"payload", "base_timestamp", "low", "high", "count", "most", NULL};
+    Py_buffer payload;
+    long long base_timestamp, low, high, count, most;
+    int64_t offset, timestamp;
+    PyObject *found = NULL;
+    Section section;
+    Parsed parsed;
+    int more = -1;
+    (void)self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLLL", names, &payload, &base_timestamp, &low, &high, &count,
+                                     &most))
+        return NULL;
+    if (section_open(&section, payload.buf, payload.len, count, 0) == 0) {
+        if ((found = PyList_New(0)) == NULL) more = -2;
+        else more = 1;
+    }
+    while (more > 0 && PyList_Size(found) < most && (more = section_next(&section, &parsed)) > 0) {
+        if (section_place(&section, &parsed, 0, base_timestamp, -1, &offset, &timestamp) < 0) more = -1;
+        else if (timestamp < low || timestamp > high) {
+            PyObject *one = Py_BuildValue("LL", (long long)section.number - 1, (long long)timestamp);
+            if (one == NULL || PyList_Append(found, one) < 0) more = -2;
+            Py_XDECREF(one);
+        }
+    }
+    PyBuffer_Release(&payload);
+    if (more >= 0) return found;
+    Py_XDECREF(found);
+    return more == -2 ? NULL : section_raise(&section);
 }

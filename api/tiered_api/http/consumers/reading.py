@@ -14,7 +14,7 @@ from tiered_api.http.consumers.instance import Instance, Spot
 from tiered_api.http.elsewhere import Leader
 from tiered_api.http.errors import HttpError
 from tiered_api.http.partitions import Away, Source
-from tiered_api.http.reads import DECODED_PER_BYTE, bytes_of, effort, memory, read_away
+from tiered_api.http.reads import DECODED_PER_BYTE, OBJECTS_MAX, bytes_of, effort, memory, read_away
 from tiered_api.http.render import rows_v2
 from tiered_api.http.request import Request
 
@@ -122,12 +122,13 @@ class Reading:
         if isinstance(source, Replica):
             await request.hold(memory(data))
         form = instance.choices.format
-        rows, following = await request.site.work(effort(data), rows_v2, data, position, self._room, form, *at)
+        objects = OBJECTS_MAX - len(self.rows)
+        rows, following = await request.site.work(effort(data), rows_v2, data, position, self._room, form, *at, objects)
         self.rows += rows
         self._ahead[at] = Spot(source.topic_id, following)
         self._last, self._moved = at, True
         self._size += len(data)
-        self._room -= len(data)
+        self._room = self._room - len(data) if len(self.rows) < OBJECTS_MAX else 0
 
     async def _fetch(self, source: Source, position: int) -> Fetched:
         if isinstance(source, Replica):

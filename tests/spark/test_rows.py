@@ -1,0 +1,60 @@
+"""Batches as Arrow rows, in groups that bound what is opened at once."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from pyspark_tiered import rows
+from pyspark_tiered.rows import OPENED_BYTES, decoded
+from tiered.errors import Corrupt
+from tiered.records.arrow import record_batch as record_batch_of
+from tiered.records.batch import encode
+from tiered.records.model import HEADER_BYTES, Codec
+from tiered.records.native import walk
+
+BOUNDS = (0, 1 << 60)
+MIB = 1 << 20
+
+
+def offsets_of(data: bytes) -> tuple[list[int], list[int], str]:
+    """Offsets that were handed out, how many in each group, and why it ended."""
+    found: list[int] = []
+    groups: list[int] = []
+    try:
+        for group in decoded([(memoryview(data), list(walk(data, check_crc=False).batches))], BOUNDS, ("offset",)):
+            some = group.rows.column(0).to_pylist()
+            found += some
+            groups.append(len(some))
+    except Corrupt as error:
+        return found, groups, error.why
+    return found, groups, ""
+
+
+def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
+    data = b"".join(encode([(0, None, bytes(MIB - 20), ())], base_offset=base, codec=Codec.ZSTD) for base in range(100))
+    assert len(data) < rows.GROUP_BYTES
+    most = 0
+
+    def noted(found: list[tuple[bytes, int, int, int, int]], *args: object) -> object:
+        nonlocal most
+        most = max(most, sum(len(payload) for payload, *_ in found))
+        return made(found, *args)  # type: ignore[arg-type]
+
+    made = record_batch_of
+    with patch.object(rows, "record_batch", noted):
+        found, groups, why = offsets_of(data)
+    assert (found, why) == ([*range(100)], "")
+    assert OPENED_BYTES // 2 < most <= OPENED_BYTES
+    assert max(groups) <= OPENED_BYTES // MIB + 1
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("bad", [0, 3, 9])
+def test_what_stands_before_a_batch_that_does_not_parse_is_handed_out_once(codec: Codec, bad: int) -> None:
+    batches = [bytearray(encode([(0, None, b"v" * 50, ())], base_offset=base, codec=codec)) for base in range(10)]
+    batches[bad][HEADER_BYTES:] = bytes(len(batches[bad]) - HEADER_BYTES)
+    found, _, why = offsets_of(b"".join(batches))
+    assert found == [*range(bad)]
+    assert why
