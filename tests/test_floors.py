@@ -20,7 +20,7 @@ WORDS = tuple(
     f"tiered.{name}"
     for name in [
         *("ids", "errors", "setting", "setting_rules", "kafka_names", "listeners", "config", "ports", "metrics"),
-        *("quiet", "peers"),
+        *("quiet", "peers", "workers"),
     ]
 )
 FOLDERS = ("tiered.hot", "tiered.cold", "tiered.replication", "tiered.metadata")
@@ -29,7 +29,7 @@ WORLD |= {"threading", "time", "datetime", "selectors", "signal", "boto3", "boto
 
 CARRIERS = {
     "tiered.hot": "checkpoints cutting disk_log dropping flushing local_disk opening reading replay segment_files"
-    " segment_index segment_view synced tail",
+    " segment_index segment_view synced tail time_lookup",
     "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe proving reader s3"
     " store_url stream uploader",
     "tiered.replication": "copy explain fetcher followed history leading offsets readable replica storage",

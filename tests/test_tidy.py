@@ -32,6 +32,7 @@ EMPTY_WORDS = {
 OUTERMOST = {
     "tiered/node.py",
     "tiered/readiness.py",
+    "tiered/workers.py",
     "api/tiered_api/http/server.py",
     "api/tiered_api/http/errors.py",
     "api/tiered_api/kafka/dispatch.py",

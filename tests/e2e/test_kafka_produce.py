@@ -70,21 +70,21 @@ def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_pat
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
 def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version: int) -> None:
     async def story(site: KafkaSite) -> None:
-        replica = await site.create("t", 2)
+        replica = await site.create("t", 4)
         client = await site.client()
         broken = batch([b"v"])
         broken[-1] ^= 1
         records = [batch([b"v"]), broken, batch([b"w"]), None, batch([b"x"])]
         parts = [
             PartitionProduceData(index=index, records=data)
-            for index, data in zip([0, 1, 7, 0, 1], records, strict=True)
+            for index, data in zip([0, 1, 7, 2, 3], records, strict=True)
         ]
         names = [("t", replica.topic_id), ("gone", "AAAAAAAAAAAAAAAAAAAAAQ")]
         topics = [TopicProduceData(name=name, topic_id=of, partition_data=parts) for name, of in names]
         answer = await client.ask(ProduceRequest(acks=1, timeout_ms=1, topic_data=topics), version, ProduceResponse)
         here, there = answer.responses
         found = [(part.index, part.error_code, part.base_offset) for part in here.partition_responses]
-        assert found == [(0, 0, 0), (1, 2, -1), (7, 3, -1), (0, 87, -1), (1, 0, 0)]
+        assert found == [(0, 0, 0), (1, 2, -1), (7, 3, -1), (2, 87, -1), (3, 0, 0)]
         unknown = Code.UNKNOWN_TOPIC_ID if version >= 13 else Code.UNKNOWN_TOPIC_OR_PARTITION
         assert {part.error_code for part in there.partition_responses} == {unknown.number}
         words = [part.error_message for part in here.partition_responses]
@@ -145,6 +145,46 @@ def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> Non
             assert only(await client.ask(produce(replica, raw=raw), 7, ProduceResponse)).record_errors == []
 
         run(tmp_path / codec.name, story)
+
+
+def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) -> None:
+    """A batch of some hundred bytes that becomes 8 MiB, or twenty of 100 KB: no more than `OPENED_BYTES` are opened."""
+
+    async def story(site: KafkaSite) -> None:
+        for partitions, size, named in ((1, 8 << 20, 0), (20, 100_000, 2)):
+            name = f"t{partitions}"
+            await site.create(name, partitions=partitions, message_timestamp_after_max_ms="0")
+            client = await site.client()
+            late = site.node.world.clock.wall_ms() + 1_000_000
+            raw = encode([(late, None, bytes(size), ())], codec=Codec.ZSTD)
+            parts = [PartitionProduceData(number, raw) for number in range(partitions)]
+            request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name, partition_data=parts)])
+            answer = await client.ask(request, 9, ProduceResponse)
+            answers = answer.responses[0].partition_responses
+            assert {each.error_code for each in answers} == {Code.INVALID_TIMESTAMP.number}
+            assert sum(bool(each.record_errors) for each in answers) == named
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(tmp_path: Path, version: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", partitions=2)
+        client = await site.client()
+        one, other = (bytes(batch([value])) for value in (b"v", b"w"))
+        topics = [
+            TopicProduceData("t", replica.topic_id, [PartitionProduceData(index, records) for index, records in parts])
+            for parts in ([(0, one), (0, one)], [(1, one), (0, other)])
+        ]  # fmt: skip
+        request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
+        answer = await client.ask(request, version, ProduceResponse)
+        codes = [[each.error_code for each in topic.partition_responses] for topic in answer.responses]
+        twice = Code.INVALID_REQUEST.number
+        assert codes == [[0, twice], [0, twice]]
+        assert replica.log.end_offset == 1
+
+    run(tmp_path, story)
 
 
 def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ from tiered.cold.stream import Piece, Stream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import offset_before, position_for
+from tiered.hot.segment_index import Claim
+from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
 from tiered.quiet import Quiet
-from tiered.records.batch import records
 from tiered.records.native import crc32c
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ STREAMS_MAX = 64
 STREAM_IDLE_S = 10.0
 DEPTH_OF_ITERATE = 4
 
+LOOKUP_BYTES = 64 * MIB
+"""A look-up by time that has read so much in vain answers with where it is."""
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -136,15 +139,21 @@ class ColdReader:
             stream.close()
 
     async def offset_for_timestamp(
-        self, pid: PartitionId, timestamp: int, *, manifest: Manifest | None = None
+        self,
+        pid: PartitionId,
+        timestamp: int,
+        *,
+        manifest: Manifest | None = None,
+        lookups: TimeLookups | None = None,
     ) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
-        there is none. Exact: one batch is opened. Unavailable, Corrupt; what failed pauses as with `read`."""
+        there is none. Exact while few batches claim what they do not hold (`hot/time_lookup.py`). Unavailable,
+        Corrupt; what failed pauses as with `read`."""
         with self._held_up(pid, BY_TIME):
-            return await self._first_at(pid, timestamp, manifest)
+            return await self._first_at(pid, timestamp, manifest, lookups or TimeLookups())
 
     async def _first_at(
-        self, pid: PartitionId, timestamp: int, manifest: Manifest | None
+        self, pid: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
     ) -> tuple[int, int, int] | None:
         manifest = manifest or await self._manifests.load(pid)
         entry = await self._manifests.find_time(manifest, timestamp) if manifest is not None else None
@@ -154,13 +163,9 @@ class ColdReader:
         begin = entry.base_offset + offset_before(sections.time_index, timestamp) + 1
         stream = await self._begin(pid, manifest, max(begin, manifest.log_start_offset))
         try:
-            while (piece := await stream.piece(MIB)) is not None:
-                found = _first_in(piece, timestamp, manifest.log_start_offset)
-                if found is not None:
-                    return found
+            return await _first_in(stream, timestamp, manifest.log_start_offset, lookups)
         finally:
             stream.close()
-        return None
 
     async def sections(self, entry: SegmentEntry) -> Sections:
         """All that lies behind the log of a segment, proved. One get, then from the cache. Unavailable, Corrupt."""
@@ -300,11 +305,19 @@ def _before(piece: Piece, stop: int) -> Piece:
     return Piece(piece.data[:end], batches, piece.entry)
 
 
-def _first_in(piece: Piece, timestamp: int, start: int) -> tuple[int, int, int] | None:
-    """The first record of these batches with a timestamp >= `timestamp` and an offset >= `start`."""
-    for batch in piece.batches:
-        if batch.max_timestamp >= timestamp and batch.last_offset >= start:
-            for record in records(piece.data, batch.at - piece.batches[0].at):
-                if record.timestamp >= timestamp and record.offset >= start:
-                    return record.offset, record.timestamp, batch.leader_epoch
+async def _first_in(stream: Stream, timestamp: int, start: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
+    """The first record of a stream with a timestamp >= `timestamp` and an offset >= `start`; the first offset of the
+    batch where it has read `LOOKUP_BYTES` in vain."""
+    left = LOOKUP_BYTES
+    while (piece := await stream.piece(MIB)) is not None:
+        for batch in piece.batches:
+            left -= batch.size
+            if batch.last_offset < start or (batch.max_timestamp < timestamp and left > 0):
+                continue
+            at = batch.at - piece.batches[0].at
+            data = memoryview(piece.data)[at : at + batch.size] if left > 0 else None
+            claim = Claim(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
+            found = await lookups.first_in(claim, timestamp, start)
+            if found is not None:
+                return (*found, batch.leader_epoch)
     return None

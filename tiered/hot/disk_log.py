@@ -23,7 +23,7 @@ from tiered.hot.opening import Opened, Opening
 from tiered.hot.producers import ProducerStates
 from tiered.hot.reading import Reading
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
-from tiered.hot.segment_index import SegmentIndex
+from tiered.hot.segment_index import Claim, SegmentIndex
 from tiered.hot.segment_view import Sections, SegmentView, sections
 from tiered.hot.segments import holder, roll_due
 from tiered.hot.synced import Synced
@@ -330,15 +330,15 @@ class DiskLog:
             return None
         return self._reading.read(offset, max_bytes, limit)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record that is not earlier than `timestamp` (ms)."""
-        found = self._index.first_of_all(self._tail.segments, timestamp, self.start_offset)
-        return (*found, self.epochs.epoch_at(found[0])) if found is not None else None
+    def claim_since(self, timestamp: int, offset: int) -> Claim | None:
+        """The first batch that reaches `offset` and claims a record not earlier than `timestamp` (ms): a step of a
+        look-up by time (`time_lookup.py`)."""
+        return self._index.claim_since(self._tail.segments, timestamp, offset)
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record with the greatest timestamp."""
-        newest = max(segment.max_timestamp for segment in self._tail.segments)
-        return self.offset_for_timestamp(newest) if newest >= 0 else None
+    @property
+    def max_timestamp(self) -> int:
+        """The greatest timestamp that any batch claims; -1 while there is none."""
+        return max(segment.max_timestamp for segment in self._tail.segments)
 
     # -- roll and cut -------------------------------------------------------------------------------------------------
 

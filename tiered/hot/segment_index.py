@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tiered.errors import Corrupt
 from tiered.hot.index import IndexBuilder, offset_before, position_below, position_for
@@ -16,12 +17,22 @@ from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Proof, Segment
 from tiered.metrics import Metrics
 from tiered.ports import Buffer
-from tiered.records.batch import first_at_or_after, records
 
 log = logging.getLogger(__name__)
 
 MAPPED_MAX = 4
 """Closed segments of one log whose indexes stay mapped."""
+HEADERS_MAX = 20_000
+"""Headers that one step of a look-up by time goes through: some milliseconds."""
+
+
+class Claim(NamedTuple):
+    """A batch whose header claims a record that is late enough. `data` is None where a look-up ends unopened."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    data: Buffer | None
 
 
 class SegmentIndex:
@@ -76,32 +87,22 @@ class SegmentIndex:
             end, next_offset = spot.position + spot.size, spot.last_offset + 1
         return end, next_offset
 
-    def first_of_all(self, segments: Sequence[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:
-        """The first of what `first_since` finds in any of them."""
+    def claim_since(self, segments: Sequence[Segment], timestamp: int, start_offset: int) -> Claim | None:
+        """The first batch that reaches `start_offset` and whose header claims a record not earlier than `timestamp`;
+        without its bytes where the look-up went through `HEADERS_MAX` headers in vain."""
+        left = HEADERS_MAX
         for segment in segments:
-            if segment.max_timestamp >= timestamp and segment.next_offset > start_offset:
-                found = self.first_since(segment, timestamp, start_offset)
-                if found is not None:
-                    return found
-        return None
-
-    def first_since(self, segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the segment's first record at or above `start_offset` not earlier than `timestamp`;
-        opens the one batch that holds it."""
-        offsets, times = self.indexes(segment)
-        relative = max(offset_before(times, timestamp), start_offset - 1 - segment.base_offset)
-        start = position_for(offsets, relative)[1] if relative >= 0 else 0
-        for spot in self._files.spots(segment.base_offset, start, segment.size):
-            if spot.max_timestamp < timestamp or spot.last_offset < start_offset:
+            if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
                 continue
-            batch = self._files.log(segment.base_offset).pread(spot.position, spot.size)
-            if spot.base_offset >= start_offset:
-                found = first_at_or_after(batch, 0, timestamp)
-            else:
-                rest = (r for r in records(batch) if r.offset >= start_offset and r.timestamp >= timestamp)
-                found = next(((r.offset, r.timestamp) for r in rest), None)
-            if found is not None:
-                return found
+            offsets, times = self.indexes(segment)
+            relative = max(offset_before(times, timestamp), start_offset - 1 - segment.base_offset)
+            position = position_for(offsets, relative)[1] if relative >= 0 else 0
+            for spot in self._files.spots(segment.base_offset, position, segment.size):
+                left -= 1
+                if spot.last_offset < start_offset or (spot.max_timestamp < timestamp and left > 0):
+                    continue
+                data = self._files.log(segment.base_offset).pread(spot.position, spot.size) if left > 0 else None
+                return Claim(spot.base_offset, spot.last_offset, spot.max_timestamp, data)
         return None
 
     def _prove(self, segment: Segment) -> tuple[Buffer, Buffer]:

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tiered.cold.manifest import wrote
+from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import NO_EPOCH
 from tiered.replication.replica import Replica
 
@@ -36,8 +37,9 @@ class Offset(NamedTuple):
 NOWHERE = Offset(-1, -1, NO_EPOCH)
 
 
-async def named(replica: Replica, which: Named, end: int) -> Offset:
-    """The offset of that name; `end` is how far the asker may see. `Unavailable`, `Corrupt` from the bucket."""
+async def named(replica: Replica, which: Named, end: int, lookups: TimeLookups) -> Offset:
+    """The offset of that name; `end` is how far the asker may see, `lookups` are those of its request. `Unavailable`,
+    `Corrupt` from the bucket."""
     match which:
         case Named.LATEST:
             return Offset(end, -1, replica.leader_epoch)
@@ -53,12 +55,12 @@ async def named(replica: Replica, which: Named, end: int) -> Offset:
                 return NOWHERE
             return await _at(replica, max(replica.cold_end_offset, replica.log_start_offset))
         case Named.MAX_TIMESTAMP:
-            return await _newest(replica)
+            return await _newest(replica, lookups)
 
 
-async def since(replica: Replica, timestamp: int, end: int) -> Offset:
+async def since(replica: Replica, timestamp: int, end: int, lookups: TimeLookups) -> Offset:
     """The first record at or after `timestamp` (ms) below `end`."""
-    found = await replica.offset_for_timestamp(timestamp)
+    found = await replica.offset_for_timestamp(timestamp, lookups)
     return Offset(*found) if found is not None and found[0] < end else NOWHERE
 
 
@@ -91,14 +93,17 @@ async def _end_of_cold_epoch(replica: Replica, epoch: int) -> tuple[int, int]:
     return (best, end) if best != NO_EPOCH else (epoch, end)
 
 
-async def _newest(replica: Replica) -> Offset:
+async def _newest(replica: Replica, lookups: TimeLookups) -> Offset:
     """The first record with the greatest timestamp."""
-    found = replica.log.max_timestamp()
+    hot = replica.log.max_timestamp
+    found = await offset_for_timestamp(replica.log, hot, lookups) if hot >= 0 else None
     manifest = replica.manifest
     if manifest is not None and manifest.nodes:
         newest = max(node.max_timestamp for node in manifest.nodes)
         if newest >= 0 and (found is None or newest >= found[1]):
-            cold = await replica.cold.reader.offset_for_timestamp(replica.pid, newest, manifest=manifest)
+            cold = await replica.cold.reader.offset_for_timestamp(
+                replica.pid, newest, manifest=manifest, lookups=lookups
+            )
             found = cold if cold is not None else found
     return Offset(*found) if found is not None else NOWHERE
 

@@ -15,6 +15,7 @@ from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_view import SegmentView
+from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.replication.explain import explain
 from tiered.replication.fetched import Fetched
@@ -279,11 +280,16 @@ class Readable:
         data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
         return Fetched(data, committed, start, stable)
 
-    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    async def offset_for_timestamp(
+        self, timestamp: int, lookups: TimeLookups | None = None
+    ) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms); None when
-        there is none."""
+        there is none. `lookups` are those of the request that asks, where it asks for more than one."""
+        lookups = lookups or TimeLookups()
         if self.log_start_offset < self.log.local_start_offset:
-            found = await self.cold.reader.offset_for_timestamp(self.pid, timestamp, manifest=self.manifest)
+            found = await self.cold.reader.offset_for_timestamp(
+                self.pid, timestamp, manifest=self.manifest, lookups=lookups
+            )
             if found is not None and found[0] < self.log.local_start_offset:
                 return found
-        return self.log.offset_for_timestamp(timestamp)
+        return await offset_for_timestamp(self.log, timestamp, lookups)

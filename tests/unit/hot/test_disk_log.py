@@ -12,6 +12,7 @@ from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, c
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
 from tiered.hot.producers import ProducerStates
+from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
 
 
@@ -106,6 +107,10 @@ def test_a_retry_is_known_after_a_clean_stop_too() -> None:
     story(told)
 
 
+async def newest(log: DiskLog) -> tuple[int, int, int] | None:
+    return await offset_for_timestamp(log, log.max_timestamp, TimeLookups())
+
+
 def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
     async def told(on: SimDisk) -> None:
         log = await open_log(on)
@@ -115,11 +120,11 @@ def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
         stamps = [NOW + time * 10 for time in times]
         for asked in range(NOW, NOW + 410, 5):
             first = next((i for i, stamp in enumerate(stamps) if stamp >= asked), None)
-            found = log.offset_for_timestamp(asked)
+            found = await offset_for_timestamp(log, asked, TimeLookups())
             assert found == (None if first is None else (first, stamps[first], first // 10))
-        assert log.max_timestamp() == (9, NOW + 400, 0)
+        assert await newest(log) == (9, NOW + 400, 0)
         log.advance_start(10)
-        assert log.max_timestamp() == (19, NOW + 400, 1)
+        assert await newest(log) == (19, NOW + 400, 1)
 
     story(told)
 
@@ -304,7 +309,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
         for same_boot in (True, False):
             again = await open_log(on.clone(), same_boot=same_boot)
             assert read_all(again) == whole
-            assert again.offset_for_timestamp(NOW + 25) == (25, NOW + 25, 0)
+            assert await offset_for_timestamp(again, NOW + 25, TimeLookups()) == (25, NOW + 25, 0)
             assert [again.sections(view.base_offset)[3:] for view in again.closed_segments()] == [
                 one[3:] for one in sections
             ]

@@ -25,6 +25,7 @@ from tests.unit.hot.fixtures import (
 from tiered.errors import Corrupt
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left, encode, parse
+from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
 from tiered.records.native import crc32c, walk
@@ -89,7 +90,8 @@ def test_a_log_that_is_resumed_goes_on_like_one_that_was_opened() -> None:
         left = await closed(where, 5)
         assert left is not None and await closed(other, 5) == left
         first, second = await resumed(where, left), await open_log(other, clean=True)
-        assert first.offset_for_timestamp(NOW) == second.offset_for_timestamp(NOW)
+        assert await offset_for_timestamp(first, NOW, TimeLookups()) == (0, NOW, 3)
+        assert await offset_for_timestamp(second, NOW, TimeLookups()) == (0, NOW, 3)
         assert (first.end_offset, first.flushed_offset, first.epochs.lineage) == (5, 5, ((3, 0),))
         for log in (first, second):
             for number in range(5, 60):

@@ -12,6 +12,7 @@ from tests.unit.replication.rig import AT, INCARNATIONS, TOPIC_ID, DirectPeers, 
 from tests.unit.replication.test_roles import until
 from tiered.config import TopicConfig
 from tiered.errors import Code, Refused
+from tiered.hot.time_lookup import TimeLookups
 from tiered.peers import FetchFrom
 from tiered.replication import offsets
 from tiered.replication.copy import Copy
@@ -131,8 +132,8 @@ def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
         for number in range(3):
             produced(replica, number)
         heard(replica, 2)
-        assert (await offsets.since(replica, NOW + 1, replica.high_watermark)).offset == 1
-        assert await offsets.since(replica, NOW + 2, replica.high_watermark) == offsets.NOWHERE
+        assert (await offsets.since(replica, NOW + 1, replica.high_watermark, TimeLookups())).offset == 1
+        assert await offsets.since(replica, NOW + 2, replica.high_watermark, TimeLookups()) == offsets.NOWHERE
 
     rig.run(story)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import partial
 
 from tiered.errors import Code, Refused
+from tiered.hot.time_lookup import TimeLookups
 from tiered.replication.offsets import NOWHERE, Named, named, since
 from tiered.replication.replica import Replica
 from tiered_api.kafka.among_brokers import only_pretends
@@ -55,7 +56,8 @@ async def handle(site: Site, call: Call[ListOffsetsRequest]) -> ListOffsetsRespo
             place = topic.name, each.partition_index
             wanted[place] = None if place in wanted else each
     work = _refuse if only_pretends(site, call, request.replica_id) else _answer
-    works = [partial(work, site, call, name, number, each) for (name, number), each in wanted.items()]
+    lookups = TimeLookups()
+    works = [partial(work, site, call, name, number, each, lookups) for (name, number), each in wanted.items()]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
     answers = await in_time(
@@ -74,7 +76,12 @@ def _patience(site: Site, call: Call[ListOffsetsRequest]) -> int:
 
 
 async def _answer(
-    site: Site, call: Call[ListOffsetsRequest], topic: str, number: int, asked: ListOffsetsPartition | None
+    site: Site,
+    call: Call[ListOffsetsRequest],
+    topic: str,
+    number: int,
+    asked: ListOffsetsPartition | None,
+    lookups: TimeLookups,
 ) -> ListOffsetsPartitionResponse:
     if asked is None:
         return ListOffsetsPartitionResponse(number, Code.INVALID_REQUEST.number)
@@ -87,9 +94,9 @@ async def _answer(
         elif call.request.isolation_level == READ_COMMITTED:
             end = replica.last_stable_offset
         if name is None:
-            found = await since(replica, asked.timestamp, end)
+            found = await since(replica, asked.timestamp, end, lookups)
         else:
-            found = await named(replica, name, end)
+            found = await named(replica, name, end, lookups)
         if (found == NOWHERE if name is None else name in OF_THE_END) and call.request.replica_id == CONSUMER:
             _refuse_while_unsure(replica, call.version)
     except FAULTS as fault:
@@ -98,7 +105,12 @@ async def _answer(
 
 
 async def _refuse(
-    site: Site, call: Call[ListOffsetsRequest], topic: str, number: int, asked: ListOffsetsPartition | None
+    site: Site,
+    call: Call[ListOffsetsRequest],
+    topic: str,
+    number: int,
+    asked: ListOffsetsPartition | None,
+    lookups: TimeLookups,
 ) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(number, Code.CLUSTER_AUTHORIZATION_FAILED.number)
 

@@ -27,7 +27,7 @@ from tiered.replication.replica import ALL, Replica
 from tiered_api.kafka import produce_frames
 from tiered_api.kafka.new_leaders import ELSEWHERE, NO_TAGS, NewLeaders
 from tiered_api.kafka.produce_frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic, compact_text
-from tiered_api.kafka.record_errors import record_errors
+from tiered_api.kafka.record_errors import RecordErrors
 from tiered_api.kafka.refused_sequences import RefusedSequences
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
@@ -44,6 +44,7 @@ LEADERS_FROM, LEADER_TAG = 10, 0
 KNOWN_MAX = 10_000
 HEAD_BYTES_MAX = 1024
 WAIT_MAX_MS = 600_000
+TWICE = "the partition stands twice in the request"
 
 _SHAPE = Struct(">8xi4xb4xh")
 """Batch length, magic and attributes."""
@@ -90,11 +91,20 @@ class Produces:
         topics: Outcomes = []
         waiting: list[tuple[Replica, int, list[Outcome], int]] = []
         failed = False
+        record_errors = RecordErrors()
+        several = len(ask.topics) != 1 or len(ask.topics[0].parts) != 1
+        seen: set[tuple[bytes, int]] = set()
         for topic in ask.topics:
             outcomes: list[Outcome] = []
             topics.append((topic.echo, outcomes))
             for index, records in topic.parts:
                 replica = known.get((topic.echo, index))
+                if several:
+                    if (topic.echo, index) in seen:
+                        failed = True
+                        outcomes.append(Outcome(index, Code.INVALID_REQUEST.number, why=TWICE))
+                        continue
+                    seen.add((topic.echo, index))
                 try:
                     if replica is None or replica.gone:
                         replica = self._find(known, topic, index)
@@ -104,7 +114,7 @@ class Produces:
                 except Refused as fault:
                     failed = True
                     refused = _as_before(connection, (topic.echo, index), records, replica, fault)
-                    outcomes.append(self._failure(index, refused, records, replica, version))
+                    outcomes.append(self._failure(index, refused, records, replica, version, record_errors))
                     continue
                 site.produced_bytes += len(records)
                 end = appended.last_offset + 1
@@ -209,11 +219,17 @@ class Produces:
         return replica
 
     def _failure(
-        self, index: int, refused: Refused, records: memoryview | None, replica: Replica | None, version: int
+        self,
+        index: int,
+        refused: Refused,
+        records: memoryview | None,
+        replica: Replica | None,
+        version: int,
+        record_errors: RecordErrors,
     ) -> Outcome:
         errors: Sequence[tuple[int, str]] = ()
         if version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
-            errors = record_errors(refused, records, replica.config, self._site.clock.wall_ms())
+            errors = record_errors.of(refused, records, replica.config, self._site.clock.wall_ms())
         return Outcome(index, refused.code.number, why=refused.why, record_errors=errors)
 
 
