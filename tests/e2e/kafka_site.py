@@ -96,10 +96,11 @@ class KafkaSite:
         self.address = server.address
         self._clients: list[Client] = []
 
-    async def client(self) -> Client:
-        """A connection of its own."""
+    async def client(self, address: str = "127.0.0.1") -> Client:
+        """A connection of its own, from one of this machine's addresses."""
         host, port = self.address.rsplit(":", 1)
-        client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27))
+        own = (address, 0) if host == "127.0.0.1" else None
+        client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
         self._clients.append(client)
         return client
 

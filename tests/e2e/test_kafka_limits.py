@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until
+from tiered_api.kafka import server
 from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.messages.metadata import MetadataRequest
 from tiered_api.kafka.messages.produce import ProduceResponse
@@ -44,6 +45,63 @@ def test_connections_have_a_bound_and_places_are_given_back(
         assert await hello(await site.client()) == 0
 
     run(tmp_path, story, ports=None, **settings)
+
+
+def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle connections of a few addresses shut out clients, brokers and operators."""
+
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        crowd = [await site.client() for _ in range(6)]
+        assert [await hello(client) for client in crowd] == [0] * 6
+        await crowd[0].send(crowd[0].frame(fetch((replica, 0), wait_ms=60_000), 12))
+        early = await site.client("127.0.0.2")
+        assert await early.ended() == b"", "nobody is idle yet"
+        monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
+        await until(
+            lambda: all(site.server.now - each.seen > 0 for each in site.server.connections if not each.pending)
+        )
+        for number in range(3):
+            assert await hello(await site.client(f"127.0.0.{3 + number}")) == 0
+        assert site.refused("crowded_out") == 3 and site.refused("too_many") == 1
+        assert site.server.pending == 1, "who waits for an answer is not idle"
+        turned_away = await site.client()
+        assert await turned_away.ended() == b"", "it has as many as anybody"
+
+    run(tmp_path, story, max_connections=6)
+
+
+def test_a_connection_that_sends_nothing_is_closed_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(server, "SWEEP_SECONDS", 0.05)
+
+    async def story(site: KafkaSite) -> None:
+        silent, asks = await site.client(), await site.client()
+        assert await hello(asks) == 0
+        assert await silent.ended() == b""
+        assert site.refused("idle") == 1
+        assert await hello(asks) == 0
+
+    run(tmp_path, story)
+
+
+def test_frames_that_do_not_go_on_make_room_for_those_that_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that announce much and send little held all memory of frames for half a minute."""
+
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        for number in range(40):
+            client = await site.client(f"127.0.0.{2 + number % 4}")
+            await client.send(struct.pack(">ihhih", 8 * MIB, 0, 9, 1, -1) + bytes(70_000))
+        await until(lambda: site.server.buffers.free < 0 and site.server.buffers.waiting)
+        honest = await site.client()
+        answer = await honest.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert site.refused("stalled_frame") > 0
+
+    run(tmp_path, story, queued_max_request_bytes=4 * MIB)
 
 
 def test_connections_that_come_too_fast_are_served_later(tmp_path: Path) -> None:

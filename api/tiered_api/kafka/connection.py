@@ -138,6 +138,17 @@ class Connection:
         """Whether answers may be copied to memory from the files that they are slices of: not when much waits there."""
         return self._server.unsent * HELD_SHARE < self._server.unsent_max
 
+    def stalls(self, least: int) -> bool:
+        """Whether a large frame is under way, has memory, and fewer than `least` bytes came since the last look."""
+        frame = self._frame
+        if frame is None:
+            return False
+        if self._parked:
+            frame.looked_at = -1
+            return False
+        before, frame.looked_at = frame.looked_at, frame.filled
+        return before >= 0 and frame.filled - before < least
+
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
@@ -175,7 +186,7 @@ class Connection:
             if room is None:
                 self._parked = True
                 self._stop_reading()
-                self._server.buffers.park(self._unpark)
+                self._server.buffers.park(self._unpark, self.host)
                 return
             try:
                 got = self._stream.recv_into(room)
@@ -211,7 +222,7 @@ class Connection:
                 return
             if end - begin < size:
                 if size > SMALL:
-                    self._frame = self._server.buffers.frame(size, scratch[begin:end])
+                    self._frame = self._server.buffers.frame(size, scratch[begin:end], self.host)
                     at = end
                 break
             at = begin + size

@@ -11,6 +11,7 @@ import logging
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Mapping
+from operator import attrgetter, itemgetter
 
 from tiered.listeners import Endpoint
 from tiered.node import Node
@@ -29,6 +30,12 @@ ANSWERS_TOGETHER = 16
 """More do not wait for the end of the turn: clients shall work while we do."""
 FEW = 4
 """Fewer connections have their answers at once."""
+FIRST_REQUEST_SECONDS = 10.0
+"""A connection that sends nothing for so long after it was made is closed."""
+STALLED_BYTES = 64 << 10
+"""A frame has to go on so much a second while others wait for memory."""
+IDLE_SECONDS = 1.0
+"""A connection that is idle for so long may have to make room for one from another address."""
 STOP_SECONDS = 2.0
 """How long answers under way may take when the broker stops."""
 
@@ -123,17 +130,19 @@ class KafkaServer:
         settings = self.site.node.settings
         connection = Connection(self, stream, listener, self._loop)
         host = connection.host
-        if self._closing or len(self.connections) >= settings.max_connections:
+        if self._closing or (len(self.connections) >= settings.max_connections and not self._make_room(host)):
             self._turn_away(stream, "too_many", f"max.connections is {settings.max_connections}")
         elif self._hosts[host] >= settings.max_connections_per_ip:
             self._turn_away(stream, "too_many_of_one", f"max.connections.per.ip is {settings.max_connections_per_ip}")
         else:
-            connection.seen = self._loop.time()
+            now = self._loop.time()
+            # As if it had been idle for some time: only what it sends makes it an ordinary connection.
+            connection.seen = now - max(0.0, self._idle_seconds - FIRST_REQUEST_SECONDS)
             self.connections[connection] = None
             self._hosts[host] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
-                self.now = connection.seen
+                self.now = now
             if self._held:
                 self._early.append(connection)
             elif self._tokens >= 1:
@@ -142,6 +151,20 @@ class KafkaServer:
             else:
                 self._early.append(connection)
                 self.site.refusals.note("delayed", stream.peer, "more connections a second than are allowed")
+
+    def _make_room(self, host: str) -> bool:
+        """Ends a connection for one from an address that has fewer: the one that is idle longest, of the address that
+        has most. So neither clients nor brokers nor operators are shut out by those who only connect."""
+        crowd, most = max(self._hosts.items(), key=itemgetter(1), default=("", 0))
+        if most <= self._hosts[host] + 1:
+            return False
+        since = self._loop.time() - IDLE_SECONDS
+        idle = (each for each in self.connections if each.host == crowd and not each.pending and each.seen < since)
+        longest = min(idle, key=attrgetter("seen"), default=None)
+        if longest is None:
+            return False
+        longest.refuse("crowded_out", "its address has most of max.connections")
+        return True
 
     def release(self) -> None:
         """Serves those who came while the server was `held`, and whoever comes."""
@@ -175,12 +198,15 @@ class KafkaServer:
     def _sweep(self) -> None:
         now, passed = self._loop.time(), self._sweep_seconds
         self.now = now
+        scarce, least = self.buffers.waiting, int(STALLED_BYTES * passed)
         for connection in list(self.connections):
             if connection.taken_since >= 0:
                 if now - connection.taken_since > self._frame_seconds:
                     connection.refuse("slow_reader", "takes nothing of its answers")
             elif connection.reading and 0 <= connection.frame_since < now - self._frame_seconds:
                 connection.refuse("slow_frame", "a frame that does not end")
+            elif connection.stalls(least) and scarce:
+                connection.refuse("stalled_frame", "a frame that does not go on while others wait for memory")
             elif not connection.reading or connection.pending:
                 connection.seen = now
             elif now - connection.seen > self._idle_seconds:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
+
 import pytest
 
 from tiered_api.kafka.buffers import FIRST_STEP, KEPT_BYTES, SMALLEST, Buffers, Frame
@@ -51,20 +54,78 @@ def test_a_buffer_that_lies_ready_is_taken_whole() -> None:
 
 
 def test_who_finds_no_room_is_called_when_there_is_some_and_one_may_go_over() -> None:
-    buffers = Buffers(MIB)
+    buffers = Buffers(4 * MIB)
     called: list[str] = []
-    holder, over, third = (buffers.frame(MIB, memoryview(b"")) for _ in range(3))
-    assert receive(holder, MIB // 2) > 0
-    assert receive(over, MIB) == MIB, "so that frames never block each other for good"
+    over, other = (buffers.frame(4 * MIB, memoryview(b""), host) for host in "ab")
+    assert receive(other, 10) == 10
+    assert receive(over, 4 * MIB) == 4 * MIB, "so that frames never block each other for good"
     assert buffers.free < 0
-    assert third.room() is None
-    buffers.park(lambda: called.append("third"))
+    assert receive(other, MIB) < MIB
+    buffers.park(lambda: called.append("other"), "b")
     over.release()
-    assert called == ["third"] and buffers.free >= 0
-    assert third.room() is not None
-    for frame in (holder, third):
+    assert called == ["other"] and not buffers.waiting
+    left = 4 * MIB - other.filled
+    assert receive(other, left) == left
+    other.release()
+    assert buffers.free == 4 * MIB
+
+
+def test_an_address_holds_its_share_and_one_frame_and_leaves_the_reserve_to_others() -> None:
+    """1,500 announced frames of one address took all memory for half a minute."""
+    buffers = Buffers(16 * MIB)
+    flood = [buffers.frame(100 * MIB, memoryview(b""), "flood") for _ in range(1500)]
+    for frame in flood:
+        receive(frame, 41_000)
+    held = 16 * MIB - buffers.free
+    assert held <= 8 * MIB + FIRST_STEP
+    more = [buffers.frame(100 * MIB, memoryview(b""), f"flood-{n % 3}") for n in range(1500)]
+    for frame in more:
+        receive(frame, 41_000)
+    honest = buffers.frame(200_000, memoryview(b""), "honest")
+    assert receive(honest, 200_000) == 200_000
+    for frame in [*flood, *more, honest]:
         frame.release()
-    assert buffers.free == MIB
+    assert buffers.free == 16 * MIB
+
+
+def test_room_goes_first_to_the_address_that_holds_least() -> None:
+    buffers = Buffers(4 * MIB)
+    called: list[str] = []
+    held = {host: buffers.frame(size, memoryview(b""), host) for host, size in (("a", MIB), ("b", MIB // 2))}
+    for frame in held.values():
+        receive(frame, frame.size)
+    large = buffers.frame(2 * MIB, memoryview(b""), "large")
+    receive(large, 2 * MIB)
+    for host in ("a", "b", "none"):
+        buffers.park(partial(called.append, host), host)
+    large.release()
+    assert called[0] == "none" and called == ["none", "b", "a"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_of_any_sizes_and_addresses_all_come_to_their_end(seed: int) -> None:
+    """Each waits while it gets no room, and none for good."""
+    chance = random.Random(seed)
+    buffers = Buffers(8 * MIB)
+    frames = [
+        buffers.frame(chance.choice((40_000, 300_000, 3 * MIB, 9 * MIB)), memoryview(b""), chance.choice("aaabc"))
+        for _ in range(40)
+    ]
+    waiting: set[int] = set()
+    left = set(range(len(frames)))
+    while left:
+        ready = sorted(left - waiting)
+        assert ready, f"all of {len(left)} frames wait for each other"
+        number = chance.choice(ready)
+        frame = frames[number]
+        wanted = min(chance.choice((10_000, 200_000, 2 * MIB)), frame.size - frame.filled)
+        if receive(frame, wanted) < wanted:
+            waiting.add(number)
+            buffers.park(partial(waiting.discard, number), frame.host)
+        elif frame.filled == frame.size or chance.random() < 0.02:
+            frame.release()
+            left.remove(number)
+    assert buffers.free == 8 * MIB and not buffers.waiting
 
 
 def test_ready_buffers_are_bounded_and_forgotten() -> None:
