@@ -20,7 +20,8 @@ CONNECTIONS = 64
 
 def post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
     """One keep-alive request, whole."""
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -66,9 +67,8 @@ def closed_loop(port: int, request: bytes, seconds: float) -> int:
 def streaming(port: int, path: str, record: bytes, seconds: float) -> int:
     """Records reported back on one chunked v3 request; writes as fast as the reports come."""
     s = socket.create_connection(("127.0.0.1", port))
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += "Transfer-Encoding: chunked\r\n\r\n"
     s.sendall(head.encode())
     many = record * (65536 // len(record))
     chunk = f"{len(many):x}\r\n".encode() + many + b"\r\n"
@@ -104,7 +104,7 @@ def read_loop(port: int, path: Callable[[int], str], accept: str, seconds: float
     answers = total = 0
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        s.sendall(f"GET {path(answers)} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\r\n".encode())
+        s.sendall(f"GET {path(answers)} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
         head = b""
         while b"\r\n\r\n" not in head:
             head += s.recv(65536)

@@ -299,6 +299,10 @@ class Settings:
     tiered_http_body_max_bytes: int = setting(
         64 * MIB, "Size of an HTTP request body at most, inflated.", 1024, INT_MAX
     )
+    tiered_http_allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Host names, beside its own, by which HTTP reaches the broker, and whose pages may use it; `*` is any name.",
+    )
     tiered_http_connections_max: int = setting(1000, "HTTP connections at the same time.", 1, 1_000_000)
 
     @classmethod

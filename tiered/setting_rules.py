@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tiered.config import Settings, TopicConfig
 
 _REPLICA = re.compile(r"\d+:\d+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
@@ -42,6 +43,11 @@ def check_broker(settings: Settings, table: Mapping[str, Row]) -> None:
     if heartbeat * 2 >= session:
         why = f"it must be less than half of broker.session.timeout.ms={session}"
         raise table["broker.heartbeat.interval.ms"].refuse(str(heartbeat), why)
+    for name in settings.tiered_http_allowed_hosts:
+        if name != "*" and not _HOST_NAME.fullmatch(name):
+            raise table["tiered.http.allowed.hosts"].refuse(
+                name, "it must be a host name without scheme and port, or *"
+            )
     named, there = settings.inter_broker_listener_name, [each.name for each in settings.listeners_in_force()]
     if named and named not in there:
         why = f"no listener has that name; there are: {', '.join(there) or 'none'}"

@@ -51,12 +51,12 @@ class Site:
     async def ask(
         self, method: str, path: str, body: Any = None, *, kind: str = JSON, accept: str = "", **headers: str
     ) -> Answer:
-        """One request; `body` is sent as it is (bytes) or as JSON."""
+        """One request; `body` is sent as it is (bytes) or as JSON. Only a POST has a type without a body, too."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if accept:
             sent["Accept"] = accept
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        if data is not None and kind:
+        if kind and (data is not None or method == "POST"):
             sent["Content-Type"] = kind
         stream = io.BytesIO(data) if data is not None and len(data) > 1 << 20 else data
         async with self.session.request(method, self.url + path, data=stream, headers=sent) as response:

@@ -14,9 +14,9 @@ from tests.e2e.http_site import Site, run, until
 from tests.e2e.test_http_consumers import JSON, V2, Consumer, values
 from tiered.metadata.groups.requests import DescribeGroup, JoinGroup
 from tiered.metadata.requests import CreatePartitions, DeleteTopic
-from tiered_api.http.consumers import patterns
 from tiered_api.http.consumers.instance import Choices
 from tiered_api.http.consumers.membership import PREFIX, Wish, subscription
+from tiered_api.http.consumers.patterns import Pattern
 
 
 def parts(*places: tuple[str, int]) -> dict[str, Any]:
@@ -174,24 +174,17 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+b", "(a|aa)*b", "a?" * 30, "(a|a)" * 30, ".*" * 4, r"(.)\1", "(?=a)a", "a" * 250]
-)
-def test_patterns_that_may_take_long_are_not_taken(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(ValueError):
-        patterns.check(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern", ["orders", "orders.*", "(orders|payments)-.*", r"[a-z]+\.v[0-9]", "^a.*z$", "(ab){2}"]
+    "pattern",
+    ["orders", "orders.*", "(orders|payments)-.*", r"[a-z]+\.v[0-9]", "^a.*z$", "(ab){2}", ".*-orders-.*", "(a+)+b"],
 )
 def test_patterns_that_people_use_are_taken(pattern: str) -> None:
-    patterns.check(pattern)
+    Pattern(pattern)
 
 
 @pytest.mark.parametrize(
     ("method", "below", "body", "code"),
     [
-        ("POST", "/subscription", {"topic_pattern": "(a+)+b"}, 422),
+        ("POST", "/subscription", {"topic_pattern": "(a)\\1"}, 422),
         ("POST", "/subscription", {"topic_pattern": "(" * 120 + ")" * 120}, 204),
         ("POST", "/offsets", {"offsets": [{"topic": "no", "partition": 0, "offset": 1}]}, 40401),
         ("POST", "/offsets", {"offsets": [{"topic": "t", "partition": 7, "offset": 1}]}, 40402),

@@ -13,7 +13,7 @@ from tests.e2e.http_site import RAW, Site, run, until
 from tiered.records.batch import Codec, encode
 from tiered_api.http.limits import Limits
 
-HOST = b"Host: x\r\n"
+HOST = b"Host: localhost\r\n"
 
 
 def status_of(answer: bytes) -> int:
@@ -122,7 +122,7 @@ def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -143,7 +143,7 @@ def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_s
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            f"POST {site.cluster}/topics/t/{verb} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"POST {site.cluster}/topics/t/{verb} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
         )
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -224,7 +224,9 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
         for each, accept in zip(lazy, ("application/json", "text/event-stream"), strict=True):
             each.setblocking(False)
             await loop.sock_connect(each, (host, int(port)))
-            await loop.sock_sendall(each, f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+            await loop.sock_sendall(
+                each, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode()
+            )
             assert await loop.sock_recv(each, 12) == b"HTTP/1.1 200"
         full = await site.get(path)
         assert (full.status, full.json["error_code"], full.headers["Retry-After"]) == (503, 503, "1")
@@ -292,10 +294,10 @@ def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_
         await site.create("t")
         body = b'{"value":{"type":"JSON","data":1}}'
         head = (
-            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode()
-        other = b"GET /topics HTTP/1.1\r\nHost: x\r\n\r\n"
+        other = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         host, port = site.url.removeprefix("http://").split(":")
 
         async def told(*pieces: bytes, answers: int) -> list[int]:

@@ -118,7 +118,7 @@ def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(
             await site.ask("POST", PATH, big, kind=RAW)
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 16)
-        writer.write(f"GET {PATH}?max_bytes=50000000 HTTP/1.1\r\nHost: x\r\nAccept: {RAW}\r\n\r\n".encode())
+        writer.write(f"GET {PATH}?max_bytes=50000000 HTTP/1.1\r\nHost: localhost\r\nAccept: {RAW}\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         assert length == 12 * len(big)

@@ -319,9 +319,11 @@ def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path)
     async def story(site: Site) -> None:
         await site.create("t")
         body = json.dumps(value(1)).encode() + b" ]"
-        request = f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        request = (
+            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        )
         first = f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        answers = await site.raw(first + b"GET /topics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = await site.raw(first + b"GET /topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b'"error_code":400' in answers and answers.endswith(b'["t"]')
 
     run(tmp_path, story)

@@ -38,3 +38,12 @@ def test_the_listener_for_brokers_is_one_that_is_there() -> None:
         with pytest.raises(Refused, match=r"no listener has that name; there are: PLAINTEXT") as refused:
             Settings.from_strings(wrong)
         assert refused.value.code is Code.INVALID_CONFIG
+
+
+def test_allowed_hosts_of_http_are_names_without_scheme_and_port() -> None:
+    for good in ("", "*", "kafka.example.org, broker-1"):
+        Settings.from_strings({"tiered.http.allowed.hosts": good})
+    for bad in ("http://kafka.example.org", "kafka.example.org:8082", "*.example.org", "a/b"):
+        with pytest.raises(Refused, match="a host name without scheme and port") as refused:
+            Settings.from_strings({"tiered.http.allowed.hosts": bad})
+        assert refused.value.code is Code.INVALID_CONFIG

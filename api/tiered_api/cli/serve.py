@@ -14,6 +14,7 @@ import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from tiered.config import Settings, address
 from tiered.errors import Code, Refused, Unavailable
@@ -45,7 +46,7 @@ class Running:
     """HOST:PORT of each listener."""
 
 
-def serve(args: Namespace) -> int:
+def serve(args: Namespace) -> NoReturn:
     """Runs a broker until it is told to stop."""
     # What a start makes stays: to look through it again and again would only take time. But a start may wait for days.
     gc.set_threshold(GC_STARTING, 50, 1000)
@@ -53,7 +54,7 @@ def serve(args: Namespace) -> int:
     log_to_stderr(chosen.log_level)
     for warning in warnings:
         log.warning("%s", warning)
-    return asyncio.run(_until_stopped(chosen))
+    asyncio.run(_until_stopped(chosen))
 
 
 def given_by(args: Namespace) -> dict[str, str]:
@@ -150,7 +151,7 @@ async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterato
         await kafka.close()
 
 
-async def _until_stopped(chosen: Settings) -> Exit:
+async def _until_stopped(chosen: Settings) -> NoReturn:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
@@ -178,12 +179,19 @@ async def _until_stopped(chosen: Settings) -> Exit:
         if starting is None:
             raise
         log.info("told to stop before it served")
-        # All is closed. A thread that still asks a bucket which says nothing would hold up the end for minutes.
-        os._exit(Exit.OK)
-    if told.is_set():
-        return Exit.OK
-    print(f"tiered: {running.node.health().problems[0]}", file=sys.stderr)
-    return Exit.FAILED
+        leave(Exit.OK)
+    if not told.is_set():
+        print(f"tiered: {running.node.health().problems[0]}", file=sys.stderr)
+    leave(Exit.OK if told.is_set() else Exit.FAILED)
+
+
+def leave(code: Exit) -> NoReturn:
+    """Ends the process, now that all is closed. A busy thread would hold up the end: for minutes one that asks a bucket
+    which says nothing, for seconds one that decompresses a body."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _keep_what_stays() -> None:

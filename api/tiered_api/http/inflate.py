@@ -13,6 +13,10 @@ ENCODINGS = ("gzip", "zstd")
 ZSTD_PIECE = 1024
 """Input given to zstd at once. Its worst ratio is 128 KiB out of 4 bytes, so a piece makes at most 32 MiB."""
 ZSTD_WINDOW = 8 << 20
+GZIP_PIECE = 64 << 10
+"""Input given to zlib at once. At the end of each member it copies what follows."""
+MEMBERS_MAX = 1_000
+"""Members or frames in one piece of a body. Each costs some microseconds however small it is."""
 
 
 class Inflater(Protocol):
@@ -32,19 +36,22 @@ class Gzip:
 
     def feed(self, data: bytes, room: int) -> bytes:
         parts: list[bytes] = []
-        while data:
+        at = members = 0
+        while at < len(data):
             if self._member.eof:
+                members = counted(members)
                 self._member, self._begun = zlib.decompressobj(wbits=31), False
             self._begun = True
+            piece = data[at : at + GZIP_PIECE]
             try:
-                part = self._member.decompress(data, room + 1)
+                part = self._member.decompress(piece, room + 1)
             except zlib.error as error:
                 raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
             room -= len(part)
             if room < 0:
                 raise too_large()
             parts.append(part)
-            data = self._member.unconsumed_tail or self._member.unused_data
+            at += len(piece) - len(self._member.unconsumed_tail or self._member.unused_data)
         return b"".join(parts)
 
     def finish(self) -> None:
@@ -62,9 +69,10 @@ class Zstd:
 
     def feed(self, data: bytes, room: int) -> bytes:
         parts: list[bytes] = []
-        at = 0
+        at = frames = 0
         while at < len(data):
             if self._frame.eof:
+                frames = counted(frames)
                 self._frame, self._begun = self._maker.decompressobj(), False
             self._begun = True
             piece = data[at : at + ZSTD_PIECE]
@@ -82,6 +90,13 @@ class Zstd:
     def finish(self) -> None:
         if self._begun and not self._frame.eof:
             raise HttpError(400, "the zstd body ends too early")
+
+
+def counted(members: int) -> int:
+    """One member or frame more; HttpError 400 when there are too many."""
+    if members >= MEMBERS_MAX:
+        raise HttpError(400, f"the body has more than {MEMBERS_MAX} compressed parts; compress it as one")
+    return members + 1
 
 
 def too_large() -> HttpError:

@@ -39,6 +39,10 @@ class Limits:
     body_seconds: float = 60.0
     write_seconds: float = 60.0
     """A client that takes nothing of its answer for this long is cut off."""
+    jobs: int = 256
+    """Bodies and answers that wait for a thread which decompresses, parses or renders them, or are in one."""
+    work_seconds: float = 60.0
+    """Longest time of such a job, the wait included."""
     append_ms: int = 30_000
     leader_seconds: float = 20.0
     """How long a read looks for who leads its partition: longer than an election takes."""

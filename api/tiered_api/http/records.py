@@ -88,7 +88,6 @@ async def _json(request: Request, ask: Ask, kind: str) -> Answer:
 async def write_batches(request: Request) -> web.StreamResponse:
     """Whole record batches as a Kafka client would send them; an idempotent producer's are taken once. 307 to the
     broker that leads the partition."""
-    media.body_type(request.headers.get("Content-Type"), (media.BINARY,))
     replica = led_here(request)
     data = bytearray(await request.whole())
     count = await request.site.work(effort(data), prove, data)

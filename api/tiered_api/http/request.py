@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -18,7 +17,6 @@ from tiered_api.http.inflate import inflate
 from tiered_api.http.site import Site
 
 QUERY_PARAMETERS = 32
-_HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 class Request(web.BaseRequest):
@@ -70,14 +68,6 @@ class Request(web.BaseRequest):
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20) or int(text) < low:
             raise HttpError(400, f"{name}={text[:40]!r} is not {wanted or f'an integer of at least {low}'}")
         return min(int(text), high)
-
-    def check_host(self) -> None:
-        """HttpError 400 when Host is missing (before HTTP/1.1 it may be) or is not what RFC 9110 calls a host."""
-        host = self.headers.get("Host")
-        if host is None and self.version >= (1, 1):
-            raise HttpError(400, "an HTTP/1.1 request has to name its Host", close=True)
-        if host and not _HOST.fullmatch(host):
-            raise HttpError(400, "Host is not a host name or address with an optional port", close=True)
 
     def origin(self) -> str:
         """`http://host:port` as the caller named us, for links; without a name the address that was called."""

@@ -23,7 +23,7 @@ GROUP = f"{CLUSTER}/consumer-groups/{{group}}"
 JSON = (media.JSON,)
 V2_ANSWERS = (media.V2, media.JSON)
 V2_BODIES = tuple(v2_produce.FORMS)
-V2_JSON = (media.V2, media.JSON)
+V2_CONSUMER_BODIES = (media.V2, media.JSON, media.V2_JSON, media.V2_BINARY)
 
 READ = (
     Query("offset", "string", 'First offset to give, or "earliest" (without it) or "latest"'),
@@ -93,7 +93,14 @@ CONSUMER = "/consumers/{group}/instances/{instance}"
 def _consumer(method: str, path: str, handler: Handler, body: str = "", answer: str = "", status: int = 204) -> Route:
     # GET .../offsets has a body, as in the REST Proxy.
     return Route(
-        method, path, handler, status=status, takes=V2_JSON if body else (), body=body, gives=V2_ANSWERS, answer=answer
+        method,
+        path,
+        handler,
+        status=status,
+        takes=V2_CONSUMER_BODIES if body else (),
+        body=body,
+        gives=V2_ANSWERS,
+        answer=answer,
     )
 
 

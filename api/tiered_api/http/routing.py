@@ -17,6 +17,8 @@ Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 REMEMBERED = 4096
 """Paths whose match is kept; when there are more, all are forgotten."""
 REMEMBERED_CHARACTERS = 512
+OBJECTS = (media.V2, media.JSON)
+"""Types of a body that a route has no use for."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class Route:
         module = self.handler.__module__.rpartition(".")[0].rpartition(".")[2]
         prefix = f"{module}_" if module in ("v2", "v3") else ""
         return prefix + self.handler.__name__
+
+    def check_body_type(self, request: Request) -> None:
+        """Raises HttpError 415 when the Content-Type is none that the route takes. Every request that changes something
+        needs one, also without a body: pages of other sites then have to ask first (CORS), in vain. Before a DELETE
+        they always have to."""
+        kind = request.headers.get("Content-Type")
+        if request.method in ("GET", "HEAD"):
+            if kind is None or not self.takes:
+                return
+        elif request.method == "DELETE" and not request.body_exists:
+            return
+        media.body_type(kind, self.takes or OBJECTS)
 
 
 @dataclass

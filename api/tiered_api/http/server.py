@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import socket
 from collections import Counter as Tally
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from aiohttp.streams import StreamReader
 from tiered.errors import Broken, Corrupt
 from tiered.node import Node
 from tiered_api.http import quick
+from tiered_api.http.allowed_hosts import AllowedHosts
 from tiered_api.http.answers import refusal
 from tiered_api.http.consumers.instances import Instances
 from tiered_api.http.errors import BROKER_NOT_AVAILABLE, NAMED, HttpError, from_named
@@ -142,7 +144,7 @@ def malformed_head(status: int, message: str | None) -> HttpError:
 class Listener(web.Server):
     """Makes connections and requests, and sends each request through the table."""
 
-    def __init__(self, site: Site, routes: Table) -> None:
+    def __init__(self, site: Site, routes: Table, hosts: AllowedHosts) -> None:
         limits = site.limits
         super().__init__(
             self.answer,  # type: ignore[arg-type]
@@ -158,6 +160,7 @@ class Listener(web.Server):
         )
         self.site = site
         self.table = routes
+        self._hosts = hosts
         self.heads = Heads(site)
         self._peers: Tally[str] = Tally()
 
@@ -196,9 +199,10 @@ class Listener(web.Server):
     async def answer(self, request: Request) -> web.StreamResponse:
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
         try:
-            request.check_host()
+            self._hosts.check(request.headers, request.version)
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
+            route.check_body_type(request)
             if route.operation not in AT_ONCE and not self.site.node.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
             response = await route.handler(request)
@@ -250,7 +254,7 @@ async def serve_http(node: Node, host: str, port: int, *, limits: Limits | None 
     """Serves `node` on host and port (0: any free one); `.url` says where."""
     site = Site(node, limits or Limits.of(node.settings))
     site.instances = Instances(site)
-    listener = Listener(site, table())
+    listener = Listener(site, table(), AllowedHosts(node.settings, socket.gethostname()))
     site.connections.read(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]

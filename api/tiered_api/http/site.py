@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from tiered.cold.lanes import Lane
 from tiered.node import Node
 from tiered_api.http.elsewhere import Elsewhere
-from tiered_api.http.limits import Budget, Limits
+from tiered_api.http.limits import Budget, Exhausted, Limits
 
 if TYPE_CHECKING:
     from tiered_api.http.consumers.instances import Instances
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+WORKERS = 2
+CLOSING_SECONDS = 1.0
+"""What a thread does may take so long after the server begins to close."""
 INLINE_BYTES = 1 << 16
 """Work on fewer bytes is done on the loop: a thread would cost more than it frees."""
 
@@ -34,8 +37,10 @@ class Site:
         self.closing = False
         self.instances: Instances
         """Set before the first request."""
-        self._patient: set[asyncio.Timeout] = set()
-        self._workers = ThreadPoolExecutor(2, "http")
+        self._patient: dict[asyncio.Timeout, float] = {}
+        """Deadlines of waits, and how many seconds each has left once the server closes."""
+        self._workers = Lane("http", WORKERS)
+        self._working = 0
         metrics = node.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
         self.connections = metrics.gauge("tiered_http_connections", "Open HTTP connections.")
@@ -47,31 +52,43 @@ class Site:
         self.read_bytes = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
 
     @asynccontextmanager
-    async def patience(self, seconds: float) -> AsyncIterator[None]:
-        """`asyncio.timeout` for long polls and streams: TimeoutError after `seconds`, or when the server closes."""
-        async with asyncio.timeout(0 if self.closing else seconds) as deadline:
-            self._patient.add(deadline)
+    async def patience(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:
+        """`asyncio.timeout` for long polls and streams: TimeoutError after `seconds`, or `closing_seconds` after the
+        server begins to close."""
+        async with asyncio.timeout(min(seconds, closing_seconds) if self.closing else seconds) as deadline:
+            self._patient[deadline] = closing_seconds
             try:
                 yield
             finally:
-                self._patient.discard(deadline)
+                del self._patient[deadline]
 
     async def work(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """`function(...)`, off the loop when it has much to do (`size` bytes)."""
+        """`function(...)`, off the loop when it has much to do (`size` bytes). `Exhausted` when too much waits for a
+        thread, or when it is not done in time: then it may go on, and nobody looks at its result."""
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
+        if self._working >= self.limits.jobs:
+            raise Exhausted(f"{self._working} jobs wait for a thread")
+        seconds = self.limits.work_seconds
+        self._working += 1
+        try:
+            async with self.patience(seconds, CLOSING_SECONDS):
+                return await self._workers.run(seconds, lambda: function(*args, **kwargs))
+        except TimeoutError:
+            raise Exhausted(f"not done within {seconds:g} s") from None
+        finally:
+            self._working -= 1
 
     def hurry(self) -> None:
         """Ends all patience: what waits for more answers with what there is."""
         self.closing = True
         now = asyncio.get_running_loop().time()
-        for deadline in self._patient:
+        for deadline, seconds in self._patient.items():
             if not deadline.expired():  # else its own time is up in this moment
-                deadline.reschedule(now)
+                when = deadline.when()
+                deadline.reschedule(now + seconds if when is None else min(when, now + seconds))
 
     async def close(self) -> None:
         """Ends the connections to other brokers, and the worker threads."""
         await self.elsewhere.close()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()

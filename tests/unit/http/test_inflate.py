@@ -1,4 +1,5 @@
 import gzip
+import time
 import zlib
 
 import pytest
@@ -53,3 +54,21 @@ def test_a_bomb_is_413_at_its_limit(encoding: str) -> None:
 def test_no_encoding_is_no_work_and_an_unknown_one_is_415() -> None:
     assert inflate("identity", BODY, 1) is BODY
     assert refused("br", BODY) == 415
+
+
+@pytest.mark.parametrize(("encoding", "empty"), [("gzip", gzip.compress(b"")), ("zstd", zstandard.compress(b""))])
+def test_body_of_many_members_is_refused_400_after_little_work(encoding: str, empty: bytes) -> None:
+    body = empty * ((32 << 20) // len(empty))
+    begun = time.process_time()
+    assert refused(encoding, body, 64 << 20) == 400
+    assert time.process_time() - begun < 1.0
+    assert inflate(encoding, empty * 900 + COMPRESSED[encoding], MIB) == BODY
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_stream_may_have_any_number_of_members_a_few_in_each_piece(encoding: str) -> None:
+    opened = inflater(encoding)
+    assert opened is not None
+    for _ in range(1_500):
+        assert opened.feed(COMPRESSED[encoding], MIB) == BODY
+    opened.finish()

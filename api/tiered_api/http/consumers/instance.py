@@ -17,9 +17,9 @@ import orjson
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets, Request
-from tiered_api.http.consumers import patterns
 from tiered_api.http.consumers.asking import patiently
 from tiered_api.http.consumers.membership import Membership, Wish
+from tiered_api.http.consumers.patterns import Pattern
 from tiered_api.http.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 from tiered_api.http.partitions import Source, bounds, source_of
 from tiered_api.http.site import Site
@@ -52,7 +52,7 @@ class Choices:
             if not isinstance(given, dict) or given.pop("of", "") != MARK:
                 return None
             wish, made = Wish(tuple(given.pop("topics")), given.pop("pattern")), cls(**given)
-            patterns.check(wish.pattern)
+            Pattern(wish.pattern)
         except (ValueError, KeyError, TypeError):
             return None
         like = cls()
@@ -114,7 +114,8 @@ class Instance:
         self.membership = Membership(
             self._site.node.coordinators.ask, self._site.clock, self.group, self.name, wish, self.choices.kept(wish),
             session_ms=min(SESSION_MS, self._site.node.settings.group_max_session_timeout_ms),
-            counts=self._site.instances.counts, revoked=self._revoked, member_id=member_id,
+            counts=self._site.instances.counts, names=self._site.instances.names(wish),
+            revoked=self._revoked, member_id=member_id,
         )  # fmt: skip
 
     async def unsubscribe(self) -> None:

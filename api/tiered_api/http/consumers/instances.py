@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -14,7 +14,8 @@ from tiered.metadata.groups.requests import Described, DescribeGroup
 from tiered.metadata.image import Image
 from tiered_api.http.consumers.asking import coordinator_of, patiently
 from tiered_api.http.consumers.instance import Choices, Instance
-from tiered_api.http.consumers.membership import PREFIX, kept_in
+from tiered_api.http.consumers.membership import PREFIX, Wish, kept_in
+from tiered_api.http.consumers.subscriptions import Patterns
 from tiered_api.http.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 from tiered_api.http.site import Site
 
@@ -38,6 +39,7 @@ class Instances:
         self._found: dict[Place, Instance] = {}
         self._opening: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._counted: tuple[Image | None, Mapping[str, int]] = (None, {})
+        self._patterns = Patterns(site.work, site.clock)
         self._sweeper: asyncio.Task[None] | None = None
         site.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").read(
             lambda: float(len(self._found))
@@ -80,6 +82,17 @@ class Instances:
             counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
             self._counted = (image, self._counted[1] if counts == self._counted[1] else counts)
         return self._counted[1]
+
+    def names(self, wish: Wish) -> Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]]:
+        """How a wish is held against the topics that there are. ValueError for a pattern that is not taken."""
+        if wish.pattern:
+            return self._patterns.matches(wish.pattern).among
+        topics = tuple(sorted(wish.topics))
+
+        async def named(_: Mapping[str, int]) -> tuple[str, ...]:
+            return topics
+
+        return named
 
     def _alone(self, place: Place) -> asyncio.Lock:
         """Who looks for an instance in its group asks the coordinator, which may take its time: others do not wait."""

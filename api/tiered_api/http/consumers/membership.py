@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,16 +39,12 @@ class Wish:
     topics: tuple[str, ...] = ()
     pattern: str = ""
 
-    def among(self, known: Mapping[str, int]) -> list[str]:
-        """The names that it means among the topics that there are."""
-        if not self.pattern:
-            return sorted(self.topics)
-        return sorted(name for name in known if re.fullmatch(self.pattern, name) and not name.startswith("__"))
 
-
-def subscription(topics: list[str], kept: bytes) -> bytes:
+def subscription(topics: Sequence[str], kept: bytes) -> bytes:
     """A member's metadata, as every client of the group reads it; `kept` is for us alone."""
-    return VERSION.to_bytes(2, "big") + encode(ConsumerProtocolSubscription(topics=topics, user_data=kept), VERSION)
+    return VERSION.to_bytes(2, "big") + encode(
+        ConsumerProtocolSubscription(topics=list(topics), user_data=kept), VERSION
+    )
 
 
 def kept_in(metadata: bytes) -> bytes:
@@ -62,8 +57,9 @@ def kept_in(metadata: bytes) -> bytes:
 
 
 class Membership:
-    """`counts` tells the topics that there are with their partitions. `assigned` is None until the first generation;
-    `revoked` is awaited before a place is given up for the next one. `failure` says why it cannot be a member."""
+    """`counts` tells the topics that there are with their partitions, `names` those of them that are wished for.
+    `assigned` is None until the first generation; `revoked` is awaited before a place is given up for the next one.
+    `failure` says why it cannot be a member."""
 
     def __init__(
         self,
@@ -76,6 +72,7 @@ class Membership:
         *,
         session_ms: int,
         counts: Callable[[], Mapping[str, int]],
+        names: Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]],
         revoked: Callable[[], Awaitable[None]],
         member_id: str = "",
     ) -> None:
@@ -93,8 +90,10 @@ class Membership:
         self._kept = kept
         self._session_ms = session_ms
         self._counts = counts
+        self._names = names
         self._revoked = revoked
         self._seen: Mapping[str, int] = {}
+        self._subscribed: tuple[str, ...] = ()
         self._named: frozenset[str] = frozenset()
         """What all members wish for, if this one leads them."""
         self._asked = bool(member_id)
@@ -145,8 +144,9 @@ class Membership:
 
     async def _take_part(self) -> Code:
         """One generation: join, and be told what is whose."""
-        self._seen, self._asked = self._counts(), True
-        metadata = subscription(self.wish.among(self._seen), self._kept)
+        seen = self._counts()
+        self._subscribed, self._seen, self._asked = await self._names(seen), seen, True
+        metadata = subscription(self._subscribed, self._kept)
         join = requests.JoinGroup(
             self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
             "consumer", ((PROTOCOL, metadata),),
@@ -173,18 +173,22 @@ class Membership:
         return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
 
     async def _beat(self) -> Code:
-        if self._is_out_of_date():
+        if await self._is_out_of_date():
             return Code.REBALANCE_IN_PROGRESS
         beat = requests.Heartbeat(self._group, self.generation, self.member_id, self.instance_id)
         answer: Beaten = await self._ask(self._group, beat, JOIN_SECONDS)
         return answer.code
 
-    def _is_out_of_date(self) -> bool:
+    async def topics(self) -> tuple[str, ...]:
+        """The topics that it wishes for, of those that there are."""
+        return await self._names(self._counts())
+
+    async def _is_out_of_date(self) -> bool:
         """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
         seen, now = self._seen, self._counts()
         if now is seen:
             return False
-        if self.wish.among(now) != self.wish.among(seen):
+        if await self._names(now) != self._subscribed:
             return True
         if any(now.get(topic) != seen.get(topic) for topic in self._named):
             return True

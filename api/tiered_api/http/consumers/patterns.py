@@ -1,53 +1,204 @@
-"""Which patterns of topics are taken: a broker's loop matches them, so none may try more than so many ways."""
+"""Regular expressions of topic names, matched in time that grows with the name and not with the ways to match it.
+
+Python's `re` goes back and tries again: two `.*` take 0.5 ms for a long name, more repetitions minutes. Here Python's
+parser reads the expression, and an automaton of its positions (Glushkov) walks through the name once: a set of
+positions is the bits of a number.
+"""
 
 from __future__ import annotations
 
 import re
+import string
+from collections.abc import Iterable
 from re import _constants as words  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NamedTuple
 
 NAME_CHARACTERS = 249
-WAYS_MAX = 1 << 17
-"""Of going through the longest name: two stars and a few alternatives, some ms of work."""
-MANY: int = WAYS_MAX + 1
-REPEATS = (words.MAX_REPEAT, words.MIN_REPEAT, words.POSSESSIVE_REPEAT)
-REFUSED = (words.GROUPREF, words.GROUPREF_EXISTS, words.ASSERT, words.ASSERT_NOT)
+POSITIONS_MAX = 256
+"""Characters and classes in an expression, each as often as it may be repeated by number."""
+PARTS_MAX = 2_048
+"""Parts of all kinds, counted so: also what is empty takes time."""
+REMEMBERED = 1_000
+"""Sets of positions whose followers are remembered; when there are more, all are forgotten."""
+ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
+"""All that a topic's name may hold."""
+CATEGORIES = {
+    words.CATEGORY_DIGIT: frozenset(string.digits),
+    words.CATEGORY_WORD: ALPHABET - frozenset(".-"),
+    words.CATEGORY_SPACE: frozenset(),
+}
+CATEGORIES |= {
+    words.CATEGORY_NOT_DIGIT: ALPHABET - CATEGORIES[words.CATEGORY_DIGIT],
+    words.CATEGORY_NOT_WORD: ALPHABET - CATEGORIES[words.CATEGORY_WORD],
+    words.CATEGORY_NOT_SPACE: ALPHABET,
+}
+BEGINNINGS = (words.AT_BEGINNING, words.AT_BEGINNING_STRING)
+ENDS = (words.AT_END, words.AT_END_STRING)
 
 
-def check(pattern: str) -> None:
-    """ValueError with the reason when a pattern is none, or one that may take long."""
-    if len(pattern) > NAME_CHARACTERS:
-        raise ValueError(f"it has more than {NAME_CHARACTERS} characters")
-    try:
-        re.compile(pattern)
-        ways = _ways(parser.parse(pattern))
-    except (re.error, OverflowError, RecursionError):
-        raise ValueError("it is no regular expression") from None
-    if ways > WAYS_MAX:
-        raise ValueError("there are too many ways to match it: two repetitions, none inside of another, are enough")
+class _Part(NamedTuple):
+    """A part of an expression: positions that may come first and last in it, and whether it matches nothing."""
+
+    first: int
+    last: int
+    empty: bool
 
 
-def _ways(sequence: Any) -> int:
-    """How many ways there are at most to go through a name; `MANY` for more than may be."""
-    product = 1
-    for kind, given in sequence:
-        product = min(product * _ways_of(kind, given), MANY)
-    return product
+_NOTHING = _Part(0, 0, True)
 
 
-def _ways_of(kind: Any, given: Any) -> int:
-    if kind is words.BRANCH:
-        return min(sum(map(_ways, given[1])), MANY)
-    if kind is words.SUBPATTERN:
-        return _ways(given[-1])
-    if kind is words.ATOMIC_GROUP:
-        return _ways(given)
-    if kind in REPEATS:
-        low, high = (min(int(count), NAME_CHARACTERS) for count in given[:2])
-        ways = _ways(given[2])
-        if ways > 1:
-            total: int = sum(ways**count for count in range(low, high + 1))
-            return min(total, MANY)
-        return int(high - low + 1)
-    return MANY if kind in REFUSED else 1
+class Pattern:
+    """One expression. ValueError with the reason when it is none, or is not taken."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > NAME_CHARACTERS:
+            raise ValueError(f"it has more than {NAME_CHARACTERS} characters")
+        try:
+            parsed = parser.parse(text)
+        except (re.error, OverflowError, RecursionError):
+            raise ValueError("it is no regular expression") from None
+        self._follow: list[int] = []
+        """Per position those that may come after it."""
+        self._where: dict[str, int] = dict.fromkeys(ALPHABET, 0)
+        """Per character the positions that take it."""
+        self._parts = 0
+        try:
+            whole = self._sequence(parsed, parsed.state.flags, True, True)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        self._first, self._last, self._empty = whole
+        self._after: dict[int, int] = {}
+        self.effort = max(len(self._follow), 1)
+        """Steps that one character of a name takes at most."""
+
+    def matches(self, name: str) -> bool:
+        """True if the expression matches the whole name."""
+        if not name:
+            return self._empty
+        after, where = self._after, self._where
+        at = self._first & where.get(name[0], 0)
+        for character in name[1:]:
+            following = after.get(at)
+            if following is None:
+                following = self._followers(at)
+            at = following & where.get(character, 0)
+        return bool(at & self._last)
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """The names that it matches."""
+        return [name for name in names if self.matches(name)]
+
+    def _followers(self, at: int) -> int:
+        """The positions that may come after any of `at`."""
+        rest, following = at, 0
+        while rest:
+            low = rest & -rest
+            following |= self._follow[low.bit_length() - 1]
+            rest ^= low
+        if len(self._after) >= REMEMBERED:
+            self._after.clear()
+        self._after[at] = following
+        return following
+
+    # -- how it is made -----------------------------------------------------------------------------------------------
+
+    def _sequence(self, sequence: Any, flags: int, begins: bool, ends: bool) -> _Part:
+        """One after the other. `begins`: nothing of the expression comes before, `ends`: or after."""
+        items = list(sequence)
+        made = _NOTHING
+        for number, (kind, given) in enumerate(items):
+            is_last = ends and all(each[0] is words.AT for each in items[number + 1 :])
+            made = self._joined(made, self._item(kind, given, flags, begins, is_last))
+            begins = begins and kind is words.AT
+        return made
+
+    def _joined(self, one: _Part, other: _Part) -> _Part:
+        self._link(one.last, other.first)
+        first = one.first | other.first if one.empty else one.first
+        last = one.last | other.last if other.empty else other.last
+        return _Part(first, last, one.empty and other.empty)
+
+    def _link(self, sources: int, targets: int) -> None:
+        while sources and targets:
+            low = sources & -sources
+            self._follow[low.bit_length() - 1] |= targets
+            sources ^= low
+
+    def _item(self, kind: Any, given: Any, flags: int, begins: bool, ends: bool) -> _Part:
+        self._parts += 1
+        if self._parts > PARTS_MAX:
+            raise too_long()
+        if kind is words.BRANCH:
+            parts = [self._sequence(each, flags, begins, ends) for each in given[1]]
+            first = last = 0
+            for part in parts:
+                first, last = first | part.first, last | part.last
+            return _Part(first, last, any(part.empty for part in parts))
+        if kind is words.SUBPATTERN:
+            _, added, removed, inside = given
+            return self._sequence(inside, (flags | added) & ~removed, begins, ends)
+        if kind in (words.MAX_REPEAT, words.MIN_REPEAT):
+            return self._repeated(given, flags)
+        if kind is words.AT:
+            if (given in BEGINNINGS and begins) or (given in ENDS and ends):
+                return _NOTHING
+            raise ValueError("^ is taken at its beginning only, $ at its end, \\b nowhere")
+        return self._position(_characters(kind, given, flags))
+
+    def _repeated(self, given: Any, flags: int) -> _Part:
+        low, high, inside = given
+        endless = high is words.MAXREPEAT
+        made = _NOTHING
+        for number in range(max(low, 1) if endless else high):
+            self._parts += 1
+            part = self._sequence(inside, flags, False, False)
+            if endless and number == max(low, 1) - 1:
+                self._link(part.last, part.first)
+            made = self._joined(made, part._replace(empty=part.empty or number >= low))
+        return made
+
+    def _position(self, characters: frozenset[str]) -> _Part:
+        number = len(self._follow)
+        if number >= POSITIONS_MAX:
+            raise too_long()
+        self._follow.append(0)
+        for character in characters:
+            self._where[character] |= 1 << number
+        return _Part(1 << number, 1 << number, False)
+
+
+def too_long() -> ValueError:
+    """Numbers of repetitions multiply."""
+    return ValueError(f"it comes to more than {POSITIONS_MAX} characters when its repetitions are written out")
+
+
+def _characters(kind: Any, given: Any, flags: int) -> frozenset[str]:
+    """The characters of names that one position takes."""
+    if kind is words.ANY:
+        return ALPHABET
+    if kind is words.LITERAL:
+        return _cased({chr(given)}, flags)
+    if kind is words.NOT_LITERAL:
+        return ALPHABET - _cased({chr(given)}, flags)
+    if kind is not words.IN:
+        raise ValueError("references, assertions and atomic groups are not taken")
+    found: set[str] = set()
+    negated = False
+    for part, value in given:
+        if part is words.NEGATE:
+            negated = True
+        elif part is words.LITERAL:
+            found.add(chr(value))
+        elif part is words.RANGE:
+            found |= {character for character in ALPHABET if value[0] <= ord(character) <= value[1]}
+        else:
+            found |= CATEGORIES[value]
+    taken = _cased(found, flags)
+    return ALPHABET - taken if negated else taken
+
+
+def _cased(characters: set[str], flags: int) -> frozenset[str]:
+    if flags & re.IGNORECASE:
+        characters = {form for each in characters for form in (each, each.lower(), each.upper())}
+    return ALPHABET & characters

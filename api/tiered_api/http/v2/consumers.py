@@ -20,19 +20,19 @@ from tiered.ids import TopicPartition
 from tiered.metadata.groups.requests import NO_OFFSET, Commit
 from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.consumers import patterns
 from tiered_api.http.consumers.asking import coordinator_of, patiently
 from tiered_api.http.consumers.instance import METADATA_BYTES, Choices, Instance
 from tiered_api.http.consumers.instances import Place
 from tiered_api.http.consumers.membership import Wish
+from tiered_api.http.consumers.patterns import Pattern
 from tiered_api.http.consumers.reading import read
 from tiered_api.http.errors import BAD_CONSUMER, FORMAT_DIFFERS, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError
+from tiered_api.http.limits import Exhausted
 from tiered_api.http.partitions import bounds
 from tiered_api.http.request import Request
 from tiered_api.http.v2.topics import shown
 
 RECORD_TYPES = {"binary": media.V2_BINARY, "json": media.V2_JSON}
-BODY_TYPES = (media.V2, media.JSON, media.V2_JSON, media.V2_BINARY)
 NAME_CHARACTERS = 249
 OTHER_NAMES = {"id": "name", "responseMinBytes": "fetch.min.bytes", "requestWaitMs": "consumer.request.timeout.ms"}
 TIMEOUT_MS_MAX = 30_000
@@ -58,10 +58,7 @@ async def _instance(request: Request) -> Instance:
 async def _body(request: Request) -> dict[str, Any]:
     """The body, if there is one, as an object."""
     data = await request.whole()
-    if not data:
-        return {}
-    media.body_type(request.headers.get("Content-Type", media.V2), BODY_TYPES)
-    return await request.parsed_object(data)
+    return await request.parsed_object(data) if data else {}
 
 
 def _done() -> Answer:
@@ -138,7 +135,7 @@ def _wish(topics: Any, pattern: Any) -> Wish:
     if not isinstance(pattern, str) or not pattern:
         raise HttpError(422, "topic_pattern has to be a regular expression")
     try:
-        patterns.check(pattern)
+        Pattern(pattern)
     except ValueError as error:
         raise HttpError(422, f"topic_pattern is not taken: {error}") from None
     return Wish(pattern=pattern)
@@ -147,8 +144,14 @@ def _wish(topics: Any, pattern: Any) -> Wish:
 async def get_subscription(request: Request) -> web.StreamResponse:
     """The topics that it is subscribed to."""
     instance = await _instance(request)
-    counts = dict.fromkeys(request.site.node.image.topics, 0)
-    topics = instance.membership.wish.among(counts) if instance.membership is not None else []
+    membership = instance.membership
+    topics: tuple[str, ...] = ()
+    if membership is not None:
+        try:
+            async with request.site.patience(request.site.limits.work_seconds):
+                topics = await membership.topics()
+        except TimeoutError:
+            raise Exhausted("the topics of a pattern are not known in time") from None
     return shown(request, {"topics": topics})
 
 

@@ -14,7 +14,6 @@ from tiered.metadata.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.setting import Row
 from tiered_api.http.answers import as_json, no_content
 from tiered_api.http.errors import BAD_REQUEST, HttpError
-from tiered_api.http.media import JSON, body_type
 from tiered_api.http.produce import topic_image
 from tiered_api.http.request import Request
 from tiered_api.http.v3.clusters import broker_of_path
@@ -34,7 +33,6 @@ def _one(shapes: Mapping[str, Shape], name: str) -> Shape:
 
 async def _changes(request: Request, rows: Mapping[str, Row]) -> tuple[dict[str, str | None], bool]:
     """The changes of `{"data": [{name, value, operation}], "validate_only"}`."""
-    body_type(request.headers.get("Content-Type"), (JSON,))
     body = await request.json_object()
     data = body.get("data")
     if not isinstance(data, list) or not data:
@@ -66,7 +64,6 @@ def _resettable(rows: Mapping[str, Row], name: str) -> None:
 
 async def _value(request: Request, rows: Mapping[str, Row]) -> str | None:
     """The value of `{"value": ...}`; null returns to the default."""
-    body_type(request.headers.get("Content-Type"), (JSON,))
     body = await request.json_object()
     if "value" not in body:
         raise HttpError(422, "value is missing")

@@ -8,7 +8,6 @@ import orjson
 from aiohttp import web
 
 from tiered.records.native import json_spans
-from tiered_api.http import media
 from tiered_api.http.answers import Answer, as_json
 from tiered_api.http.errors import BATCH, HttpError
 from tiered_api.http.formats import Incoming, iso, record_v3
@@ -43,7 +42,6 @@ class Reports:
 async def produce_records(request: Request) -> web.StreamResponse:
     """One record: its report and its status. Chunked, or several records: a stream of reports, status 200."""
     cluster_id = cluster(request)
-    media.body_type(request.headers.get("Content-Type"), (media.JSON,))
     topic = topic_image(request.site, request.args["topic"])
     reports = Reports(cluster_id, topic.name)
     if "Transfer-Encoding" in request.headers:
@@ -75,7 +73,6 @@ def _several(body: bytes) -> bool:
 async def produce_batch(request: Request) -> web.StreamResponse:
     """Up to a limit of records with ids of the caller's; 207 with the lists of successes and failures."""
     cluster_id = cluster(request)
-    media.body_type(request.headers.get("Content-Type"), (media.JSON,))
     topic = topic_image(request.site, request.args["topic"])
     entries = _entries(await request.json_object(), request.site.limits.entries)
     now = request.site.clock.wall_ms()

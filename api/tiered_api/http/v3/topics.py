@@ -10,7 +10,6 @@ from aiohttp import web
 from tiered.metadata.requests import CreatePartitions, CreateTopic, DeleteTopic
 from tiered_api.http.answers import as_json, no_content
 from tiered_api.http.errors import BAD_REQUEST, HttpError
-from tiered_api.http.media import JSON, body_type
 from tiered_api.http.produce import topic_image
 from tiered_api.http.request import Request
 from tiered_api.http.v3.shapes import cluster, listing, topic_shape
@@ -34,7 +33,6 @@ async def get_topic(request: Request) -> web.StreamResponse:
 async def create_topic(request: Request) -> web.StreamResponse:
     """A new topic: 201; with `validate_only` nothing but the checks: 200."""
     cluster(request)
-    body_type(request.headers.get("Content-Type"), (JSON,))
     wanted = creation(await request.json_object())
     topic = await request.site.node.submit(wanted)
     shape = topic_shape(request, topic)
@@ -120,7 +118,6 @@ def text(value: Any) -> str:
 async def grow_topic(request: Request) -> web.StreamResponse:
     """More partitions: `partitions_count` is the new total."""
     cluster(request)
-    body_type(request.headers.get("Content-Type"), (JSON,))
     topic = topic_image(request.site, request.args["topic"])
     body = await request.json_object()
     count = integer(body, "partitions_count")

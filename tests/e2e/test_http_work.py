@@ -1,0 +1,114 @@
+"""Work in threads (bodies decompressed and parsed, answers rendered): bounded, and no obstacle to a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import signal
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.http_site import Site, run, site
+from tests.e2e.serving import SECONDS, Served
+from tiered_api.http import media
+from tiered_api.http.limits import Exhausted, Limits
+from tiered_api.http.site import CLOSING_SECONDS, INLINE_BYTES, WORKERS
+from tiered_api.http.site import Site as Surroundings
+
+MUCH = INLINE_BYTES + 1
+
+
+def surroundings(of: Site) -> Surroundings:
+    return of.http._listener.site
+
+
+def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.create("t")
+        go = threading.Event()
+        work = surroundings(site).work
+        busy = [asyncio.create_task(work(MUCH, go.wait, SECONDS)) for _ in range(WORKERS + 1)]
+        await asyncio.sleep(0)
+        body = b'{"records":[{"value":"%b"}]}' % bytes([120] * MUCH)
+        answer = await site.ask("POST", "/topics/t", body, kind=media.V2_JSON)
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert (await site.get("/healthz")).status == 200
+        go.set()
+        assert await asyncio.gather(*busy) == [True] * len(busy)
+        assert (await site.ask("POST", "/topics/t", body, kind=media.V2_JSON)).status == 200
+
+    run(tmp_path, story, Limits(jobs=WORKERS + 1))
+
+
+def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_begun(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        go, begun = threading.Event(), threading.Event()
+        work = surroundings(site).work
+        busy = [asyncio.create_task(work(MUCH, go.wait, SECONDS)) for _ in range(WORKERS)]
+        behind = asyncio.create_task(work(MUCH, begun.set))
+        for each in (*busy, behind):
+            with pytest.raises(Exhausted):
+                await each
+        go.set()
+        assert await work(MUCH, lambda: "done") == "done"
+        assert not begun.is_set()
+
+    run(tmp_path, story, Limits(work_seconds=0.2))
+
+
+def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None:
+    async def whole() -> None:
+        go = threading.Event()
+        async with site(tmp_path) as running:
+            busy = asyncio.create_task(surroundings(running).work(MUCH, go.wait, SECONDS))
+            short = asyncio.create_task(surroundings(running).work(MUCH, time.sleep, CLOSING_SECONDS / 5))
+            await asyncio.sleep(0)
+            begun = time.monotonic()
+            await running.http.close()
+            assert time.monotonic() - begun < CLOSING_SECONDS + 1
+            await short
+            with pytest.raises(Exhausted):
+                await busy
+            go.set()
+
+    asyncio.run(whole())
+
+
+def test_process_ends_soon_after_sigterm_while_a_body_is_parsed(tmp_path: Path) -> None:
+    """So many records take ten seconds and more."""
+    body = b'{"records":[' + b",".join([b'{"value":1}'] * 1_000_000) + b"]}"
+    with Served(tmp_path / "data") as broker:
+        broker.create_topic("t")
+        connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
+        connection.request("POST", "/topics/t", body, {"Content-Type": media.V2_JSON})
+        while broker.ask("GET", "/healthz")[1]["ok"] and not cpu_seconds(broker.process.pid) > 2:
+            time.sleep(0.05)
+        begun = time.monotonic()
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(SECONDS) == 0
+        assert time.monotonic() - begun < 5
+        assert "clean=True" in broker.log.read_text()
+        connection.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User time of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) / 100
+
+
+def test_process_refuses_a_body_of_many_empty_gzip_members_and_ends(tmp_path: Path) -> None:
+    empty = gzip.compress(b"")
+    with Served(tmp_path / "data") as broker:
+        broker.create_topic("t")
+        connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
+        headers = {"Content-Type": media.V2_JSON, "Content-Encoding": "gzip"}
+        connection.request("POST", "/topics/t", empty * (8_000_000 // len(empty)), headers)
+        assert connection.getresponse().status == 400
+        connection.close()
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(SECONDS) == 0

@@ -1,0 +1,85 @@
+"""Patterns of topics mean what they mean to Python's `re`, and take a time that grows with the name only."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pytest
+
+from tiered_api.http.consumers.patterns import NAME_CHARACTERS, Pattern
+
+PIECES = ("a", "b", "1", ".", r"\.", "-", "_", "[ab]", "[^a]", "[a-c1]", r"\d", r"\w", r"\W", r"[^\d-]", "A", r"\-")
+AFTER = ("", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?", "??", "{,2}")
+
+
+def made(rng: random.Random, depth: int) -> str:
+    """An expression by chance."""
+    parts = []
+    for _ in range(rng.randrange(1, 4)):
+        kind = rng.randrange(6) if depth else 0
+        inside = rng.choice(PIECES) if kind < 3 else f"({rng.choice(('', '?:', '?i:'))}{made(rng, depth - 1)})"
+        parts.append(inside + rng.choice(AFTER))
+    text = "".join(parts)
+    return f"{text}|{made(rng, depth - 1)}" if depth and rng.random() < 0.2 else text
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pattern_matches_the_names_that_re_matches(seed: int) -> None:
+    rng = random.Random(seed)
+    matched = 0
+    for _ in range(60):
+        text = rng.choice(("", "", "", "^", "(?i)")) + made(rng, 2)
+        text += rng.choice(("", "", "$")) if not text.endswith("|") else ""
+        names = ["".join(rng.choices("aabbc1.-_A", k=rng.randrange(0, 9))) for _ in range(30)]
+        expected = [name for name in names if re.fullmatch(text, name)]
+        try:
+            pattern = Pattern(text)
+        except ValueError as error:
+            assert "^ is taken" in str(error), text
+            continue
+        assert pattern.among(names) == expected, text
+        matched += len(expected)
+    assert matched > 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    [".*.*.*.*.*x", "(a+)+b", "(a|a)*b", "(a*)*b", "(.*a){9}", "(a|aa)+$", "(a?){100}a{100}", ".*a.{100}", "(x+x+)+y"],
+)
+def test_pattern_with_many_ways_to_match_takes_little_time(text: str) -> None:
+    pattern = Pattern(text)
+    names = [f"{'a' * (NAME_CHARACTERS - 3)}{number:03}" for number in range(10)]
+    begun = time.process_time()
+    pattern.among(names)
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(",
+        "a" * 250,
+        r"(a)\1",
+        "(?=a)b",
+        "(?<!a)b",
+        "(?>a*)b",
+        "a*+b",
+        r"\bt",
+        "(a{99}){99}",
+        "a^b",
+        "a$b",
+        "a{999}",
+        "(){9999999}",
+        "(((a{0}){99}){99}){99}",
+        "((.?){99}){99}",
+    ],
+)
+def test_pattern_that_is_none_or_goes_back_is_not_taken(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^it |taken"):
+        Pattern(text)
+
+
+def test_deeply_nested_pattern_is_taken_or_refused_by_name() -> None:
+    assert Pattern("(" * 120 + "a" + ")" * 120).matches("a")
