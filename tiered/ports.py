@@ -66,7 +66,8 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """One data directory. Paths are relative to its root, with `/`; they never leave it."""
+    """One data directory. Paths are relative to its root, with `/`; they never leave it. What is made is for the user
+    of the process alone."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File: ...
     def exists(self, path: str) -> bool: ...

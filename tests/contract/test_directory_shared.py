@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tiered.cold.directory import LOCKS, TEMPORARY_MS, DirectoryStore
+from tiered.cold.directory import CREDENTIAL, LOCKS, TEMPORARY_MS, DirectoryStore
 from tiered.errors import Refused, Unavailable
+from tiered.metadata.layout import FORMAT_KEY
 from tiered.ports import ConditionFailed, Got, NotFound, Ok, Unknown
 from tiered.world import SystemClock, SystemRng
 
@@ -253,3 +254,43 @@ def test_whoever_syncs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
     asyncio.run(change())
     assert len(synced) >= 5 and all(synced)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_a_store_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    root = tmp_path / "srv" / "bucket"
+
+    async def body() -> None:
+        store = new_store(root)
+        await store.put("meta/FORMAT", b"1", if_absent=True)
+        await store.put("data/a/b", b"1")
+        await store.put("data/a/b", b"2")
+        await store.upload("data/c", [b"3"])
+        await store.delete(["data/c"])
+        await store.close()
+
+    before = os.umask(umask)
+    try:
+        asyncio.run(body())
+    finally:
+        os.umask(before)
+    made = [tmp_path / "srv", *(tmp_path / "srv").rglob("*")]
+    assert {mode(path) for path in made if path.is_dir()} == {0o700}
+    assert {mode(path) for path in made if path.is_file()} == {0o600}
+    assert {"FORMAT", "b"} < {path.name for path in made} and any(path.parent.name == ".lock" for path in made)
+
+
+def test_a_directory_that_was_there_keeps_its_mode_and_the_credential_is_closed(tmp_path: Path) -> None:
+    """As a store of an earlier version was left: readable by all."""
+    assert CREDENTIAL == FORMAT_KEY
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "FORMAT").write_bytes(b"{}")
+    (tmp_path / "meta" / "FORMAT").chmod(0o644)
+    for folder in (tmp_path, tmp_path / "meta"):
+        folder.chmod(0o2775)
+    asyncio.run(new_store(tmp_path).close())
+    assert (mode(tmp_path), mode(tmp_path / "meta"), mode(tmp_path / "meta" / "FORMAT")) == (0o2775, 0o2775, 0o600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import subprocess
@@ -25,6 +26,7 @@ from tiered.hot.local_disk import (
     reserve_blocks,
 )
 from tiered.hot.segment_files import OpenFiles
+from tiered_api.cli.directories import claim
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
 
@@ -192,7 +194,7 @@ def test_a_directory_that_the_system_keeps_closed_is_unavailable(
     def no(path: str, *_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), path)
 
-    monkeypatch.setattr(os, "makedirs", no)
+    monkeypatch.setattr(os, "mkdir", no)
     why = f"cannot use the data directory {tmp_path}/data: {os.strerror(number)}"
     with pytest.raises(Unavailable, match=why):
         LocalDisk(str(tmp_path / "data"))
@@ -294,3 +296,75 @@ def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monk
     for count in range(1, 11):
         assert file.append([b"x" * (1 << 20)]) == count << 20
     assert len(asked) == 1 and file.pread(0, 5) == b"xxxxx"
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def modes(root: Path) -> dict[str, int]:
+    return {str(path.relative_to(root)): path.stat().st_mode & 0o7777 for path in [root, *root.rglob("*")]}
+
+
+def test_what_a_disk_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: None) -> None:
+    disk = LocalDisk(str(tmp_path / "srv" / "data"))
+    disk.make_dirs("log")
+    disk.make_dirs("log/t-0/deep")
+    disk.open("log/t-0/f", create=True).close()
+    with LockFile(disk.resolve(".lock")):
+        assert modes(tmp_path / "srv") == {
+            **dict.fromkeys([".", "data", "data/log", "data/log/t-0", "data/log/t-0/deep"], 0o700),
+            **dict.fromkeys(["data/.lock", "data/log/t-0/f"], 0o600),
+        }
+    disk.close()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / ".lock").symlink_to(precious)
+    with pytest.raises((Refused, Unavailable), match=f"cannot lock {tmp_path}/.lock"):
+        LockFile(str(tmp_path / ".lock")).acquire()
+    assert precious.read_text() == "precious"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage().partition(" path=")[0]) for record in caplog.records]
+
+
+def test_a_data_directory_that_is_open_to_others_is_closed_at_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so, once."""
+    caplog.set_level(logging.INFO, "tiered")
+    data = tmp_path / "data"
+    for name in ("log", "bucket", "broker-1"):
+        (data / name).mkdir(parents=True)
+    data.chmod(0o2775)
+    claim(str(data))
+    claim(str(data))
+    assert data.stat().st_mode & 0o7777 == 0o700
+    assert lines(caplog) == [("INFO", "data directory was open to others")]
+
+
+def test_a_directory_that_holds_other_things_keeps_its_mode(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody's home, nor /tmp, is closed because a broker was started in it."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "letters").mkdir()
+    claim(str(tmp_path))
+    assert tmp_path.stat().st_mode & 0o7777 == 0o755
+    assert lines(caplog) == [("WARNING", "data directory is open to others and holds other files")]
+
+
+def test_a_directory_of_another_user_is_told_of_and_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    claim(str(tmp_path))
+    assert tmp_path.stat().st_mode & 0o7777 == 0o777
+    assert lines(caplog) == [("WARNING", "data directory belongs to another user")]

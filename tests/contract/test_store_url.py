@@ -81,10 +81,10 @@ def test_a_directory_that_the_system_keeps_closed_is_away_as_a_bucket_is(
     with pytest.raises(Refused, match="Not a directory"):
         open_store(f"file://{tmp_path}/file/bucket", SystemClock(), SystemRng())
 
-    def no(path: str, **_: object) -> None:
+    def no(path: str, *_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(os, "makedirs", no)
+    monkeypatch.setattr(os, "mkdir", no)
     with pytest.raises(Unavailable, match=f"cannot use the store file://{tmp_path}/bucket: Permission denied") as told:
         open_store(f"file://{tmp_path}/bucket", SystemClock(), SystemRng())
     assert told.value.refused

@@ -5,7 +5,8 @@ holds a lock file, so that compare and rename are one step. The version of an ob
 milliseconds are the time, the microseconds are drawn, and under one key it only grows, so that the same bytes written
 again are another version. A file system that cannot keep that is refused by its first write.
 
-Keys are paths: one key may not be the folder of another.
+Keys are paths: one key may not be the folder of another. What the store makes is for its user alone; a directory that
+was there before keeps its mode.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from stat import S_IMODE
 from typing import TypeVar
 
 from tiered.cold.lanes import Lane
 from tiered.cold.parts import Parts
 from tiered.errors import REFUSALS, Code, Refused, Unavailable, unusable
-from tiered.hot.local_disk import sync_file
+from tiered.hot.local_disk import DIRECTORY_MODE, FILE_MODE, make_private, sync_file
 from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult, Rng, Unknown
+
+log = logging.getLogger(__name__)
 
 SECONDS = 10.0
 UPLOAD_BYTES_PER_SECOND = 1 << 20
@@ -35,6 +40,9 @@ MOVES = 100
 """Tries to put an object where others come and go."""
 TEMPORARY_MS = 24 * 3600 * 1000
 INTERNAL = (".tmp", ".lock")
+CREDENTIAL = "meta/FORMAT"
+"""The object of which brokers make what they know each other by."""
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 T = TypeVar("T")
 
 
@@ -56,7 +64,8 @@ class DirectoryStore:
             return
         try:
             for name in INTERNAL:
-                os.makedirs(os.path.join(self.root, name), exist_ok=True)
+                make_private(os.path.join(self.root, name))
+            self._narrow_credential()
             self._drop_abandoned()
         except OSError as error:
             raise unusable(f"cannot use the store {self.url}", error) from None
@@ -121,7 +130,7 @@ class DirectoryStore:
             return self._proved(ConditionFailed())
         temporary = self._temporary()
         try:
-            with open(temporary, "wb", buffering=0) as file:
+            with open(_create(temporary), "wb", buffering=0) as file:
                 shutil.copyfileobj(whole.window(0, whole.size), file, COPY_BYTES)
                 sync_file(file.fileno())
                 if if_absent:
@@ -209,6 +218,15 @@ class DirectoryStore:
     def _temporary(self) -> str:
         return os.path.join(self.root, ".tmp", f"{os.getpid()}-{self._random.getrandbits(64):016x}")
 
+    def _narrow_credential(self) -> None:
+        """Takes the credential of an older store from all but its owner. Other objects of that age keep their modes."""
+        path = os.path.join(self.root, CREDENTIAL)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = os.stat(path)
+            if S_IMODE(found.st_mode) & ~FILE_MODE and found.st_uid == os.geteuid():
+                os.chmod(path, FILE_MODE)
+                log.info("credential of the brokers was open to others path=%s now=%04o", path, FILE_MODE)
+
     def _drop_abandoned(self) -> None:
         """Temporary files of processes that died; a day spares the slowest living one."""
         oldest_ms = self._clock.wall_ms() - TEMPORARY_MS
@@ -222,7 +240,7 @@ class DirectoryStore:
     def _lock(self, path: str) -> Iterator[None]:
         """Excludes all other changes of this key, in all processes; `TimeoutError` when one holds it too long."""
         name = f"{zlib.crc32(os.path.relpath(path, self.root).encode()) % LOCKS:02d}"
-        descriptor = os.open(os.path.join(self.root, ".lock", name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(os.path.join(self.root, ".lock", name), LOCK_FLAGS, FILE_MODE)
         try:
             end = time.monotonic() + LOCK_SECONDS
             pause = 0.0002
@@ -234,6 +252,10 @@ class DirectoryStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _create(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -311,7 +333,7 @@ def _make_folders(folder: str) -> None:
     parent = os.path.dirname(folder)
     _make_folders(parent)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
+        os.mkdir(folder, DIRECTORY_MODE)
     _sync_folder(parent)
 
 

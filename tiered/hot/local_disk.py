@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import logging
 import mmap
 import os
 import resource
@@ -22,12 +23,18 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from stat import S_IMODE
 from types import TracebackType
 
 from tiered.errors import Unavailable, unusable
 from tiered.ports import Buffer, Space
 
+log = logging.getLogger(__name__)
+
 THREADS = 4
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+"""Records and the brokers' credential are for the user of the process alone, whatever the umask allows."""
 GAVE_UP = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
 """Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
 OPEN_FILES_WANTED = 65_536
@@ -45,17 +52,14 @@ class LocalDisk:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tiered-disk")
         self.failed = ""
         """Why nothing is written any more; empty while it is."""
-        try:
-            os.makedirs(self.root, exist_ok=True)
-        except OSError as error:
-            raise unusable(f"cannot use the data directory {self.root}", error) from None
+        _make_root(self.root)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> LocalFile:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         if write:
             self.must_write()
         try:
-            return LocalFile(self, path, os.open(self.resolve(path), flags, 0o644), write)
+            return LocalFile(self, path, os.open(self.resolve(path), flags, FILE_MODE), write)
         except OSError as error:
             raise self.failure("open", path, error, read_only=not write) from None
 
@@ -75,9 +79,9 @@ class LocalDisk:
         target = self.resolve(path)
         try:
             try:
-                os.mkdir(target)
+                os.mkdir(target, DIRECTORY_MODE)
             except (FileExistsError, FileNotFoundError):
-                os.makedirs(target, exist_ok=True)
+                make_private(target)
         except OSError as error:
             raise self.failure("make_dirs", path, error) from None
 
@@ -158,6 +162,51 @@ class LocalDisk:
         except OSError as error:
             self.failed = f"sync failed path={path} error={error.strerror}"
             raise
+
+
+def claim_directory(root: str, own: Callable[[str], bool]) -> None:
+    """Makes a data directory, or narrows one that others may enter. `own` tells the names that a broker puts there.
+
+    A directory that holds other things keeps its mode. So does one of another user: orchestrators mount volumes that
+    belong to root, and network file systems show users of their own, so a refusal would stop sound brokers.
+    """
+    root = os.path.abspath(root)
+    _make_root(root)
+    try:
+        found = os.stat(root)
+        mode = S_IMODE(found.st_mode)
+        if found.st_uid != os.geteuid():
+            log.warning(
+                "data directory belongs to another user path=%s uid=%d own=%d", root, found.st_uid, os.geteuid()
+            )
+        elif mode & ~DIRECTORY_MODE and all(map(own, os.listdir(root))):
+            os.chmod(root, DIRECTORY_MODE)
+            log.info("data directory was open to others path=%s mode=%04o now=%04o", root, mode, DIRECTORY_MODE)
+        elif mode & ~DIRECTORY_MODE:
+            log.warning("data directory is open to others and holds other files path=%s mode=%04o", root, mode)
+    except OSError as error:
+        raise unusable(f"cannot use the data directory {root}", error) from None
+
+
+def _make_root(root: str) -> None:
+    try:
+        make_private(root)
+    except OSError as error:
+        raise unusable(f"cannot use the data directory {root}", error) from None
+
+
+def make_private(path: str) -> None:
+    """Makes a directory and what is missing above it, for its owner alone. One that is there keeps its mode."""
+    if os.path.isdir(path):
+        return
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    except FileNotFoundError:
+        make_private(os.path.dirname(path))
+        make_private(path)
 
 
 @functools.cache
@@ -308,7 +357,7 @@ class LockFile:
     def acquire(self) -> None:
         """`Unavailable` while another process holds it; the text names that process."""
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
             raise unusable(f"cannot lock {self._path}", error) from None
         try:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 
 from tiered.data_directory import META_FILE, ROOT
 from tiered.errors import Code, Refused
+from tiered.hot.local_disk import claim_directory
 
 LOCK = ".lock"
+OWN = re.compile(rf"{ROOT}|bucket|{re.escape(LOCK)}|broker-[0-9]+|lost\+found")
+"""What stands in a data directory: of a broker, of a cluster, of the file system."""
+
+
+def claim(directory: str) -> None:
+    """Makes the directory before anything is put there, and closes it to others."""
+    claim_directory(directory, lambda name: OWN.fullmatch(name) is not None)
 
 
 def of_broker(cluster: str, node_id: int) -> str:

@@ -18,11 +18,11 @@ from typing import NoReturn
 
 from tiered.config import Settings, address
 from tiered.errors import Code, Refused, Unavailable
-from tiered.hot.local_disk import LocalDisk, LockFile
+from tiered.hot.local_disk import LockFile
 from tiered.metrics import Metrics
 from tiered.node import Node
 from tiered.world import real_world
-from tiered_api.cli.directories import LOCK, refuse_that_of_a_cluster
+from tiered_api.cli.directories import LOCK, claim, refuse_that_of_a_cluster
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.sources import settings
 from tiered_api.http.server import HttpServer, is_loopback, serve_http
@@ -80,7 +80,7 @@ def log_to_stderr(level: str) -> None:
 async def broker(chosen: Settings) -> AsyncIterator[Running]:
     """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
     refuse_that_of_a_cluster(chosen.data_dir)
-    LocalDisk(chosen.data_dir).close()
+    claim(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
         node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))

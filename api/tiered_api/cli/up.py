@@ -16,8 +16,8 @@ from typing import TextIO
 
 from tiered.config import Settings, address
 from tiered.errors import Code, Refused
-from tiered.hot.local_disk import LocalDisk, LockFile
-from tiered_api.cli.directories import LOCK, of_broker, refuse_that_of_a_broker
+from tiered.hot.local_disk import LockFile
+from tiered_api.cli.directories import LOCK, claim, of_broker, refuse_that_of_a_broker
 from tiered_api.cli.sources import settings
 from tiered_api.cli.supervise import Fleet, Program
 from tiered_api.kafka.client import Address
@@ -56,7 +56,7 @@ class Plan:
 def up(args: Namespace) -> int:
     """Runs the brokers until Ctrl-C or SIGTERM."""
     made = plan(args)
-    LocalDisk(made.directory).close()
+    claim(made.directory)
     with LockFile(os.path.join(made.directory, LOCK)):
         return asyncio.run(_run(made))
 
