@@ -224,6 +224,13 @@ class Settings:
     offsets_topic_segment_bytes: int = setting(
         100 * MIB, "Size at which a segment of `__consumer_offsets` is closed.", 1024, INT_MAX
     )
+    tiered_groups_max_bytes: int = setting(
+        256 << 20,
+        "Memory for all groups that a broker coordinates: what members say, assignments, offsets. Above it, joins and"
+        " commits that need more are refused, and clients try again.",
+        1 << 20,
+        LONG_MAX,
+    )
     offset_metadata_max_bytes: int = setting(4096, "Size of the text that goes with a committed offset.", 0, INT_MAX)
     offsets_retention_minutes: int = setting(
         7 * 24 * 60, "Time for which the offsets of an empty group are kept.", 1, INT_MAX

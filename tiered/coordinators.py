@@ -81,6 +81,7 @@ class Coordinators:
         metrics.counter("tiered_group_rebalances_total", "Generations that began with members.").read(
             lambda: self.counts.rebalances
         )
+        metrics.gauge("tiered_group_bytes", "Memory that all groups hold here, about.").read(lambda: float(self.held))
         metrics.gauge(
             "tiered_group_image_lag_seconds", "Age of the oldest change of groups that is not in the bucket."
         ).read(self._image_lag)
@@ -165,6 +166,12 @@ class Coordinators:
         except Refused as refused:
             # That it exists already means: who asked for it went away, and it is not committed yet.
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {refused.why}") from None
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that all groups hold here, about."""
+        shards = (place.coordinator.shard for place in self._places.values() if place.coordinator is not None)
+        return sum(shard.live.held for shard in shards)
 
     def troubles(self) -> dict[str, str]:
         """Partitions whose groups cannot be served, with the reason."""
@@ -258,7 +265,7 @@ class Coordinators:
 
     def _fresh(self) -> GroupShard:
         settings = self._node.settings
-        return GroupShard(
+        shard = GroupShard(
             GroupSettings(
                 session_timeout_min_ms=settings.group_min_session_timeout_ms,
                 session_timeout_max_ms=settings.group_max_session_timeout_ms,
@@ -267,9 +274,12 @@ class Coordinators:
                 metadata_bytes_max=settings.offset_metadata_max_bytes,
                 retention_ms=settings.offsets_retention_minutes * 60_000,
                 retention_check_ms=settings.offsets_retention_check_interval_ms,
+                bytes_max=settings.tiered_groups_max_bytes,
             ),
             lambda: str(uuid.UUID(int=self._chance.getrandbits(128), version=4)),
+            lambda: self.held - shard.live.held,
         )
+        return shard
 
     def _lost(self, place: Place, why: Refused) -> None:
         """The log did not take a change: what it holds is loaded anew."""

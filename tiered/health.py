@@ -21,6 +21,8 @@ from tiered.replication.replica import Replica
 from tiered.replication.storage import DiskState
 
 LISTED_MAX = 20
+FULL_SHARE = 0.95
+"""Of what groups may hold: from here on some joins and commits are refused, or soon will be."""
 COPY_MS = 60_000
 """What an upload that is due may take before it is a problem."""
 
@@ -48,6 +50,8 @@ def assess(
     copy_lag_max_ms: int,
     pending_metadata: int,
     metadata_trouble: str,
+    group_bytes: int,
+    group_bytes_max: int,
     unopened: dict[str, str],
     replicas: Iterable[Replica],
     image: Image,
@@ -73,6 +77,11 @@ def assess(
         )
     elif metadata_trouble:
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
+    if group_bytes >= group_bytes_max * FULL_SHARE:
+        problems.append(
+            f"groups hold {group_bytes} of {group_bytes_max} bytes (tiered.groups.max.bytes): joins and commits that"
+            " need more are refused"
+        )
     problems += [f"partition {name} is not served: {why}" for name, why in list(unopened.items())[:LISTED_MAX]]
     listed = list(replicas)
     stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}

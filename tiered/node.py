@@ -239,6 +239,8 @@ class Node:
             copy_lag_max_ms=self.settings.tiered_upload_max_lag_ms,
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.waits_for,
+            group_bytes=self.coordinators.held,
+            group_bytes_max=self.settings.tiered_groups_max_bytes,
             unopened=self.partitions.troubles() | self.coordinators.troubles(),
             replicas=self.partitions.led(),
             image=self.image,

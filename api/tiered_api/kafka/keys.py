@@ -77,7 +77,7 @@ _TABLE = (
     Api(8, "OffsetCommit", 2, 10, 8),
     Api(9, "OffsetFetch", 1, 10, 6),
     Api(10, "FindCoordinator", 0, 6, 3),
-    Api(11, "JoinGroup", 0, 9, 6),
+    Api(11, "JoinGroup", 0, 9, 6, request_bytes=1 << 20),
     Api(12, "Heartbeat", 0, 4, 4),
     Api(13, "LeaveGroup", 0, 5, 4),
     Api(14, "SyncGroup", 0, 5, 4),

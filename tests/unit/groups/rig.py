@@ -64,6 +64,7 @@ class Rig:
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
+        self.held_elsewhere = 0
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self.ms = 0
@@ -116,9 +117,11 @@ class Rig:
             replayed = LogState()
             replayed.apply(records)
             assert (replayed.groups, replayed.offsets) == (self.shard.hard.groups, self.shard.hard.offsets)
+            assert replayed.held == self.shard.hard.held
+        assert self.shard.live.said.bytes == sum(group.said for group in self.shard.live.groups.values())
 
     def _fresh(self, records: Iterable[Record]) -> GroupShard:
-        shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}")
+        shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere)
         shard.load(records)
         shard.loaded(self.now)
         return shard

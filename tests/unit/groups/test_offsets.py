@@ -47,6 +47,18 @@ def test_a_commit_from_outside_makes_a_simple_group(rig: Rig) -> None:
     assert rig.committed() == 7
 
 
+def test_offsets_of_all_groups_have_a_bound_and_those_that_are_there_go_on() -> None:
+    rig = Rig(GroupSettings(bytes_max=3_000))
+    codes = [rig.commit(group=f"g{number}") for number in range(20)]
+    kept = codes.count(Code.NONE)
+    assert 5 <= kept < 20 and set(codes[kept:]) == {Code.COORDINATOR_NOT_AVAILABLE}
+    assert rig.commit(group="g0", offset=9) is Code.NONE, "one that is there needs no room"
+    assert rig.committed(group="g0") == 9
+    assert rig.told(DeleteOffsets("g0", (("t", 0),)), Deleted).code is Code.NONE
+    assert rig.commit(group="another") is Code.NONE
+    rig.check()
+
+
 def test_a_member_of_no_group_cannot_commit(rig: Rig) -> None:
     assert rig.commit("m", 1) is Code.GROUP_ID_NOT_FOUND
     assert rig.describe().state == "Dead"

@@ -53,12 +53,22 @@ def size_of(protocols: Protocols) -> int:
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
+class Said:
+    """Bytes that the members of all groups of a shard say of their protocols."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class ClassicGroup:
     """`since_ms` is the wall time of the last move. `topics`: what its members subscribe to, None where nobody can
     tell. `pending`: ids that were given out and not used yet; `unsynced`: who has not asked for its assignment."""
 
-    def __init__(self, name: str, now_ms: int) -> None:
+    def __init__(self, name: str, now_ms: int, of_shard: Said | None = None) -> None:
         self.name = name
+        self._of_shard = of_shard or Said()
         self.state = State.EMPTY
         self.since_ms = now_ms
         self.generation = 0
@@ -78,9 +88,9 @@ class ClassicGroup:
         self._supported: Counter[str] = Counter()
 
     @classmethod
-    def from_value(cls, name: str, value: GroupValue) -> ClassicGroup:
+    def from_value(cls, name: str, value: GroupValue, of_shard: Said | None = None) -> ClassicGroup:
         """As its last rebalance left it."""
-        group = cls(name, value.since_ms)
+        group = cls(name, value.since_ms, of_shard)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
         group.protocol = value.protocol
@@ -148,7 +158,9 @@ class ClassicGroup:
         self._count(protocols, 1)
 
     def _count(self, protocols: Protocols, by: int) -> None:
-        self.said += by * size_of(protocols)
+        size = by * size_of(protocols)
+        self.said += size
+        self._of_shard.bytes += size
         for name in {name for name, _ in protocols}:
             self._supported[name] += by
             if not self._supported[name]:

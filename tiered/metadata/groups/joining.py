@@ -45,7 +45,7 @@ def join(turn: Turn, request: JoinGroup, token: int) -> None:
         if request.member_id:
             turn.answer(token, Joined(Code.UNKNOWN_MEMBER_ID, request.member_id))
             return
-        group = turn.live.groups[request.group] = ClassicGroup(request.group, turn.now.wall_ms)
+        group = turn.live.groups[request.group] = ClassicGroup(request.group, turn.now.wall_ms, turn.live.said)
     if not _has_room(turn, group, request.member_id):
         turn.live.deadlines.cancel((MEMBER, group.name, request.member_id))
         _turn_away(turn, group, request.member_id, token)
@@ -53,6 +53,8 @@ def join(turn: Turn, request: JoinGroup, token: int) -> None:
         turn.answer(token, Joined(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
     elif not _fits(group, request):
         turn.answer(token, Joined(Code.GROUP_MAX_SIZE_REACHED, request.member_id))
+    elif not turn.live.has_room(_growth(group, request)):  # clients try again
+        turn.answer(token, Joined(Code.COORDINATOR_NOT_AVAILABLE, request.member_id))
     elif request.member_id:
         _join_known(turn, group, request, token)
     elif request.instance_id is not None:
@@ -85,8 +87,13 @@ def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
 
 
 def _fits(group: ClassicGroup, request: JoinGroup) -> bool:
+    return group.said + _growth(group, request) <= GROUP_BYTES_MAX
+
+
+def _growth(group: ClassicGroup, request: JoinGroup) -> int:
+    """Bytes that the group holds more once it has the words of this request."""
     holder = request.member_id or group.static.get(request.instance_id or "", "")
-    return group.bytes_with(holder, request.protocols) <= GROUP_BYTES_MAX
+    return group.bytes_with(holder, request.protocols) - group.said
 
 
 def _turn_away(turn: Turn, group: ClassicGroup, member_id: str, token: int) -> None:

@@ -21,13 +21,24 @@ Offsets = dict[str, dict[int, Offset]]
 """Of one group: topic, partition, what was committed."""
 
 
+OFFSET_BYTES = 300
+"""What a committed offset takes in memory beside its metadata."""
+
+
+def size_of(offset: Offset | None) -> int:
+    """Bytes that a committed offset takes in memory, about; 0 for none."""
+    return OFFSET_BYTES + len(offset.metadata) if offset is not None else 0
+
+
 class LogState:
-    """`groups` keeps each value as the log has it: it is read only when a coordinator begins."""
+    """`groups` keeps each value as the log has it: it is read only when a coordinator begins. `held`: bytes that it all
+    takes, about."""
 
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
         self.offsets: dict[str, Offsets] = {}
         self.passed_over = 0
+        self.held = 0
 
     def apply(self, records: Iterable[Record]) -> None:
         """Takes what it knows; what it does not know, or cannot read, is counted and passed over."""
@@ -44,20 +55,25 @@ class LogState:
                     self._drop(group, topic, partition)
                 else:
                     offset = read_offset(value)
-                    self.offsets.setdefault(group, {}).setdefault(topic, {})[partition] = offset
+                    partitions = self.offsets.setdefault(group, {}).setdefault(topic, {})
+                    self.held += size_of(offset) - size_of(partitions.get(partition))
+                    partitions[partition] = offset
             case GroupKey(group):
-                if value is None:
-                    self.groups.pop(group, None)
-                else:
+                if value is not None:
                     read_group(value)
+                self.held -= len(self.groups.pop(group, b""))
+                if value is not None:
                     self.groups[group] = value
+                    self.held += len(value)
             case None:
                 self.passed_over += 1
 
     def _drop(self, group: str, topic: str, partition: int) -> None:
         topics = self.offsets.get(group, {})
         partitions = topics.get(topic, {})
-        if partitions.pop(partition, None) is not None and not partitions:
+        dropped = partitions.pop(partition, None)
+        self.held -= size_of(dropped)
+        if dropped is not None and not partitions:
             del topics[topic]
             if not topics:
                 del self.offsets[group]

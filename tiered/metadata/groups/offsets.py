@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.metadata.groups.classic import ClassicGroup, State
-from tiered.metadata.groups.log_state import LogState
+from tiered.metadata.groups.log_state import LogState, size_of
 from tiered.metadata.groups.records import NO_TIME, Offset, Record, offset_key, offset_record
 from tiered.metadata.groups.requests import (
     NO_OFFSET,
@@ -34,18 +34,23 @@ def commit(turn: Turn, request: CommitOffsets) -> Committed:
     if code is not None:
         return Committed((code,) * len(request.offsets))
     if group is None:
-        group = turn.live.groups[request.group] = ClassicGroup(request.group, turn.now.wall_ms)
+        group = turn.live.groups[request.group] = ClassicGroup(request.group, turn.now.wall_ms, turn.live.said)
     if group.state in (State.STABLE, State.PREPARING):
         turn.expect(group, group.members[request.member_id])
     expires = NO_TIME
     if request.retention_ms != NO_RETENTION:
         expires = min(turn.now.wall_ms + request.retention_ms, LATEST_MS)
-    records, codes = list[Record](), list[Code]()
+    records, codes, grown = list[Record](), list[Code](), 0
     for row in request.offsets:
         if not _keeps(row.metadata, turn.live.settings.metadata_bytes_max):
             codes.append(Code.OFFSET_METADATA_TOO_LARGE)
             continue
         kept = Offset(row.offset, row.leader_epoch, row.metadata, turn.now.wall_ms, expires, row.topic_id)
+        more = size_of(kept) - size_of(turn.live.log.offset(request.group, row.topic, row.partition))
+        grown += max(more, 0)
+        if more > 0 and not turn.live.has_room(grown):  # clients try again
+            codes.append(Code.COORDINATOR_NOT_AVAILABLE)
+            continue
         records.append(offset_record(request.group, row.topic, row.partition, kept))
         codes.append(Code.NONE)
     turn.write(*records)

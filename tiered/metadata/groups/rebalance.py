@@ -142,6 +142,10 @@ def assign(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) ->
         give_up(turn, group, Code.UNKNOWN_SERVER_ERROR)
         prepare(turn, group, f"the group takes {len(record.value)} bytes, too many for the log")
         return
+    if not turn.live.has_room(len(record.value or b"") - len(turn.live.log.groups.get(group.name, b""))):
+        give_up(turn, group, Code.COORDINATOR_NOT_AVAILABLE)
+        prepare(turn, group, "the groups of this broker hold as much as they may")
+        return
     turn.write(record)
     for member in group.members.values():
         answer_sync(turn, group, member, synced(group, member))

@@ -19,5 +19,7 @@ class GroupSettings:
     retention_ms: int = 10_080 * 60_000
     """How long offsets are kept once nobody uses them."""
     retention_check_ms: int = 600_000
+    bytes_max: int = 256 << 20
+    """What all groups of a broker may hold in memory."""
     record_bytes_max: int = 1_000_000
     """What the log takes as one record: a group with all its members and their assignments is one."""

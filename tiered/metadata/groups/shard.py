@@ -41,10 +41,13 @@ class Outcome:
 class GroupShard:
     """The changes of an outcome are applied already when the carrier gets it: it appends them, in order, and gives the
     replies out once they are committed. When an append fails the shard is dropped and loaded anew. `draw` gives a fresh
-    UUID in text form. `next_due_ms` (None: never) is on the monotonic clock; look at it after each call."""
+    UUID in text form, `held_elsewhere` the bytes that other shards of the broker hold. `next_due_ms` (None: never) is
+    on the monotonic clock; look at it after each call."""
 
-    def __init__(self, settings: GroupSettings, draw: Callable[[], str]) -> None:
-        self.live = Live(settings, draw)
+    def __init__(
+        self, settings: GroupSettings, draw: Callable[[], str], held_elsewhere: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.live = Live(settings, draw, held_elsewhere=held_elsewhere)
         self._sweeping: list[str] = []
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -57,14 +60,14 @@ class GroupShard:
         """All is read: groups come alive, each member with a fresh session; one that is over the limit is to shrink."""
         turn = Turn(self.live, now)
         for name, raw in self.live.log.groups.items():
-            group = self.live.groups[name] = ClassicGroup.from_value(name, read_group(raw))
+            group = self.live.groups[name] = ClassicGroup.from_value(name, read_group(raw), self.live.said)
             for member in group.members.values():
                 turn.expect(group, member)
             if len(group.members) > self.live.settings.size_max:
                 prepare(turn, group, f"the group has more than {self.live.settings.size_max} members")
         for name in self.live.log.offsets:
             if name not in self.live.groups:
-                self.live.groups[name] = ClassicGroup(name, now.wall_ms)
+                self.live.groups[name] = ClassicGroup(name, now.wall_ms, self.live.said)
         self._sweep_later(now)
 
     def apply(self, records: Iterable[Record]) -> None:

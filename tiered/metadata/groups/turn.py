@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiered.metadata.groups.classic import ClassicGroup
+from tiered.metadata.groups.classic import ClassicGroup, Said
 from tiered.metadata.groups.deadlines import Deadlines
 from tiered.metadata.groups.log_state import LogState
 from tiered.metadata.groups.member import Member
@@ -35,8 +35,20 @@ class Live:
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     waiting: dict[int, Waiter] = field(default_factory=dict)
+    said: Said = field(default_factory=Said)
+    held_elsewhere: Callable[[], int] = lambda: 0
+    """Bytes that the other shards of this broker hold."""
     given: dict[tuple[str, str], None] = field(default_factory=dict)
     """Group and member id of the ids given out last, oldest first; some are used or gone by now."""
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that this shard holds, about: words of members, and what the log keeps."""
+        return self.said.bytes + self.log.held
+
+    def has_room(self, size: int) -> bool:
+        """Whether the groups of this broker may hold so much more; they may always hold less."""
+        return size <= 0 or self.held + self.held_elsewhere() + size <= self.settings.bytes_max
 
 
 class Turn:
