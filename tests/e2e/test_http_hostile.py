@@ -260,22 +260,6 @@ def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(
     run(tmp_path, story, Limits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
 
 
-def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        host, port = site.url.removeprefix("http://").split(":")
-        held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-        assert await site.raw(b"") == b""
-        assert site.node.metrics.counter("tiered_http_connections_refused_total", "").value() == 1
-        for _, writer in held:
-            writer.close()
-            await writer.wait_closed()
-        gauge = site.node.metrics.gauge("tiered_http_connections", "")
-        await until(lambda: gauge.value() == 0)
-        assert (await site.get("/healthz")).status == 200
-
-    run(tmp_path, story, Limits(connections=3))
-
-
 def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t")

@@ -24,6 +24,11 @@ SILENCE_MS = 15_000
 
 async def stream_events(request: Request, ask: Ask, form: str) -> web.StreamResponse:
     """Events until the client goes, the stream is too old or the server closes."""
+    with request.site.stream(request.peer, request.protocol):
+        return await _stream(request, ask, form)
+
+
+async def _stream(request: Request, ask: Ask, form: str) -> web.StreamResponse:
     ask = replace(ask, offset=_resume(request, ask.offset), max_bytes=min(ask.max_bytes, ROUND_BYTES), wait_ms=0)
     text, ask = await _round(request, ask, form)
     response = open_stream(media.EVENTS)

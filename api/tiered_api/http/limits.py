@@ -16,7 +16,9 @@ class Limits:
     """Bytes, milliseconds and seconds as the names say. A client over a limit gets 413, 414, 431, 429 or 503."""
 
     connections: int = 1_000
-    connections_per_peer: int = 1_000
+    connections_per_peer: int = 500
+    streams_per_peer: int = 250
+    """Event streams of one address: each keeps a connection for as long as its client likes."""
     line_bytes: int = 8_190
     """Longest request line and longest header."""
     headers: int = 64
@@ -34,6 +36,8 @@ class Limits:
     """Largest `max_bytes` of a raw read; a larger one is cut to it."""
     json_bytes: int = 8 * MIB
     """Largest `max_bytes` of a JSON read, and about how much its records may come to when decompressed."""
+    first_seconds: float = 10.0
+    """A new connection without the whole head of a request is closed after this."""
     idle_seconds: float = 75.0
     """A connection without a request, or with half of a request's head, is closed after this."""
     body_seconds: float = 60.0
@@ -53,8 +57,14 @@ class Limits:
     @classmethod
     def of(cls, settings: Settings) -> Limits:
         """What the broker's settings leave open."""
-        body, connections = settings.tiered_http_body_max_bytes, settings.tiered_http_connections_max
-        return cls(body_bytes=body, connections=connections, connections_per_peer=connections)
+        connections = settings.tiered_http_connections_max
+        per_peer = min(settings.tiered_http_connections_max_per_ip, connections)
+        return cls(
+            body_bytes=settings.tiered_http_body_max_bytes,
+            connections=connections,
+            connections_per_peer=per_peer,
+            streams_per_peer=max(per_peer // 2, 1),
+        )
 
 
 class Exhausted(Exception):

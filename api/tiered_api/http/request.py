@@ -43,6 +43,11 @@ class Request(web.BaseRequest):
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(("site", "target", "operation", "args", "held"))
 
+    @property
+    def peer(self) -> str:
+        """The address of the client; empty where that is not known."""
+        return self.remote or ""
+
     # -- path and query -------------------------------------------------------------------------------------------
 
     def number(self, name: str) -> int:

@@ -15,6 +15,7 @@ from aiohttp.streams import StreamReader
 
 from tiered.errors import Broken, Corrupt
 from tiered.node import Node
+from tiered.quiet import Quiet
 from tiered_api.http import quick
 from tiered_api.http.allowed_hosts import AllowedHosts
 from tiered_api.http.answers import refusal
@@ -32,33 +33,48 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 AT_ONCE = ("healthz", "metrics", "get_node")
 """What is answered before the broker serves; the rest has to be known first."""
+ALWAYS = ("healthz", "metrics")
+"""What is answered when connections have run out: a broker that is only busy must not be taken for a dead one."""
+SPARE = 16
+"""Connections above a limit that are open at once."""
+TOO_MANY = "too many connections; tiered.http.connections.max and tiered.http.connections.max.per.ip bound them"
 
 
 class Connection(web.RequestHandler):
     """aiohttp's connection: counted, with errors below HTTP (a head that does not parse) in our form, and with the
     short way for known requests (`quick.py`).
 
+    `is_spare`: it is above a limit, and for health and metrics only. `_opening` closes it where no request comes.
     `_between`: aiohttp's parser holds nothing, the next byte begins a request. `_piece`: the bytes that came then, as
     long as nothing came after them; if they turn out to be exactly one request, the parser holds nothing again.
     """
 
-    __slots__ = ("_between", "_counted_as", "_piece")
+    __slots__ = ("_between", "_counted_as", "_opening", "_piece", "is_spare")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self._manager
         assert isinstance(listener, Listener) and isinstance(transport, asyncio.Transport)
-        self._between, self._piece = quick.POSSIBLE, b""
         peer = transport.get_extra_info("peername")
         self._counted_as = str(peer[0]) if peer else ""
-        if not listener.admit(self._counted_as):
-            transport.abort()
         super().connection_made(transport)
+        self._opening: asyncio.TimerHandle | None
+        self._opening = self._loop.call_later(listener.site.limits.first_seconds, self.force_close)
+        self.is_spare = not listener.admit(self, self._counted_as)
+        self._between, self._piece = quick.POSSIBLE and not self.is_spare, b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
         listener = self._manager
         if isinstance(listener, Listener):
-            listener.leave(self._counted_as)
+            listener.leave(self, self._counted_as)
+            listener.site.end_stream(self._counted_as, self)
+        self.opened()
         super().connection_lost(exc)
+
+    def opened(self) -> None:
+        """A request has come, or none will."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
 
     def data_received(self, data: bytes) -> None:
         if not data:
@@ -92,6 +108,7 @@ class Connection(web.RequestHandler):
         answer = listener.heads.answer(data) if not transport.get_write_buffer_size() else None
         if answer is None:
             return False
+        self.opened()
         transport.write(answer)
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         return True
@@ -163,27 +180,42 @@ class Listener(web.Server):
         self._hosts = hosts
         self.heads = Heads(site)
         self._peers: Tally[str] = Tally()
+        self._spare: dict[Connection, None] = {}
+        """Connections above a limit, the oldest one first."""
+        self._quiet = Quiet(site.clock)
 
     def __call__(self) -> web.RequestHandler:
         return Connection(self, loop=self._loop, **self._kwargs)
 
-    def admit(self, peer: str) -> bool:
-        """Counts a connection; whether it may stay."""
-        self._peers[peer] += 1
+    def admit(self, connection: Connection, peer: str) -> bool:
+        """Counts a connection. False when it is above a limit: then it is a spare one, and may take the place of the
+        oldest of those."""
         limits = self.site.limits
-        if self._peers.total() <= limits.connections and self._peers[peer] <= limits.connections_per_peer:
+        if self._peers.total() < limits.connections and self._peers[peer] < limits.connections_per_peer:
+            self._peers[peer] += 1
             return True
         self.site.refused_connections.inc()
+        unsaid = self._quiet.unsaid()
+        if unsaid is not None:
+            log.warning("http connection refused peer=%s open=%d unsaid=%d", peer, self._peers.total(), unsaid)
+        if len(self._spare) >= SPARE:
+            oldest = next(iter(self._spare))
+            del self._spare[oldest]
+            oldest.force_close()
+        self._spare[connection] = None
         return False
 
-    def leave(self, peer: str) -> None:
+    def leave(self, connection: Connection, peer: str) -> None:
         """Counts a connection out."""
+        if connection.is_spare:
+            self._spare.pop(connection, None)
+            return
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
 
     def open_connections(self) -> int:
-        return self._peers.total()
+        return self._peers.total() + len(self._spare)
 
     def request(
         self,
@@ -194,14 +226,20 @@ class Listener(web.Server):
         task: asyncio.Task[None],
     ) -> Request:
         """What aiohttp calls for each parsed head."""
+        assert isinstance(protocol, Connection)
+        protocol.opened()
         return Request(self.site, message, payload, protocol, writer, task, self._loop)
 
     async def answer(self, request: Request) -> web.StreamResponse:
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
         try:
             self._hosts.check(request.headers, request.version)
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
+            if connection.is_spare and route.operation not in ALWAYS:
+                raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
             route.check_body_type(request)
             if route.operation not in AT_ONCE and not self.site.node.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
@@ -217,8 +255,8 @@ class Listener(web.Server):
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = refusal(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.site.requests.inc(1, request.operation, str(response.status))
-        connection = request.protocol
-        assert isinstance(connection, Connection)
+        if connection.is_spare:
+            response.force_close()
         connection.answered(request, response)
         return response
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tiered.cold.lanes import Lane
 from tiered.node import Node
 from tiered_api.http.elsewhere import Elsewhere
+from tiered_api.http.errors import HttpError
 from tiered_api.http.limits import Budget, Exhausted, Limits
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Site:
         self.elsewhere = Elsewhere(node)
         self.clock = node.world.clock
         self.closing = False
+        self.streams: dict[str, set[object]] = {}
+        """Connections that are event streams, by the address of their client."""
         self.instances: Instances
         """Set before the first request."""
         self._patient: dict[asyncio.Timeout, float] = {}
@@ -45,7 +48,7 @@ class Site:
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
         self.connections = metrics.gauge("tiered_http_connections", "Open HTTP connections.")
         self.refused_connections = metrics.counter(
-            "tiered_http_connections_refused_total", "Connections closed at once because there were too many."
+            "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are answered."
         )
         self.written = metrics.counter("tiered_http_records_written_total", "Records that HTTP produce appended.")
         self.read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
@@ -61,6 +64,28 @@ class Site:
                 yield
             finally:
                 del self._patient[deadline]
+
+    @contextmanager
+    def stream(self, peer: str, connection: object) -> Iterator[None]:
+        """An event stream of an address on its connection; HttpError 429 when the address has too many."""
+        streams = self.streams.setdefault(peer, set())
+        if len(streams) >= self.limits.streams_per_peer:
+            why = f"your address has {self.limits.streams_per_peer} event streams already"
+            raise HttpError(429, why, (("Retry-After", "10"),))
+        streams.add(connection)
+        try:
+            yield
+        finally:
+            self.end_stream(peer, connection)
+
+    def end_stream(self, peer: str, connection: object) -> None:
+        """The stream, if there is one, has ended, or its client has gone: the stream itself sees that at its next event
+        only."""
+        streams = self.streams.get(peer)
+        if streams is not None:
+            streams.discard(connection)
+            if not streams:
+                del self.streams[peer]
 
     async def work(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`function(...)`, off the loop when it has much to do (`size` bytes). `Exhausted` when too much waits for a

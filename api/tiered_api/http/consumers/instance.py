@@ -71,10 +71,12 @@ class Instance:
     """A consumer and its place in a group. One request at a time may use it, within `use`. `place` counts the times
     that what it reads changed: what was begun under an earlier one counts for nothing."""
 
-    def __init__(self, site: Site, group: str, name: str, choices: Choices) -> None:
+    def __init__(self, site: Site, group: str, name: str, choices: Choices, peer: str) -> None:
         self.group = group
         self.name = name
         self.choices = choices
+        self.peer = peer
+        """The address of the client that made it, or came for it first after a restart."""
         self.turn = asyncio.Lock()
         self.used_ns = site.clock.mono_ns()
         self.membership: Membership | None = None

@@ -20,6 +20,8 @@ from tiered_api.http.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpErro
 from tiered_api.http.site import Site
 
 INSTANCES_MAX = 1_000
+INSTANCES_PER_PEER = 500
+"""Of one client address: one that makes and forgets them must not keep others from theirs."""
 IDLE_SECONDS = 300.0
 SWEEP_SECONDS = 10.0
 
@@ -45,26 +47,26 @@ class Instances:
             lambda: float(len(self._found))
         )
 
-    async def create(self, place: Place, choices: Choices) -> Instance:
-        """A new consumer. HttpError 409 when there is one of that name in the group."""
+    async def create(self, place: Place, choices: Choices, peer: str) -> Instance:
+        """A new consumer of the client at `peer`. HttpError 409 when there is one of that name in the group."""
         async with self._alone(place):
-            if place in self._found or await self._again(place) is not None:
+            if place in self._found or await self._again(place, peer) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {place.name!r} exists already in group {place.group!r}")
-            return self._add(place, choices)
+            return self._add(place, choices, peer)
 
-    async def find(self, place: Place) -> Instance:
+    async def find(self, place: Place, peer: str) -> Instance:
         """A consumer by its name; HttpError 404 when there is none."""
         instance = self._found.get(place)
         if instance is None:
             async with self._alone(place):
-                instance = self._found.get(place) or await self._again(place)
+                instance = self._found.get(place) or await self._again(place, peer)
         if instance is None:
             raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {place.name!r} in group {place.group!r}")
         instance.used_ns = self._site.clock.mono_ns()
         return instance
 
-    async def delete(self, place: Place) -> None:
-        await self._end(place, await self.find(place))
+    async def delete(self, place: Place, peer: str) -> None:
+        await self._end(place, await self.find(place, peer))
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -101,22 +103,24 @@ class Instances:
             lock = self._opening[place] = asyncio.Lock()
         return lock
 
-    def _add(self, place: Place, choices: Choices) -> Instance:
+    def _add(self, place: Place, choices: Choices, peer: str) -> Instance:
         if len(self._found) >= INSTANCES_MAX:
             raise HttpError(429, f"there are {INSTANCES_MAX} consumers already; delete those that are not used")
-        instance = self._found[place] = Instance(self._site, *place, choices)
+        if sum(each.peer == peer for each in self._found.values()) >= INSTANCES_PER_PEER:
+            raise HttpError(429, f"your address has {INSTANCES_PER_PEER} consumers already; delete unused ones")
+        instance = self._found[place] = Instance(self._site, *place, choices, peer)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
         return instance
 
-    async def _again(self, place: Place) -> Instance | None:
+    async def _again(self, place: Place, peer: str) -> Instance | None:
         """The consumer whose member the group knows still, from before a restart."""
         ask = self._site.node.coordinators.ask
         group: Described = await patiently(self._site, lambda: ask(place.group, DescribeGroup(place.group)))
         for member in group.members if group.code is Code.NONE else ():
             found = Choices.found(kept_in(member.metadata)) if member.instance_id == PREFIX + place.name else None
             if found is not None:
-                instance = self._add(place, found[0])
+                instance = self._add(place, found[0], peer)
                 instance.join(found[1])
                 return instance
         return None

@@ -52,7 +52,7 @@ async def _here(request: Request) -> str:
 
 
 async def _instance(request: Request) -> Instance:
-    return await request.site.instances.find(Place(await _here(request), request.args["instance"]))
+    return await request.site.instances.find(Place(await _here(request), request.args["instance"]), request.peer)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def create_consumer(request: Request) -> web.StreamResponse:
     name = given.pop("name", None) or f"rest-consumer-{request.site.node.settings.node_id}-{uuid.uuid4()}"
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
-    await request.site.instances.create(Place(group, name), choices(given))
+    await request.site.instances.create(Place(group, name), choices(given), request.peer)
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
     return shown(request, {"instance_id": name, "base_uri": request.origin() + path})
 
@@ -109,7 +109,7 @@ def _integer(value: Any, low: int, high: int) -> int | None:
 
 async def delete_consumer(request: Request) -> web.StreamResponse:
     """The consumer leaves its group and is gone."""
-    await request.site.instances.delete(Place(await _here(request), request.args["instance"]))
+    await request.site.instances.delete(Place(await _here(request), request.args["instance"]), request.peer)
     return _done()
 
 
