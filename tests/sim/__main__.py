@@ -13,7 +13,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
@@ -25,24 +26,32 @@ Ran = single.Run | cluster.Run | group_run.GroupRun
 RUNS: dict[str, Callable[[int], Ran]] = {"single": single.run, "cluster": cluster.run, "groups": group_run.run}
 
 
-def outcome(seed: int, world: str = "single", plant: str = "") -> tuple[int, str, dict[str, int]]:
-    """(seed, "" or the whole story of its failure, what the run did); with the bug of that name planted. Nothing is
-    logged: a line that is kept keeps the error in it, and that the files that it met."""
+@contextmanager
+def calm() -> Iterator[None]:
+    """Nothing is logged: a line that is kept keeps the error in it, and that the files that it met. Garbage is not
+    collected: what a run leaves is looked through once, when all of it is gone."""
     logging.disable(logging.CRITICAL)
     gc_was_on = gc.isenabled()
-    gc.disable()  # what a run leaves is looked through once, when all of it is gone
+    gc.disable()
     try:
-        if plant:
-            with PLANTS[plant].planted():
-                return seed, "", cluster.run(seed, PLANTS[plant].of).counts
-        return seed, "", RUNS[world](seed).counts
-    except Exception as error:  # noqa: BLE001 whatever it is, it is reported
-        return seed, "".join(traceback.format_exception(error)), {}
+        yield
     finally:
         logging.disable(logging.NOTSET)
         gc.collect(0)
         if gc_was_on:
             gc.enable()
+
+
+def outcome(seed: int, world: str = "single", plant: str = "") -> tuple[int, str, dict[str, int]]:
+    """(seed, "" or the whole story of its failure, what the run did); with the bug of that name planted."""
+    with calm():
+        try:
+            if plant:
+                with PLANTS[plant].planted():
+                    return seed, "", cluster.run(seed, PLANTS[plant].of).counts
+            return seed, "", RUNS[world](seed).counts
+        except Exception as error:  # noqa: BLE001 whatever it is, it is reported
+            return seed, "".join(traceback.format_exception(error)), {}
 
 
 def _planted(task: tuple[int, str]) -> tuple[int, str]:

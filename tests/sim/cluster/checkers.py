@@ -278,11 +278,11 @@ def never_back(
 ) -> Iterator[Finding]:
     """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
     next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A commit that waited for
-    replicas when its coordinator moved is refused with NOT_COORDINATOR, and may yet be in the log, as with Kafka. A
-    coordinator that loads cuts an offset back to the end of a partition that lost records, however long ago."""
+    replicas when its coordinator moved, or loaded its groups anew, is refused and may yet be in the log, as with Kafka.
+    A coordinator that loads cuts an offset back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
     for commit in commits:
-        if commit.code in (None, Code.NONE, Code.NOT_COORDINATOR):
+        if commit.code in (None, Code.NONE, Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS):
             asked.setdefault((commit.group, commit.where, commit.offset), []).append(commit)
     last: dict[tuple[str, TopicPartition], tuple[int, Places]] = {}
     by_end = sorted((said for said, _ in shown), key=lambda said: said.answered_ns, reverse=True)
@@ -295,7 +295,8 @@ def never_back(
             found = said.offsets.get(where, -1)
             if group != said.group or found == offset:
                 continue
-            since_ns = min((each.invoked_ns for each in asked.get((group, where, offset), ())), default=0)
+            earlier = [each.invoked_ns for each in asked.get((group, where, offset), ())]
+            since_ns = min((at for at in earlier if at <= before.answered_ns), default=0)
             later = (
                 each
                 for each in asked.get((group, where, found), ())

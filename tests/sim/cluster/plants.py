@@ -334,7 +334,7 @@ REPLAYED = {
     "sequences_lost": 0,
     "unclean_election": 5,
     "r2_joins_behind": 12,
-    "sweep_too_early": 0,
+    "sweep_too_early": 5,
     "r4_first_leads": 0,
     "rot_is_whole": 1,
     "nobody_joins": 0,
