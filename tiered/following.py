@@ -48,11 +48,14 @@ class Following:
         self._missed = False
         self._replaced = False
         """Whether this broker was controller, and has not heard the next one yet."""
+        self._behind = False
+        """Whether the controller that was heard last knows more than this broker, which could not read it yet."""
 
     @property
     def in_touch(self) -> bool:
-        """Whether a controller was heard within a session (rule R6)."""
-        return not self._replaced and self.silent_ms < self._cluster.session_ms
+        """Whether a controller was heard within a session, and with it all that it knew (rule R6): a broker that is
+        behind may have been fenced, and lead what another one leads."""
+        return not (self._replaced or self._behind) and self.silent_ms < self._cluster.session_ms
 
     @property
     def silent_ms(self) -> int:
@@ -106,8 +109,9 @@ class Following:
             return False
         self._hears(answer.store_age_ms)
         self._in_vain = 0
-        if answer.too_old:
-            await self.catch_up_if_it_can()
+        self._behind = self._cluster.image.slot + 1 < answer.next_slot
+        if answer.too_old and await self.catch_up_if_it_can():
+            self._behind = self._cluster.image.slot + 1 < answer.next_slot
         return next_step_of_unable(self._silence(), self._cluster.session_ms) is None
 
     async def miss(self) -> None:

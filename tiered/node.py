@@ -333,11 +333,13 @@ class Node:
         self.ended.set()
 
     def told(self, changes: Sequence[Change], old: Image, new: Image) -> None:
-        """These changes are committed. What a deleted topic had here ends at once; all else waits for `_act`."""
+        """These changes are committed. What a deleted topic had here ends at once, and what another broker leads is led
+        here no more; all else waits for `_act`."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         if deleted:
             self.partitions.stop(deleted)
             self.coordinators.topics_deleted(sorted(old.topics_by_id[topic_id].name for topic_id in deleted))
+        self.partitions.depose(new, changes)
         self.figures.count(changes, old, new)
         for line in told(changes, old, new):
             log.info("%s", line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from tiered.config import Settings
 from tiered.data_directory import DataDirectory, Found
@@ -17,7 +17,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.ids import TopicId, TopicPartition, incarnation_number
 from tiered.logs import OPENING_AT_ONCE, Logs
-from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
 from tiered.metadata.delta import Follow, Lead, between, held
 from tiered.metadata.group_images import GroupImages
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
@@ -225,6 +225,21 @@ class Partitions:
                 self._end_copy(copy.at)
         self.unopened = {at: each for at, each in self.unopened.items() if each[0].topic_id not in deleted}
         self.uncopied = {at: each for at, each in self.uncopied.items() if each[0].topic_id not in deleted}
+
+    def depose(self, image: Image, changes: Sequence[Change]) -> None:
+        """Leads nothing any more that `image` gives to another broker, or to this one under another epoch, in the turn
+        in which that is heard: until it is acted on, a leader that was replaced uncleanly would acknowledge what the
+        next one lacks (rule R6). Without `changes` the image came whole."""
+        changed = {(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged)}
+        if changes and not changed:
+            return
+        for replica in self.led():
+            topic = image.topics_by_id.get(replica.topic_id)
+            if topic is None or (changed and (replica.topic_id, replica.partition) not in changed):
+                continue
+            now = topic.partitions[replica.partition]
+            if (now.leader, now.leader_epoch) != (self.settings.node_id, replica.leader_epoch):
+                self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.at} is led elsewhere now"))
 
     def _is_deleted(self, topic_id: TopicId) -> bool:
         """Whether its deletion was heard while its log was opened."""

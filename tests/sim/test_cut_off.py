@@ -10,10 +10,12 @@ import pytest
 from tests.e2e.site import batch
 from tests.sim.three import SESSION, Broker, Three, told
 from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
 from tiered.metadata.candidacy import FENCED_ALONE
 from tiered.metadata.changes import ControllerElected
 from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
+from tiered.replication.replica import ALL
 
 PARTITIONS = 3
 
@@ -224,5 +226,66 @@ def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the
             await asyncio.sleep(0.01)
         three.network.heal()
         await three.until(lambda: old.node.cluster.in_touch, 10)
+
+    told(story)
+
+
+def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> None:
+    """The controller answers it, but has nothing of what it missed in memory; and the bucket is away for it."""
+
+    async def story(three: Three) -> None:
+        victim = three.others()[0]
+        others = cut_off(three, victim)
+        victim.machine.faults.outage = True
+        await three.until(lambda: not victim.node.cluster.in_touch, 2 * SESSION)
+        await three.until(lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION)
+        for each in others:
+            await each.kill()
+        for each in others:
+            await each.start()
+        await three.until(lambda: len(three.controllers()) == 1, 30)
+        known = three.controller.node.image
+        three.network.heal()
+        await three.until(lambda: victim.node.cluster.following.silent_ms < 100, 30)
+        assert victim.node.image.slot < known.slot and not victim.node.cluster.in_touch
+        victim.machine.faults.outage = False
+        await three.until(lambda: victim.node.cluster.in_touch, 30)
+        assert victim.node.image.slot >= known.slot
+
+    told(story)
+
+
+def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> None:
+    """It is slow to act: until then it would acknowledge what the next leader, who was elected uncleanly, lacks."""
+
+    async def story(three: Three) -> None:
+        slow, quick = three.others()
+        at = TopicPartition("t", 0)
+        await three.controller.node.submit(
+            CreateTopic(
+                "t",
+                assignments=[[slow.node_id, quick.node_id]],
+                configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+            )
+        )
+        await three.until(lambda: slow.node.partitions.get(at) is not None, 10)
+        replica = slow.node.replica("t", 0)
+        await slow.node.partitions._moving.acquire()  # it opens some other log meanwhile
+        await quick.kill()
+        await three.until(lambda: slow.node.image.topics["t"].partitions[0].isr == (slow.node_id,), 10)
+        slow.node.partitions._moving.release()
+        await three.until(lambda: replica.state.isr == {slow.node_id}, 10)
+        await slow.node.partitions._moving.acquire()
+        await quick.start()
+        cut_off(three, slow)
+        await three.until(lambda: quick.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
+        three.network.heal()
+        await three.until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
+        await three.until(lambda: slow.node.cluster.in_touch, 30)
+        with pytest.raises(Refused) as caught:
+            replica.append_now(batch([b"lost"]), ALL)
+        assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        assert slow.node.partitions.get(at) is None
+        slow.node.partitions._moving.release()
 
     told(story)

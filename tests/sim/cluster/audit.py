@@ -67,6 +67,10 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
         pid = run.pid(where)
         return pid is None or run.truth.of(pid).may_be_gone(offset, since_ns)
 
+    def may_be_served_apart(where: TopicPartition, offset: int, since_ns: int) -> bool:
+        pid = run.pid(where)
+        return pid is None or run.truth.of(pid).may_be_served_apart(offset, since_ns)
+
     def promised(send: Send) -> bool:
         """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
         its power."""
@@ -77,10 +81,10 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     yield from checkers.dense(dumps)
     yield from checkers.kept(history, dumps, promised, may_be_gone)
     yield from checkers.losses_told(history, dumps, promised, told)
-    yield from checkers.one_value_each(history, dumps, may_be_gone)
+    yield from checkers.one_value_each(history, dumps, may_be_served_apart)
     yield from checkers.contiguous(history)
     yield from checkers.below_high_watermark(history)
-    yield from checkers.ends_go_on(history, may_be_gone)
+    yield from checkers.ends_go_on(history, may_be_served_apart)
     yield from checkers.no_phantoms(history, dumps)
     yield from checkers.once(dumps, may_be_gone)
     yield from checkers.in_order(history, dumps, sorted((*run.forgotten, *run.truth.uncleanly)))

@@ -45,6 +45,8 @@ class Copies:
         """So many bytes above what is committed may have counted for some leader, and are gone."""
         self.state: PartitionImage | None = None
         self.parted = -1
+        self._served_apart: list[Loss] = []
+        """What leaders committed after an unclean election that they had not heard of."""
         """The epoch of the last leader who was elected uncleanly, as the topic wished."""
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
@@ -278,7 +280,8 @@ class Copies:
         """A leader's high watermark moved. I6: never back within an epoch, only while enough are in sync, and only over
         what all of them have; whom the metadata log has taken out since, the leader may still count, but need not be
         right about. I5: what is committed once stays what it is. `controls`: it takes itself for the controller, so
-        that it need hear nobody (R6): what it commits after an unclean election that it has not heard of is lost."""
+        that it need hear nobody (R6): what it commits after an unclean election that it has not heard of is lost. Any
+        other acknowledges nothing that all replicas have to have (R6), and still serves what it took with acks=1."""
         before = self._watermarks.get(epoch, 0)
         if high_watermark < before:
             self._red("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
@@ -293,6 +296,7 @@ class Copies:
                 f" {copy.agreed} from what is committed up to {self.committed_end}",
             )  # fmt: skip
         if epoch < self.parted <= max(self._leaders):
+            self._served_apart.append(Loss(self._now(), before))
             if controls:
                 self.losses.append(Loss(self._now(), before))
             return  # another one leads, who need not have had this, and nobody waits for who led before
@@ -380,7 +384,8 @@ class Copies:
         if old is not None:
             doubted = {node for node, copy in self.copies.items() if 0 <= copy.doubted_after < lives.get(node, 0)}
             joined_in = {node: life - (node in between) for node, life in lives.items()}
-            self._check_step(old, new, members, joined_in, doubted)
+            came_back = {node for node in between if self.copy(node).hurt == lives.get(node, 0) - 1 >= 0}
+            self._check_step(old, new, members, joined_in, doubted, came_back)
         for node, copy in self.copies.items():
             copy.left = (copy.left or node not in new.replicas) and node not in new.isr
         for node in new.isr:
@@ -418,6 +423,7 @@ class Copies:
         members: list[int],
         lives: Mapping[int, int],
         doubted: Collection[int],
+        came_back: Collection[int],
     ) -> None:
         if new.leader_epoch < old.leader_epoch or (
             new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
@@ -429,7 +435,7 @@ class Copies:
         # have joined within this slot.)
         relied_on = [
             node
-            for node in members
+            for node in (*members, *came_back)  # who came back within this slot was whole for all that others knew
             if self.holds(node) or self.copy(node).unsure or self.copy(node).hurt >= lives.get(node, 0)
         ]
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
@@ -477,6 +483,11 @@ class Copies:
         if best < self.committed_end and (self._lost_from is None or best < self._lost_from):
             self._lost_from = best
             self.losses.append(Loss(self._now(), best))
+
+    def may_be_served_apart(self, offset: int, since_ns: int) -> bool:
+        """Whether a reader may have got this offset since then as another record, or as one that is lost by now."""
+        apart = any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self._served_apart)
+        return apart or self.may_be_gone(offset, since_ns)
 
     def may_be_gone(self, offset: int, since_ns: int) -> bool:
         """Whether a record that was sent at `since_ns` and got this offset may be lost by now."""

@@ -249,7 +249,7 @@ class Run:
         pid = self.pid(poll.where)
         copies = self.truth.copies.get(pid) if pid is not None else None
         last = poll.rows[-1].offset
-        if copies is not None and last >= copies.committed_end and not copies.may_be_gone(last, 0):
+        if copies is not None and last >= copies.committed_end and not copies.may_be_served_apart(last, 0):
             self.findings.red("I4", f"{poll.where}: {last} is served, committed is up to {copies.committed_end}")
 
     def sole_epoch(self, where: TopicPartition) -> int:

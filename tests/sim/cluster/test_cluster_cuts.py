@@ -4,6 +4,7 @@ of its own."""
 from __future__ import annotations
 
 from tests.sim.cluster.test_cluster_copies import LIVES, Told, batch, three_of
+from tiered.metadata.changes import NO_LEADER
 
 
 def test_i7_what_is_committed_is_not_cut() -> None:
@@ -41,6 +42,16 @@ def test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_wa
         told.settle(1, 0, (1, 2))
         told.damage(3)
         told.settle(3, 2, (3,), lives={**LIVES, 3: 2}, between=between)
+        assert ("I10" in told.red) is (not between)
+
+
+def test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in_it() -> None:
+    """Broker 1 stops and leaves the in-sync set to 3, whose power had failed, and 3 is there again."""
+    for between in ((1, 3), ()):
+        told = three_of(1)
+        told.settle(3, 0, (1, 3))
+        told.damage(3)
+        told.settle(NO_LEADER, 1, (), lives={**LIVES, 3: 2}, between=between)
         assert ("I10" in told.red) is (not between)
 
 

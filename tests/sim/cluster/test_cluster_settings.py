@@ -95,3 +95,5 @@ def test_who_controls_hears_nobody_and_may_acknowledge_after_an_unclean_election
         told.now = 7
         told.copies.watermark(1, 0, 20, (1,), 1, controls=controls)
         assert told.copies.may_be_gone(10, 7) == controls and told.red == []
+        assert told.copies.may_be_served_apart(10, 7), "what it took with acks=1 is read there all the same"
+        assert not told.copies.may_be_served_apart(9, 7)
