@@ -191,11 +191,13 @@ class Node:
         return Followed(copy, lambda: self._in_sync(copy)) if copy is not None else None
 
     def _in_sync(self, copy: Copy) -> bool:
-        """Whether the cluster counts a copy in, as far as it is heard."""
+        """Whether the cluster counts a copy in under the leader that it follows, as far as it is heard. Under the next
+        one this broker may lead itself, which it has yet to act on."""
         topic = self.image.topics_by_id.get(copy.topic_id)
         if topic is None or not self.cluster.in_touch:
             return False
-        return self.settings.node_id in topic.partitions[copy.at.partition].isr
+        now = topic.partitions[copy.at.partition]
+        return now.leader_epoch == copy.leader_epoch and self.settings.node_id in now.isr
 
     def replicas(self) -> list[Replica]:
         """Every partition that this broker leads."""

@@ -143,6 +143,27 @@ def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
     told(story)
 
 
+def test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads() -> None:
+    """Who asks it takes it for the leader, and would begin anew where it finds nothing."""
+
+    async def story(three: Three) -> None:
+        await restart(three)
+        leader = await begin(three, 1, 2)
+        await write(three, 3)
+        near, next_one = Reader(three, "b"), three.brokers[2].node
+        assert (await near.ask(2, 4)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+        await next_one.partitions._moving.acquire()  # it opens some other log meanwhile
+        await leader.kill()
+        await three.until(lambda: next_one.image.topics["t"].partitions[0].leader == 2, 30)
+        for offset in (0, 4):
+            assert (await near.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+        next_one.partitions._moving.release()
+        await three.until(lambda: leads(three.brokers[2]), 10)
+        assert len(values_of((await near.ask(2, 0)).records or b"")) == 3
+
+    told(story)
+
+
 def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
     async def story(three: Three) -> None:
         await restart(three)

@@ -248,6 +248,10 @@ class Copies:
         if not self._is_deposed(epoch):
             self._lost_from = None
 
+    def is_begun(self, epoch: int) -> bool:
+        """Whether who was elected for that epoch has acted on it."""
+        return epoch in self._leaders
+
     def obeys(self, node: int, epoch: int) -> None:
         """I16: a follower that has obeyed a leader obeys none of an earlier epoch any more."""
         newest = self._obeyed.get(node, epoch)

@@ -53,6 +53,7 @@ def committed() -> Copies:
     copies.committed = {number: Batch(number, number, 0, 100 + number) for number in range(10)}
     copies.committed_end = 10
     copies.copy(1).replace(4, [copies.committed[number] for number in range(4, 10)])
+    copies.leads(1, "a", LED.leader_epoch, 10)
     return copies
 
 
@@ -136,6 +137,9 @@ def test_i21_the_leader_sends_nobody_away_from_what_may_be_read() -> None:
     assert heard.fetched(away, 0, offset=11) == heard.fetched(away, 0, offset=3, node=2) == []
     heard.copies.log_start = 4
     assert heard.fetched(away, 0, offset=3) == []
+    heard = Listener()
+    heard.copies.settled(PartitionImage((1, 2), 1, leader_epoch=9, isr=(1,)), (1,), {1: 1, 2: 1})
+    assert heard.fetched(away, 0, offset=3) == [], "it follows yet, and sends to the leader before it"
     assert Listener(sole=-1).fetched(away, 0, offset=3) == []
 
 

@@ -326,6 +326,9 @@ def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
 def test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest() -> None:
     kept = Kept()
     kept.truth.starts_here(PID, 0)
+    kept.name(manifest())
+    kept.truth.starts_here(PID, 5)
+    assert kept.red == [], "nothing is named: it became tiered when it had lost its beginning"
     kept, _, _ = cold()
     start = kept.truth._reach[PID][0]
     kept.truth.starts_here(PID, start)

@@ -124,12 +124,12 @@ class Told:
 
     def _sent_away(self, where: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
         """Judged where it was the one leader that said it: one that was deposed may lack what was written since, and a
-        follower sends to the leader whoever asks for what is not on its disk (KIP-392)."""
+        follower sends to the leader whoever asks for what is not on its disk (KIP-392), until it leads itself."""
         pid = self._pid(where)
         if pid is None or sole < 0 or sole != self._sole(where):
             return
         copies = self._copies(pid)
-        if copies.state is None or copies.state.leader != node:
+        if copies.state is None or copies.state.leader != node or not copies.is_begun(copies.state.leader_epoch):
             return
         if copies.log_start <= offset <= copies.committed_end and not copies.may_be_gone(offset, 0):
             start, end = copies.log_start, copies.committed_end

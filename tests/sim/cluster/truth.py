@@ -165,10 +165,10 @@ class Truth(BucketRules):
         copies.starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms(), asked)
 
     def starts_here(self, pid: PartitionId, offset: int) -> None:
-        """I21: a log on a disk starts no higher than the manifest says, once there is one: what lies below it is asked
-        of the bucket."""
-        start = self._reach.get(pid, (offset, 0))[0]
-        if offset > start:
+        """I21: a log on a disk starts no higher than the manifest says, once that names something: what lies below it
+        is asked of the bucket. One that names nothing was made when a topic came to be tiered."""
+        start, end = self._reach.get(pid, (offset, 0))
+        if offset > start < end:
             self._red("I21", f"{self.of(pid).name}: a log starts at {offset} on a disk, the manifest says {start}")
         self.starts(pid, offset)
 
