@@ -102,7 +102,8 @@ class Joining:
             elif not whole:
                 proved.append((topic.topic_id, at.partition))
             now = topic.partitions[at.partition]
-            if len(now.replicas) > 1 and (doubtful[-1:] == [at] or not (now.isr or now.elr)):
+            # Also where no other replica is known of: the controller may have begun a move that is not heard of here.
+            if doubtful[-1:] == [at] or not (now.isr or now.elr):
                 end = node.partitions.end_of(at, topic.topic_id)
                 ends.append(requests.ReplicaEnd(topic.topic_id, at.partition, *end))
         node.partitions.doubtful = frozenset(doubtful)

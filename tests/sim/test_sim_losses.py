@@ -16,7 +16,7 @@ from tests.sim.world import SimMachine
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
-from tiered.metadata.requests import CreateTopic
+from tiered.metadata.requests import CreateTopic, Move, Reassign
 
 AT = TopicPartition("t", 0)
 Reached = Callable[[Broker, Broker], bool]
@@ -140,5 +140,35 @@ def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
         await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
         assert again.state.node_id == hit.node_id
         assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
+
+    told(story)
+
+
+def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records() -> None:
+    """The power failed, so that nothing is sure; and the controller heard of the move before it heard of the log."""
+
+    async def story(three: Three) -> None:
+        controller = three.controller
+        hit, target = three.others()
+        topic = await controller.node.submit(CreateTopic("t", assignments=[[hit.node_id]]))
+        await three.until(lambda: leading(hit, controller), 5)
+        for number in range(COUNT):
+            await hit.node.replica("t", 0).append(batch([b"%06d" % number]))
+        await hit.node.replica("t", 0).flush()
+        await crash([hit], SimMachine.power_cut)
+        await three.until(lambda: not controller.node.image.brokers[hit.node_id].live, SECONDS)
+        controller.machine.faults.outage = True  # what it decides is in the bucket later, all at once
+        moving = asyncio.create_task(
+            controller.node.submit(Reassign((Move(topic.topic_id, 0, (target.node_id,)),)), timeout=SECONDS)
+        )
+        await asyncio.sleep(0.1)
+        starting = asyncio.create_task(hit.start())
+        await three.until(lambda: controller.node.cluster.pending == 2, SECONDS)
+        controller.machine.faults.outage = False
+        assert await moving == (None,)
+        await starting
+        again = await led(three)
+        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        assert await read_values(again, 0) == numbers(0, COUNT)
 
     told(story)
