@@ -197,7 +197,8 @@ class Partition:
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation:
             return False
-        return broker in self._counted or self.may_join(broker, now_ns, lag_ns)
+        # What was said for it before and never answered counts, but proves nothing: it may have been another incarnation.
+        return self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
 
     def propose(self, wish: Wish) -> None:
         """An ISR is under way to the metadata log: from now on it counts together with the committed one (rule R3)."""

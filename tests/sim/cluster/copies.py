@@ -388,7 +388,7 @@ class Copies:
         if old is not None:
             doubted = {node for node, copy in self.copies.items() if 0 <= copy.doubted_after < lives.get(node, 0)}
             joined_in = {node: life - (node in between) for node, life in lives.items()}
-            came_back = {node for node in between if self.copy(node).hurt == lives.get(node, 0) - 1 >= 0}
+            came_back = {node for node in between if 0 <= self.copy(node).hurt < lives.get(node, 0)}
             self._check_step(old, new, members, joined_in, doubted, came_back)
         for node, copy in self.copies.items():
             copy.left = (copy.left or node not in new.replicas) and node not in new.isr
@@ -439,9 +439,10 @@ class Copies:
         # have joined within this slot.)
         relied_on = [
             node
-            for node in (*members, *came_back)  # who came back within this slot was whole for all that others knew
+            for node in members
             if self.holds(node) or self.copy(node).unsure or self.copy(node).hurt >= lives.get(node, 0)
         ]
+        relied_on += came_back  # within this slot, and until then whole for all that others knew
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
         relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]
         parted = self.parted == new.leader_epoch

@@ -47,11 +47,11 @@ def test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_wa
 
 def test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in_it() -> None:
     """Broker 1 stops and leaves the in-sync set to 3, whose power had failed, and 3 is there again."""
-    for between in ((1, 3), ()):
+    for between, life in (((1, 3), 2), ((1, 3), 3), ((), 2)):
         told = three_of(1)
         told.settle(3, 0, (1, 3))
         told.damage(3)
-        told.settle(NO_LEADER, 1, (), lives={**LIVES, 3: 2}, between=between)
+        told.settle(NO_LEADER, 1, (), lives={**LIVES, 3: life}, between=between)
         assert ("I10" in told.red) is (not between)
 
 

@@ -203,6 +203,23 @@ def test_a_refused_wish_counts_no_more() -> None:
     partition.check()
 
 
+def test_a_new_incarnation_does_not_join_by_what_the_one_before_had() -> None:
+    """The question for broker 2 is never answered; broker 2 loses its power and comes back with less."""
+    partition = led([1], [1, 2])
+    partition.advance(10, 1)
+    fetched(partition, 2, 10)
+    wish = asked(partition)
+    assert wish.isr == {1, 2}
+    partition.unanswered(wish)
+    later = {**LIVE, 2: 222}
+    assert partition.wish(0, LAG, later) == Wish(7, ((1, 11),)), "said again, for who may have been granted"
+    partition.fetched(2, 222, 6, log_end=10, now_ns=0, min_isr=1)
+    assert partition.wish(0, LAG, later) == Wish(7, ((1, 11),))
+    assert partition.high_watermark == 10
+    partition.fetched(2, 222, 10, log_end=10, now_ns=0, min_isr=1)
+    assert partition.wish(0, LAG, later) == Wish(7, ((1, 11), (2, 222)))
+
+
 def test_a_wish_without_an_answer_counts_until_the_metadata_log_goes_on() -> None:
     partition = led([1], [1, 2, 3])
     fetched(partition, 2, 0)
