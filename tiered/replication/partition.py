@@ -197,7 +197,7 @@ class Partition:
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation:
             return False
-        # What was said for it before and never answered counts, but proves nothing: it may have been another incarnation.
+        # What was said for it before and never answered counts, and proves nothing of another incarnation.
         return self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
 
     def propose(self, wish: Wish) -> None:

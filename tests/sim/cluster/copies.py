@@ -224,9 +224,10 @@ class Copies:
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
-    def leads(self, node: int, incarnation: str, epoch: int, end: int) -> None:
+    def leads(self, node: int, incarnation: str, epoch: int, end: int, high_watermark: int = 0) -> None:
         """I8: one leader per epoch. I9: who is elected has everything that is committed, unless that is lost. R5: no
-        epoch begins below what is cold."""
+        epoch begins below what is cold. I6: `high_watermark`, which it knows from before, is committed; what was lost
+        in between is so again where it was there all the time."""
         known = self._leaders.setdefault(epoch, (node, incarnation))
         if known != (node, incarnation):
             self._red("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
@@ -247,6 +248,11 @@ class Copies:
                 self._forget_from(lacks)
         if not self._is_deposed(epoch):
             self._lost_from = None
+            if high_watermark > self.committed_end:
+                if not self.losses:
+                    end = self.committed_end
+                    self._red("I6", f"{self.name}: b{node} begins at high watermark {high_watermark}, not at {end}")
+                self._commit(copy, high_watermark)
 
     def is_begun(self, epoch: int) -> bool:
         """Whether who was elected for that epoch has acted on it."""

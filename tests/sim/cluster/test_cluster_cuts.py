@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.sim.cluster.test_cluster_copies import LIVES, Told, batch, three_of
 from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import Loss
 
 
 def test_i7_what_is_committed_is_not_cut() -> None:
@@ -53,6 +54,23 @@ def test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in
         told.damage(3)
         told.settle(NO_LEADER, 1, (), lives={**LIVES, 3: life}, between=between)
         assert ("I10" in told.red) is (not between)
+
+
+def test_i6_what_a_leader_knows_to_be_committed_from_before_is_so_again_after_an_unclean_election() -> None:
+    """Broker 3 has ten records, broker 2 led without any of them, and now 3 leads again."""
+    told = three_of(1)
+    told.settle(2, 1, (2,), live=(2,), loss=Loss(1, 0, 0), unclean=True)
+    told.copies.copy(2).replace(0, [])
+    told.copies.leads(2, "b", 1, 0)
+    assert told.copies.committed_end == 0
+    told.settle(3, 2, (3,), live=(3,), loss=Loss(2, 0, 0), unclean=True)
+    told.copies.leads(3, "c", 2, 10, 10)
+    assert told.copies.committed_end == 10 and told.red == []
+    told = three_of(2)
+    told.settle(3, 1, (1, 3))
+    told.write(3, base=20)
+    told.copies.leads(3, "c", 1, 30, 30)
+    assert told.red == ["I6"], "nobody committed it"
 
 
 def test_i7_what_is_cold_may_go_for_a_restart() -> None:

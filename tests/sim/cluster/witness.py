@@ -235,7 +235,8 @@ class Witness:
             if pid is not None:
                 self._led[id(state)] = (pid, state, log)
                 node = acting_node()
-                self._truth.of(pid).leads(node, self._truth.incarnation(node), state.leader_epoch, log.end_offset)
+                incarnation = self._truth.incarnation(node)
+                self._truth.of(pid).leads(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
             original(replica, *args, **options)
 
         return begin
