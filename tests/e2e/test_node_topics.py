@@ -122,7 +122,8 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
     async def story(site: Site) -> None:
         await site.start()
         replica = await site.create()
-        await fill(replica, 3)
+        await fill(replica, 12)
+        assert replica.local_segments > 2
         fault = DiskFault("rename", "log/t-0", "EMFILE")
         site.machine.disk.faults.append(fault)
         await site.node.submit(DeleteTopic("t"))
@@ -130,6 +131,8 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
         assert fault.times == 0, "the old log stayed where it was"
         assert (again.high_watermark, again.log.end_offset) == (0, 0)
         await fill(again, 2, start=700)
+        await site.crash(site.machine.kill)
+        again = (await site.start()).replica("t", 0)
         assert await read_values(again, 0) == numbers(700, 702)
         await site.stop()
 
