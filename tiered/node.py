@@ -347,6 +347,8 @@ class Node:
         known = new.brokers.get(self.settings.node_id)
         if known is not None and known.incarnation == self.incarnation:
             self._registered = True
+        elif self._registered and known is None:
+            raise Fenced(f"broker {self.settings.node_id} was unregistered while it was not heard")
         elif self._registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self.settings = broker_settings(new, self.started_with, self.settings.node_id)

@@ -276,6 +276,10 @@ def _cluster(verbs: Commands) -> None:
     leave.add_argument("broker", metavar="ID", type=number_of)
     leave.add_argument("--plan", action="store_true", help="only show what would move")
     leave.add_argument("--no-wait", action="store_true", help="return as soon as all of it is on its way")
+    gone = _verb(
+        verbs, "unregister", "forget a broker that was decommissioned and stopped", "cluster_brokers", "unregister"
+    )
+    gone.add_argument("broker", metavar="ID", type=number_of)
     for verb in (move, even, leave):
         verb.add_argument(
             "--throttle",
