@@ -72,6 +72,11 @@ def given_by(args: Namespace) -> dict[str, str]:
 def log_to_stderr(level: str) -> None:
     """One line per event; the libraries below us speak from warnings on."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=LOG_FORMAT)
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """From now on events of this level and above are logged."""
     for package in ("tiered", "tiered_api"):
         logging.getLogger(package).setLevel(level.upper())
 
@@ -83,7 +88,8 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     claim(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
+        peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
+        node = Node(chosen, world, Metrics(), peers=peers, log_level=set_log_level)
         try:
             async with _http(node, chosen) as http:
                 await _refuse_taken(node, chosen)
