@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.configs import TOPIC, config_rows, described
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.offset_range import At, parse_point, resolve
-from tiered_api.cli.output import Row, print_json, print_rows, say
+from tiered_api.cli.output import Row, print_json, print_rows, say, say_error
 from tiered_api.cli.reach import cluster, numbers
 from tiered_api.cli.topics import named
 from tiered_api.kafka.client import Client, refused
@@ -80,7 +79,7 @@ def _failed(outcomes: Iterable[object]) -> Exit:
 def say_errors(refusals: Iterable[Refused]) -> None:
     """One line for each on the error stream."""
     for no in refusals:
-        print(f"tiered: {no.why}", file=sys.stderr)
+        say_error(no.why)
 
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
