@@ -280,6 +280,10 @@ def _cluster(verbs: Commands) -> None:
         verbs, "unregister", "forget a broker that was decommissioned and stopped", "cluster_brokers", "unregister"
     )
     gone.add_argument("broker", metavar="ID", type=number_of)
+    for verb in (health, even, leave):
+        verb.add_argument(
+            "-i", "--internal", action="store_true", help="a row for each partition of internal topics too"
+        )
     for verb in (move, even, leave):
         verb.add_argument(
             "--throttle",
