@@ -100,7 +100,7 @@ class NeverDeletes(MemoryStore):
     [
         (IgnoresMatch, "replaces an object whose version changed"),
         (CreatesOnMatch, "creates an object that should only be replaced"),
-        (LooksThenLeaps, "8 of 8 racers create"),
+        (LooksThenLeaps, "8 puts with If-None-Match at once: 8 succeeded, one may"),
         (KnowsNoConditions, "a conditional create of a new object fails"),
         (CreatesOnly, "does not replace an object whose version matches"),
         (ReadsOldBytes, "not what was written last"),

@@ -100,22 +100,22 @@ async def _swap(store: ObjectStore, key: str) -> bool:
 
 
 async def _race_create(store: ObjectStore, key: str) -> bool:
-    return await _race(store, key, lambda body: store.put(key, body, if_absent=True), "create")
+    return await _race(store, key, lambda body: store.put(key, body, if_absent=True), "If-None-Match")
 
 
 async def _race_swap(store: ObjectStore, key: str) -> bool:
     first = await store.put(key, b"first", if_absent=True)
     if not isinstance(first, Ok):
         return False
-    return await _race(store, key, lambda body: store.put(key, body, if_match=first.version), "replace")
+    return await _race(store, key, lambda body: store.put(key, body, if_match=first.version), "If-Match")
 
 
-async def _race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], verb: str) -> bool:
+async def _race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str) -> bool:
     bodies = [b"racer %d" % number for number in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
     if len(winners) > 1:
-        raise _lies(store, f"{len(winners)} of {RACERS} racers {verb} one object at the same time")
+        raise _lies(store, f"{RACERS} puts with {condition} at once: {len(winners)} succeeded, one may")
     if not winners:
         return False
     return await _holds(store, key, winners[0])
