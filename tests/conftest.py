@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = [str(ROOT), str(ROOT / "api"), str(ROOT / "spark")]
@@ -25,6 +26,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.ge
 
 # Most of their JVMs end within a minute, for which the better compiler costs twice what it saves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Machines may be slow or busy: a property that hangs is told by the timeout of its test.
+settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,7 +30,7 @@ WORLD |= {"threading", "time", "datetime", "selectors", "signal", "boto3", "boto
 CARRIERS = {
     "tiered.hot": "checkpoints cutting disk_log dropping flushing local_disk opening reading replay segment_files"
     " segment_index segment_view synced tail time_lookup",
-    "tiered.cold": "cache collector directory faulty lanes manifest_store memory observed parts probe proving reader s3"
+    "tiered.cold": "cache collector directory faulty manifest_store memory observed parts probe proving reader s3"
     " store_url stream uploader",
     "tiered.replication": "copy explain fetcher followed history leading offsets readable replica storage",
     "tiered.metadata": "coordinator group_images group_keeping group_loading load metadata_log registration runtime",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import http.client
+import resource
 import signal
 import threading
 import time
@@ -70,7 +71,7 @@ def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None
             await asyncio.sleep(0)
             begun = time.monotonic()
             await running.http.close()
-            assert time.monotonic() - begun < CLOSING_SECONDS + 1
+            assert time.monotonic() - begun < SECONDS / 2
             await short
             with pytest.raises(Exhausted):
                 await busy
@@ -80,18 +81,18 @@ def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None
 
 
 def test_process_ends_soon_after_sigterm_while_a_body_is_parsed(tmp_path: Path) -> None:
-    """So many records take ten seconds and more."""
-    body = b'{"records":[' + b",".join([b'{"value":1}'] * 1_000_000) + b"]}"
+    """So many records take 20 seconds of CPU and more, also where nobody else wants it."""
+    body = b'{"records":[' + b",".join([b'{"value":1}'] * 2_000_000) + b"]}"
     with Served(tmp_path / "data") as broker:
         broker.create_topic("t")
         connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
         connection.request("POST", "/topics/t", body, {"Content-Type": media.V2_JSON})
         while broker.ask("GET", "/healthz")[1]["ok"] and not cpu_seconds(broker.process.pid) > 2:
             time.sleep(0.05)
-        begun = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(SECONDS) == 0
-        assert time.monotonic() - begun < 5
+        assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
         assert "clean=True" in broker.log.read_text()
         connection.close()
 

@@ -13,6 +13,7 @@ from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, 
 from tiered.errors import Code
 from tiered.metadata.requests import DeleteTopic
 from tiered.ports import World
+from tiered.records.batch import encode
 from tiered.replication.replica import Replica
 from tiered_api.kafka.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from tiered_api.kafka.messages.produce import ProduceResponse
@@ -293,6 +294,28 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                 assert answers[0] == answers[1] == answers[2], (version, each_bytes, max_bytes, count, start)
         assert True in taken
         assert False in taken
+
+    run(tmp_path, story)
+
+
+def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t", 1)
+        await fill(replica, b"a")
+        begun = encode(
+            [(1_700_000_000_000, None, b"open", ())], base_offset=1, leader_epoch=replica.leader_epoch,
+            producer_id=1, producer_epoch=0, base_sequence=0, transactional=True,
+        )  # fmt: skip
+        replica.log.append_as_follower(begun, now_ms=1_700_000_000_000)
+        await fill(replica, b"c")
+        client = await site.client()
+        request = fetch((replica, 0))
+        for isolation, given in ((0, [b"a", b"open", b"c"]), (1, [b"a"])):
+            request.isolation_level = isolation
+            for _ in range(3):
+                assert await read(client, request) == [given]
+                (part,) = parts(await client.ask(request, 12, FetchResponse))
+                assert (part.high_watermark, part.last_stable_offset) == (3, 1)
 
     run(tmp_path, story)
 

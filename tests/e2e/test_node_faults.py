@@ -93,6 +93,40 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
     run(story)
 
 
+def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        await fill(await site.create(flush="ack", retention_ms="-1"), 5)
+        await site.until(lambda: site.node.health().problems == [])
+        await site.crash(site.machine.power_cut)
+        site.machine.disk.faults.append(DiskFault("open", "log/t-0/0000", "EMFILE", times=-1))
+        await site.start()
+        assert not site.node.partitions.doubtful, "what was synced is noted"
+        await asyncio.sleep(10)
+        assert not site.node.replicas() and not site.node.joining.trusted
+        site.machine.disk.faults.clear()
+        await site.until(lambda: site.node.joining.trusted)
+        assert await read_values(site.node.replica("t", 0), 0) == numbers(0, 5)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(flush="none", retention_ms="-1")
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
+        await site.stop()
+        site.machine.power_cut()
+        again = (await site.start()).replica("t", 0)
+        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        await site.stop()
+
+    run(story)
+
+
 def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
     async def story(site: Site) -> None:
         node = await site.start()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
+from tests.sim.disk import DiskFault
 from tiered.cold import manifest_store
 from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Code, Refused
@@ -112,6 +113,24 @@ def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
         await site.stop()
         node = await site.start()
         assert await read_values(node.replica("t", 0), 0) == numbers(700, 703)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 3)
+        fault = DiskFault("rename", "log/t-0", "EMFILE")
+        site.machine.disk.faults.append(fault)
+        await site.node.submit(DeleteTopic("t"))
+        again = await site.create()
+        assert fault.times == 0, "the old log stayed where it was"
+        assert (again.high_watermark, again.log.end_offset) == (0, 0)
+        await fill(again, 2, start=700)
+        assert await read_values(again, 0) == numbers(700, 702)
         await site.stop()
 
     run(story)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -122,6 +123,22 @@ def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> Non
         await three.until(lambda: 2 in now(three).isr, 30)
         assert (await near.ask(1, 4)).preferred_read_replica == 2
         assert (await near.ask(2, 4)).error_code == 0
+
+    told(story)
+
+
+def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
+    async def story(three: Three) -> None:
+        await restart(three)
+        leader = await begin(three, 1, 2)
+        await write(three, 3)
+        near = Reader(three, "b")
+        assert (await near.ask(1, 0)).preferred_read_replica == 2
+        committed = leader.node.cluster.committed
+        fenced = dict(committed.image.brokers) | {2: replace(committed.image.brokers[2], fenced=True)}
+        committed.image = replace(committed.image, brokers=fenced)  # the leader has not acted on it yet
+        part = await near.ask(1, 0)
+        assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
 
     told(story)
 

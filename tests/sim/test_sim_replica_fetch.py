@@ -227,6 +227,35 @@ def test_only_the_registered_incarnation_is_heard() -> None:
     copying(story)
 
 
+def test_a_broker_that_has_stopped_copies_nothing() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a")
+        image = it.site.node.image
+        stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
+        it.site.node.cluster.committed.image = replace(image, brokers=stopped)
+        with pytest.raises(Refused) as caught:
+            await it.fetch(1)
+        assert caught.value.code is Code.STALE_BROKER_EPOCH
+        assert leader.state.offset_of(2) is None
+
+    copying(story)
+
+
+def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
+    async def story(it: Copying) -> None:
+        leader, _ = it.leaders
+        write(leader, b"a")
+        await it.fetch(1, 0)
+        assert await it.fetch(1, 0) == []
+        await it.site.node.submit(RegisterBroker(2, LATER, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        it.incarnation = incarnation_number(LATER)
+        assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
+        assert await it.fetch(1, 0) == []
+
+    copying(story, partitions=2)
+
+
 def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
     async def story(it: Copying) -> None:
         (leader,) = it.leaders

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from stat import S_IMODE
 from typing import TypeVar
 
-from tiered.cold.lanes import Lane
 from tiered.cold.parts import Parts
 from tiered.errors import REFUSALS, Code, Refused, Unavailable, unusable
 from tiered.hot.local_disk import DIRECTORY_MODE, FILE_MODE, make_private, sync_file
 from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult, Rng, Unknown
+from tiered.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class DirectoryStore:
         """A folder that is there as long as the store is: where a disk was unmounted, `root` may stay, and be empty."""
         self._clock = clock
         self._random = rng.stream("directory-store")
-        self._small = Lane("store", 8)
-        self._bulk = Lane("store-bulk", 8)
+        self._small = Workers("store", 8)
+        self._bulk = Workers("store-bulk", 8)
         if not make:
             if not os.path.isdir(self.root):
                 raise Refused(Code.INVALID_CONFIG, f"there is no store {self.url}: no such directory")
@@ -72,8 +72,8 @@ class DirectoryStore:
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         path = self._path(key)
-        lane = self._small if start == 0 and length is None else self._bulk
-        return await self._ask(lane, "get", key, lambda: self._proved(_read(path, start, length)))
+        workers = self._small if start == 0 and length is None else self._bulk
+        return await self._ask(workers, "get", key, lambda: self._proved(_read(path, start, length)))
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         path, whole = self._path(key), Parts([bytes(data)])  # the thread may outlive the caller's buffer
@@ -100,16 +100,16 @@ class DirectoryStore:
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, lane: Lane, verb: str, key: str, call: Callable[[], T]) -> T:
+    async def _ask(self, workers: Workers, verb: str, key: str, call: Callable[[], T]) -> T:
         try:
-            return await lane.run(SECONDS, call)
+            return await workers.run(call, SECONDS)
         except OSError as error:  # TimeoutError is one
             what = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
             raise Unavailable(what, refused=error.errno in REFUSALS) from None
 
-    async def _change(self, lane: Lane, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+    async def _change(self, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         try:
-            return await lane.run(seconds, call)
+            return await workers.run(call, seconds)
         except OSError as error:
             if error.errno in REFUSALS:
                 raise Unavailable(f"put failed store={self.url} error={error.strerror}", refused=True) from None

@@ -1,7 +1,7 @@
 """The ObjectStore port on S3 and on stores that speak its language, through boto3.
 
 Two clients: the one for conditional puts never tries again by itself (a retry after a lost reply turns one's own
-success into a 412), the other does. Three lanes of threads: uploads and ranged reads cannot starve metadata, and reads
+success into a 412), the other does. Three sets of threads: uploads and ranged reads cannot starve metadata, and reads
 that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
 
 botocore's own checksums are off. Our CRC-32C covers all that is read. The SHA-256 in the signature covers all that is
@@ -31,7 +31,6 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
-from tiered.cold.lanes import Lane
 from tiered.cold.parts import Parts, Window
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ports import (
@@ -48,6 +47,7 @@ from tiered.ports import (
     Rng,
     Unknown,
 )
+from tiered.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -102,18 +102,18 @@ class S3Store:
             self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
         except (BotoCoreError, ValueError) as error:  # an endpoint that is no URL, a profile that is not there
             raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_words(error)}") from None
-        self._conditional = Lane("s3-conditional", CONDITIONAL_WORKERS)
-        self._meta = Lane("s3-meta", META_WORKERS)
-        self._bulk = Lane("s3-bulk", BULK_WORKERS)
+        self._conditional = Workers("s3-conditional", CONDITIONAL_WORKERS)
+        self._meta = Workers("s3-meta", META_WORKERS)
+        self._bulk = Workers("s3-bulk", BULK_WORKERS)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         if length == 0:
             return await self._head(key)
         ranged = start > 0 or length is not None
-        lane, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
+        workers, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
         why = ""
         for attempt in range(1, READ_TRIES + 1):
-            got = await self._ask("get", key, lane, seconds, lambda: self._get(key, start, length, ranged))
+            got = await self._ask("get", key, workers, seconds, lambda: self._get(key, start, length, ranged))
             if not isinstance(got, Unknown):
                 return got
             why = got.why
@@ -128,10 +128,10 @@ class S3Store:
         if if_match is not None:
             arguments["IfMatch"] = if_match
         if if_absent or if_match is not None:
-            client, lane, seconds = self._once, self._conditional, CONDITIONAL_SECONDS
+            client, workers, seconds = self._once, self._conditional, CONDITIONAL_SECONDS
         else:
-            client, lane, seconds = self._data, self._meta, SECONDS
-        return await self._change(key, lane, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
+            client, workers, seconds = self._data, self._meta, SECONDS
+        return await self._change(key, workers, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         whole = Parts(parts)
@@ -164,26 +164,26 @@ class S3Store:
             await self._ask("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
 
     async def close(self) -> None:
-        for lane in (self._conditional, self._meta, self._bulk):
-            lane.close()
+        for workers in (self._conditional, self._meta, self._bulk):
+            workers.close()
         self._once.close()
         self._data.close()
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, verb: str, key: str, lane: Lane, seconds: float, call: Callable[[], T]) -> T:
+    async def _ask(self, verb: str, key: str, workers: Workers, seconds: float, call: Callable[[], T]) -> T:
         """What cannot be answered is `Unavailable`, final where the store will never do it."""
         try:
-            return await lane.run(seconds, call)
+            return await workers.run(call, seconds)
         except TimeoutError:
             raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
         except (BotoCoreError, ClientError, *STRANGE) as error:
             raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
-    async def _change(self, key: str, lane: Lane, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+    async def _change(self, key: str, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         """Only a clean answer decides: all that may have landed is `Unknown`."""
         try:
-            return await lane.run(seconds, call)
+            return await workers.run(call, seconds)
         except TimeoutError:
             return Unknown("deadline")
         except ClientError as error:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tiered.cold.lanes import Lane
 from tiered.node import Node
+from tiered.workers import Workers
 from tiered_api.http.elsewhere import Elsewhere
 from tiered_api.http.errors import HttpError
 from tiered_api.http.limits import Budget, Exhausted, Limits
@@ -42,7 +42,7 @@ class Site:
         """Set before the first request."""
         self._patient: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and how many seconds each has left once the server closes."""
-        self._workers = Lane("http", WORKERS)
+        self._workers = Workers("http", WORKERS)
         self._working = 0
         metrics = node.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
@@ -98,7 +98,7 @@ class Site:
         self._working += 1
         try:
             async with self.patience(seconds, CLOSING_SECONDS):
-                return await self._workers.run(seconds, lambda: function(*args, **kwargs))
+                return await self._workers.run(lambda: function(*args, **kwargs), seconds)
         except TimeoutError:
             raise Exhausted(f"not done within {seconds:g} s") from None
         finally:

@@ -13,7 +13,7 @@ from tests.sim.cluster.run import run
 from tests.sim.many import run_all
 from tests.sources import ROOT
 
-SEEDS = 300
+SEEDS = 200
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
     "admin_create_NONE", "admin_cut_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",

@@ -6,10 +6,14 @@ import asyncio
 
 import pytest
 
-from tests.sim.disk import DiskFault
-from tests.unit.hot.fixtures import append, batch, config, disk, open_log
+from tests.sim.disk import DiskFault, Op
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log
 from tiered.errors import Unavailable
+from tiered.hot.checkpoints import SEGMENTS_FILE
 from tiered.hot.cuts import Cuts
+from tiered.hot.segments import parse_lines
+
+CHECKPOINT = f"{DIRECTORY}/{SEGMENTS_FILE}"
 
 
 def test_a_cut_has_to_be_durable_and_noted() -> None:
@@ -43,6 +47,47 @@ def test_only_a_flush_of_all_that_began_after_the_cut_settles_it() -> None:
         assert log.cuts.unsettled
         await log.flush()
         assert not log.cuts.unsettled
+
+    asyncio.run(told())
+
+
+def test_records_written_while_a_sync_runs_are_not_durable() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        for number in range(3):
+            append(log, batch(number))
+        on.sync_seconds = lambda: 0.01
+        syncing = asyncio.create_task(log.flush(3))
+        await asyncio.sleep(0)
+        append(log, batch(3))
+        assert await syncing == log.flushed_offset == 3
+
+    asyncio.run(told())
+
+
+def test_the_segment_checkpoint_never_says_what_a_cut_took_back() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        for number in range(6):
+            append(log, batch(number))
+        noted: list[bytes] = []
+
+        def look(op: Op) -> None:
+            if op.path == CHECKPOINT:
+                noted.append(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))
+
+        on.observer = look
+        on.sync_seconds = lambda: 0.01
+        syncing = asyncio.create_task(log.flush())
+        await asyncio.sleep(0)
+        log.truncate_to(3)
+        for number in range(3, 6):
+            append(log, batch(number, size=20))
+        await syncing
+        ends = [segment for data in noted for segment in parse_lines(data).values() if segment.next_offset == 6]
+        assert ends and {segment.size for segment in ends} == {log.size_bytes}
 
     asyncio.run(told())
 

@@ -45,9 +45,10 @@ def test_forms_show_the_same_bytes_as_text_json_or_base64() -> None:
     assert shown["string"]["headers"] == [{"name": "h", "value": "AA=="}, {"name": "none", "value": None}]
 
 
-def test_an_answer_ends_before_the_batch_that_has_no_room_but_holds_one() -> None:
-    body, _ = answer_json(LOG, 10, 1, "string", {})
-    assert orjson.loads(body)["next_offset"] == 12
+def test_an_answer_ends_before_the_record_that_has_no_room_but_holds_one() -> None:
+    for offset in (10, 11):
+        body, _ = answer_json(LOG, offset, 1, "string", {})
+        assert orjson.loads(body)["next_offset"] == offset + 1
 
 
 def test_an_answer_of_control_batches_alone_still_moves_on() -> None:
