@@ -47,7 +47,7 @@ async def forget(client: Client, node: int) -> None:
     """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
     got = await client.ask(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
     if got.error_code:
-        raise refused(got.error_code, f"broker {node}", got.error_message)
+        raise refused(got.error_code, f"unregister {node}", got.error_message)
 
 
 async def _brokers(args: Namespace) -> list[Row]:
