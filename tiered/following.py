@@ -48,7 +48,7 @@ class Following:
         self._in_vain = 0
         self._waning = Waning(self._clock)
         self._reads = True
-        """Whether the bucket told the rest of the log when it was asked last."""
+        """True if the bucket told the rest of the log when it was asked last."""
         self._missed = False
         self._replaced = False
         """Whether this broker was controller, and has not heard the next one yet."""

@@ -98,7 +98,7 @@ class InSyncSets:
                     self.wake(replica)
 
     def _tell(self) -> None:
-        """What was granted since the last time: followers of one event catch up one after the other."""
+        """Logs the changes that were granted since the last time: followers catch up one after the other."""
         for line in self._granted.lines():
             log.info("%s", line)
 

@@ -32,7 +32,7 @@ class Quiet:
 
 
 class Waning:
-    """Whether the log is told of a state that lasts: when it begins, then ever more seldom."""
+    """Lines about a state that lasts: one when it begins, then ever fewer."""
 
     __slots__ = ("_clock", "_due_ns", "_pause_ns", "_since_ns")
 
@@ -41,7 +41,7 @@ class Waning:
         self._since_ns = self._due_ns = self._pause_ns = 0
 
     def lasts(self, *, begins: bool) -> int | None:
-        """For how many seconds the state has lasted, where that is to be logged now."""
+        """Returns for how many seconds the state has lasted, where that is to be logged now, else None."""
         now = self._clock.mono_ns()
         if begins:
             self._since_ns, self._pause_ns = now, int(QUIET_SECONDS * 1e9)

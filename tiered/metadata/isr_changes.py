@@ -14,7 +14,7 @@ NAMES_MAX = 5
 
 
 class IsrChanges:
-    """What was granted since `lines` was read last."""
+    """Changes that were granted since `lines` was read last."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TopicPartition]] = {}

@@ -197,7 +197,7 @@ async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Want
 
 
 def print_moves(rows: Sequence[Row], args: Namespace) -> None:
-    """One for each partition. What was asked for by name, and what was refused, has its row in any case."""
+    """Prints a row for each partition. Partitions that were named or refused have theirs in any case."""
 
     def words(row: Row) -> str:
         name = str(row["partition"])

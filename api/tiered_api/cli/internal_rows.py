@@ -35,7 +35,7 @@ def folded(rows: Iterable[T], words: Callable[[T], str]) -> tuple[list[T], list[
 
 
 def print_folded(rows: Sequence[Row], form: str, words: Callable[[Row], str], *, internal: bool) -> None:
-    """As `print_rows`; in text, without `internal`, some rows are folded."""
+    """Prints rows as `print_rows` does; in text, without `internal`, some are folded."""
     if form != "text" or internal:
         print_rows(rows, form)
         return
