@@ -74,7 +74,7 @@ class FakeS3(S3Server):
         self.faults.clear()
         self.requests.clear()
         self.log.clear()
-        self.rules.ignore_conditions = self.rules.sparse_listings = False
+        self.rules.ignore_conditions = self.rules.sparse_listings = self.rules.whole_checksums = False
         self.first_byte_seconds = self.bytes_per_second = 0.0
 
     # -- one request --------------------------------------------------------------------------------------------------
@@ -86,6 +86,8 @@ class FakeS3(S3Server):
         self.log.append((verb, key))
         fault = next((rule for rule in self.faults if rule.hits(verb, key, self.random.random)), None)
         body = await _body(request)
+        if fault and fault.kind is Kind.FLIPPED and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
         delay = self.first_byte_seconds + (fault.seconds if fault and fault.kind is Kind.DELAY else 0.0)
         if delay:
             await asyncio.sleep(delay)
@@ -114,7 +116,7 @@ class FakeS3(S3Server):
     async def _send(self, request: web.Request, response: web.Response, fault: HttpFault | None) -> web.StreamResponse:
         """Whole, or broken off, or spoiled, or at the pace of a link."""
         body = response.body if isinstance(response.body, bytes) else b""
-        if fault and fault.kind is Kind.FLIPPED and body:
+        if fault and fault.kind is Kind.FLIPPED and request.method == "GET" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
             response.body = body
         truncated = fault is not None and fault.kind is Kind.TRUNCATED

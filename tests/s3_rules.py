@@ -5,9 +5,11 @@ Nothing here waits, so each request is one step and the whole is linearizable.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import time
 import uuid
+import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -40,6 +42,8 @@ class S3Rules:
     """Be one of the stores that answer 200 and overwrite."""
     sparse_listings: bool = False
     """Be one of the stores that answer with pages of no keys or few, and say that the listing goes on."""
+    whole_checksums: bool = False
+    """Be one of the stores that send the checksum of the whole object with a part of it (gofakes3 1.2)."""
 
     def answer(self, request: web.Request, bucket: str, key: str, body: bytes, stale_seconds: float) -> web.Response:
         """The reply; a listing leaves out what is younger than `stale_seconds`."""
@@ -50,13 +54,16 @@ class S3Rules:
         objects = self.buckets.get(bucket)
         if objects is None:
             return error_reply(404, "NoSuchBucket")
+        signed = request.headers.get("x-amz-content-sha256", "")
+        if len(signed) == 64 and signed != hashlib.sha256(body).hexdigest():
+            return error_reply(400, "XAmzContentSHA256Mismatch")
         match request.method:
             case "GET" if not key:
                 return _listing(objects, bucket, query, stale_seconds, self.sparse_listings)
             case "HEAD" if not key:
                 return web.Response()
             case "GET" | "HEAD":
-                return _read(objects, key, request.headers)
+                return _read(objects, key, request.headers, self.whole_checksums)
             case "POST" if "delete" in query:
                 return _delete_many(objects, body)
             case "POST" if "uploads" in query:
@@ -134,7 +141,7 @@ class S3Rules:
         return None
 
 
-def _read(objects: dict[str, Stored], key: str, headers: Any) -> web.Response:
+def _read(objects: dict[str, Stored], key: str, headers: Any, whole_checksums: bool) -> web.Response:
     found = objects.get(key)
     if found is None:
         return error_reply(404, "NoSuchKey")
@@ -148,6 +155,8 @@ def _read(objects: dict[str, Stored], key: str, headers: Any) -> web.Response:
     end = min(size, int(last) + 1) if first and last else size
     if start >= size:
         return error_reply(416, "InvalidRange")
+    if whole_checksums:
+        described["x-amz-checksum-crc32"] = base64.b64encode(zlib.crc32(found.body).to_bytes(4, "big")).decode()
     return web.Response(
         status=206, body=found.body[start:end], headers=described | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}
     )

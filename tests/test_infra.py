@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.serving import COMMAND, tiered
+from tests.e2e.serving import COMMAND, Served, tiered
 from tests.ports import held_port
 from tests.sources import ROOT
 from tiered.config import Settings, broker_rows
@@ -186,6 +186,25 @@ def test_three_that_are_started_so_are_a_healthy_cluster(
         assert ("min.insync.replicas", "2") in [(each["key"], each["value"]) for each in told["configs"]]
 
 
+def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
+    """The check is run here as it is there, but for the port."""
+    words = COMPOSE["x-broker"]["healthcheck"]["test"]
+    assert words[:3] == ["CMD", "python", "-c"]
+    names = {each["hostname"] for each in COMPOSE["services"].values()}
+    assert {each["command"].rpartition(" ")[2] for each in COMPOSE["services"].values()} == {f"{n}:8082" for n in names}
+
+    def check(port: str) -> int:
+        command = [sys.executable, "-c", words[3].replace(":8082", f":{port}")]
+        environment = {**os.environ, "HOSTNAME": "127.0.0.1"}
+        return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=60).returncode
+
+    with Served(tmp_path / "data") as broker:
+        port = broker.url.rpartition(":")[2]
+        assert check(port) == 0
+        broker.stop()
+        assert check(port) != 0
+
+
 def test_variables_are_settings() -> None:
     known = {variable(name) for name in broker_rows()}
     for service in COMPOSE["services"].values():
@@ -200,6 +219,8 @@ def test_the_image_is_made_of_what_is_there() -> None:
     copied = [line.split()[1:-1] for line in dockerfile.read_text().splitlines() if line.startswith("COPY ")]
     sources = [word for words in copied for word in words if not any(each.startswith("--from") for each in words)]
     assert sources and all((context / source).exists() for source in sources), sources
+    everything, *rest = [each for each in (context / ".dockerignore").read_text().splitlines() if each[:1] != "#"]
+    assert everything == "*" and {each[1:].rstrip("/") for each in rest if each.startswith("!")} == {*sources}
     volumes = {volume.split(":")[1] for each in COMPOSE["services"].values() for volume in each["volumes"]}
     assert all(f'"{volume}"' in dockerfile.read_text() for volume in volumes)
 

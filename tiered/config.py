@@ -178,8 +178,9 @@ class Settings:
     replica_fetch_max_bytes: int = setting(MIB, "Bytes that a replica asks of a partition at once.", 1, INT_MAX)
     replica_fetch_response_max_bytes: int = setting(10 * MIB, "And of all of a leader's partitions.", 1, INT_MAX)
     log_level: str = setting(
-        "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error")
-    )
+        "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error"),
+        dynamic=True,
+    )  # fmt: skip
     # Topics.
     auto_create_topics_enable: bool = setting(True, "A client that asks for a topic which is not there creates it.")
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")

@@ -17,6 +17,7 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.load import load, prove_cluster, read_boundary, read_from
 from tiered.peers import FollowAsk, HeardAnswer, Peers
 from tiered.ports import ObjectStore
+from tiered.quiet import Waning
 
 if TYPE_CHECKING:
     from tiered.cluster import Cluster
@@ -45,6 +46,9 @@ class Following:
         self._heard_ns = self._news_ns = self._clock.mono_ns()
         self._unable_ms = 0
         self._in_vain = 0
+        self._waning = Waning(self._clock)
+        self._reads = True
+        """True if the bucket told the rest of the log when it was asked last."""
         self._missed = False
         self._replaced = False
         """Whether this broker was controller, and has not heard the next one yet."""
@@ -186,9 +190,13 @@ class Following:
         try:
             await self.catch_up()
         except (Unavailable, Corrupt) as error:
-            log.warning("the metadata log cannot be read why=%s", error)
+            seconds = self._waning.lasts(begins=self._reads)
+            self._reads = False
+            if seconds is not None:
+                log.warning("the metadata log cannot be read seconds=%d why=%s", seconds, error)
             await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._chance.random() / 2))
             return False
+        self._reads = True
         return True
 
     async def catch_up(self) -> None:

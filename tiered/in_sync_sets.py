@@ -16,6 +16,7 @@ from tiered.config import Settings
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
 from tiered.metadata.image import Image
+from tiered.metadata.isr_changes import IsrChanges
 from tiered.metadata.leaders import stopping
 from tiered.metadata.requests import AlterPartitions, InSync, IsrWish
 from tiered.metrics import Metrics
@@ -58,6 +59,7 @@ class InSyncSets:
         self._incarnation = incarnation
         self._clock = clock
         self._quiet = Quiet(clock)
+        self._granted = IsrChanges()
         self._due: dict[Replica, None] = {}
         self._not_before: dict[Replica, int] = {}
         self._wake = asyncio.Event()
@@ -73,23 +75,32 @@ class InSyncSets:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._tick())
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                wishes = self._gather()
-                if wishes:
-                    await self._submit(wishes)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._tick())
+                while True:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    wishes = self._gather()
+                    if wishes:
+                        await self._submit(wishes)
+        finally:
+            self._tell()
 
     async def _tick(self) -> None:
         while True:
             lag = self._settings().replica_lag_time_max_ms / 1000
             await self._clock.sleep(min(lag / 2, AGAIN_SECONDS))
+            self._tell()
             self._not_before = {replica: until_ns for replica, until_ns in self._not_before.items() if not replica.gone}
             for replica in self._replicas():
                 if len(replica.state.replicas) > 1:
                     self.wake(replica)
+
+    def _tell(self) -> None:
+        """Logs the changes that were granted since the last time: followers catch up one after the other."""
+        for line in self._granted.lines():
+            log.info("%s", line)
 
     def _gather(self) -> dict[Replica, Wish]:
         """What is wished, and counts from now on."""
@@ -130,6 +141,7 @@ class InSyncSets:
                 for replica, wish in wishes.items()
             ),
         )  # fmt: skip
+        before = [replica.state.isr for replica in wishes]
         try:
             codes = await self._ask(request, ASK_SECONDS)
         except (Refused, Unavailable) as error:
@@ -140,13 +152,14 @@ class InSyncSets:
             for replica, wish in wishes.items():
                 self._answered(replica, wish, None)
         else:
-            for (replica, wish), code in zip(wishes.items(), codes, strict=True):
+            for (replica, wish), isr, code in zip(wishes.items(), before, codes, strict=True):
+                if code is Code.NONE:
+                    self._granted.note(replica.at, isr, wish.isr)
                 self._answered(replica, wish, code)
 
     def _answered(self, replica: Replica, wish: Wish, code: Code | None) -> None:
         if code is Code.NONE:
             self._wishes.inc(1, "granted")
-            log.info("in-sync set is to be partition=%s isr=%s", replica.at, sorted(wish.isr))
             return
         self._not_before[replica] = self._clock.mono_ns() + int(AGAIN_SECONDS * 1e9)
         if code is None or code in UNDECIDED:

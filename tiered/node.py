@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -72,7 +72,8 @@ class Node:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
     `settings` is what is in force now of those that the broker was `started_with`; `ended` is set when it can serve no
-    more. `peers` is how it talks to other brokers; without them it is alone. `manifest_fan` and `snapshot_slots` are
+    more. `peers` is how it talks to other brokers; without them it is alone. `log_level` is called with a new
+    `log.level`. `manifest_fan` and `snapshot_slots` are
     smaller in simulations, so that spills and snapshots happen in short lives too.
     """
 
@@ -83,6 +84,7 @@ class Node:
         metrics: Metrics,
         *,
         peers: Peers | None = None,
+        log_level: Callable[[str], None] = lambda _: None,
         manifest_fan: int = FAN,
         snapshot_slots: int = SNAPSHOT_SLOTS,
     ) -> None:
@@ -91,6 +93,7 @@ class Node:
         self.store = ObservedStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
         self.peers = peers
+        self._log_level = log_level
         self.cluster_id = ""
         self.credential = b""
         """By which brokers of this cluster know each other; none before the store was read."""
@@ -259,7 +262,7 @@ class Node:
         await self.joining.refuse_twins(image)
         found = await self.directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.joining.judge(image, found)
-        self.settings = broker_settings(image, self.started_with, self.settings.node_id)
+        self._go_by(image)
         self.partitions.settings = self.settings
         await self.partitions.recover(image, found)
         await self._soon(self.cluster.begin(image))
@@ -351,13 +354,21 @@ class Node:
         known = new.brokers.get(self.settings.node_id)
         if known is not None and known.incarnation == self.incarnation:
             self._registered = True
+        elif self._registered and known is None:
+            raise Fenced(f"broker {self.settings.node_id} was unregistered while it was not heard")
         elif self._registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
-        self.settings = broker_settings(new, self.started_with, self.settings.node_id)
+        self._go_by(new)
         await self.partitions.follow(old, new, self.settings)
         self.coordinators.follow(old, new)
         self.awaited_ends.on_image(new)
         self.doubts.grown()
+
+    def _go_by(self, image: Image) -> None:
+        """Takes the settings that are in force as of an image."""
+        was, self.settings = self.settings, broker_settings(image, self.started_with, self.settings.node_id)
+        if self.settings.log_level != was.log_level:
+            self._log_level(self.settings.log_level)
 
     def _forgotten(self, replica: Replica) -> None:
         self.tiering.forget(replica)

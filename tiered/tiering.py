@@ -204,7 +204,11 @@ class Tiering:
             self._failed.inc(1, type(error).__name__.lower())
             replica.upload_problem = str(error)
             pause = self._pause(replica)
-            log.warning("tiering failed partition=%s again_in=%.1f why=%s", replica.at, pause, error)
+            unsaid = self._quiet.unsaid("upload")
+            if unsaid is not None:
+                log.warning(
+                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.at, pause, unsaid, error
+                )
             group.create_task(self._again(replica, pause))
         finally:
             self._busy.discard(replica)

@@ -186,3 +186,26 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@THOROUGH
+def test_broker_that_left_for_good_is_unregistered(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        brokers = Brokers(tmp_path, stack)
+        address = brokers.served[1].kafka
+        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
+        assert made.returncode == 0, made.stderr
+        done = tiered("cluster", "decommission", "3", "--brokers", address)
+        assert done.returncode == 0, done.stderr
+        unregister = ("unregister", "--bootstrap-server", address, "--id", "3")
+        with pytest.raises(RuntimeError, match="broker 3 is live: stop it first"):
+            tool("cluster", *unregister)
+        assert brokers.served[3].stop() == 0
+        refused = tiered("cluster", "unregister", "2", "--brokers", address)
+        assert (refused.returncode, refused.stdout) == (2, "") and "broker 2 is live: stop it first" in refused.stderr
+        assert tool("cluster", *unregister) == "Broker 3 is no longer registered.\n"
+        listed = tiered("cluster", "brokers", "--format", "json", "--brokers", address).stdout
+        assert [json.loads(line)["id"] for line in listed.splitlines()] == [1, 2]
+        brokers.served[3] = brokers.start(3)
+        again = tiered("cluster", "config", "get", "cordoned.log.dirs", "--node", "3", "--brokers", address)
+        assert (again.returncode, again.stdout) == (0, "\n"), "an id that is taken anew begins anew"

@@ -154,28 +154,44 @@ def test_a_body_that_breaks_off_every_time_is_unavailable(
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")
         fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",)))
-        with pytest.raises(Unavailable, match="breaks off"):
+        with pytest.raises(Unavailable, match=r"the body breaks off: .*IncompleteRead"):
             await store.get("k", 2, 6)
 
     run(body)
 
 
-def test_a_rotten_whole_object_is_read_again(fake: FakeS3, run: Run) -> None:
+@pytest.mark.parametrize(("start", "length"), [(0, None), (2, 6)])
+def test_rotten_bytes_pass_so_their_reader_must_check_them(
+    fake: FakeS3, run: Run, start: int, length: int | None
+) -> None:
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")
         fake.faults.append(HttpFault(Kind.FLIPPED, ("GET",), times=1))
-        got = await store.get("k")
-        assert isinstance(got, Got) and got.data == b"0123456789"
+        got = await store.get("k", start, length)
+        assert isinstance(got, Got) and len(got.data) == (length or 10) and got.data not in b"0123456789"
 
     run(body)
 
 
-def test_a_rotten_range_passes_so_its_reader_must_check_it(fake: FakeS3, run: Run) -> None:
+def test_range_is_read_from_store_that_sends_checksum_of_whole_object(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        await store.put("k", b"0123456789")
-        fake.faults.append(HttpFault(Kind.FLIPPED, ("GET",), times=1))
+        fake.rules.whole_checksums = True
+        await store.upload("k", [b"0123456789"])
         got = await store.get("k", 2, 6)
-        assert isinstance(got, Got) and len(got.data) == 6 and got.data != b"234567"
+        assert isinstance(got, Got) and got.data == b"234567" and fake.requests["GET"] == 1
+
+    run(body)
+
+
+@pytest.mark.parametrize("size", [10, 9 * PART_BYTES])
+def test_store_refuses_upload_that_changed_on_the_way(fake: FakeS3, run: Run, size: int) -> None:
+    async def body(store: S3Store) -> None:
+        fake.faults.append(HttpFault(Kind.FLIPPED, ("PUT",)))
+        with pytest.raises(Unavailable, match="XAmzContentSHA256Mismatch"):
+            await store.upload("k", [bytes(size)])
+        with pytest.raises(Unavailable, match="XAmzContentSHA256Mismatch"):
+            await store.put("k", bytes(10), if_absent=True)
+        assert await store.get("k") == NotFound()
 
     run(body)
 

@@ -209,6 +209,9 @@ def test_settings_of_brokers(cluster: Cluster) -> None:
     assert before == "1048588"
     cluster.run("cluster", "config", "set", "message.max.bytes=2000000")
     assert get("message.max.bytes") == "2000000"
+    named = cluster.rows("cluster", "config", "get", "node.id", "message.max.bytes", "node.id")
+    assert [(row["key"], row["value"]) for row in named] == [("node.id", "1"), ("message.max.bytes", "2000000")]
+    assert "no setting nope, nor.this" in cluster.run("cluster", "config", "get", "nope", "node.id", "nor.this", code=2)
     [row] = cluster.rows("cluster", "config", "list", "--filter", "message.max.bytes")
     assert row == {"key": "message.max.bytes", "value": "2000000", "source": "DYNAMIC_DEFAULT_BROKER_CONFIG"}
     cluster.run("cluster", "config", "reset", "message.max.bytes")

@@ -212,9 +212,15 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
         one = await Consumer.create(where, "g", "one")
         twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
         assert (twice.status, twice.json["error_code"]) == (409, 40902)
-        for wrong in ({"format": "avro"}, {"auto.offset.reset": "somewhere"}, {"isolation": "x"}):
+        for wrong, why in (
+            ({"format": "avro"}, "format='avro': it must be binary or json"),
+            ({"auto.offset.reset": "x"}, "auto.offset.reset='x': it must be earliest or latest or none"),
+            ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
+            ({"isolation": "x"}, "isolation is not a setting of a consumer; there are format, auto.offset.reset, "),
+        ):
             refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
             assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong
+            assert refused.json["message"].startswith(why), refused.json
         await one.done("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
         assert (await one.ask("POST", "/subscription", {"topics": ["t"]})).json["error_code"] == 40903
         assert (await one.ask("GET", "/records", accept=BINARY)).json["error_code"] == 40601

@@ -49,6 +49,7 @@ from tiered_api.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tiered_api.kafka.messages.unregister_broker import UnregisterBrokerRequest
 from tiered_api.kafka.schema import ZERO_ID, Message
 
 pytestmark = pytest.mark.java
@@ -174,6 +175,7 @@ def logs() -> Iterator[Question]:
     )
     asked = [ProducersTopic("a", [0, 9]), ProducersTopic("no", [0]), ProducersTopic("b/d", [0])]
     yield Question(DescribeProducersRequest(asked))
+    yield Question(UnregisterBrokerRequest(77))
     yield Question(DescribeLogDirsRequest(None))
     yield Question(DescribeLogDirsRequest([DescribableLogDirTopic("a", [0, 9]), DescribableLogDirTopic("no", [0])]))
     yield Question(DeleteTopicsRequest(topic_names=["no", "no"], timeout_ms=1_000), (1, 5))

@@ -113,7 +113,9 @@ def test_connections_that_come_too_fast_are_served_later(tmp_path: Path) -> None
     run(tmp_path, story, max_connection_creation_rate=2, tiered_frame_timeout_ms=400)
 
 
-def test_an_idle_connection_is_closed_and_one_that_waits_is_not(tmp_path: Path) -> None:
+def test_an_idle_connection_is_closed_and_one_that_waits_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story(site: KafkaSite) -> None:
         replica = await site.create("t")
         idle, waiting = await site.client(), await site.client()
@@ -121,6 +123,7 @@ def test_an_idle_connection_is_closed_and_one_that_waits_is_not(tmp_path: Path) 
         await hello(idle)
         assert await idle.ended() == b""
         assert site.refused("idle") == 1 and site.server.pending == 1
+        assert "idle" not in caplog.text, "that is no refusal"
 
     run(tmp_path, story, connections_max_idle_ms=200)
 

@@ -29,6 +29,18 @@ def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path: Path) -> No
     assert "Traceback" not in log and " ERROR " not in log
 
 
+def test_log_level_is_changed_while_it_runs(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        option = ("--brokers", broker.kafka)
+        assert tiered("cluster", "config", "set", "log.level=error", "--node", "1", *option).returncode == 0
+        broker.create_topic("quiet")
+        assert tiered("cluster", "config", "reset", "log.level", "--node", "1", *option).returncode == 0
+        broker.create_topic("loud")
+        assert tiered("cluster", "config", "set", "log.level=all", *option).returncode == 1
+        log = broker.log.read_text()
+    assert "topic created name=loud" in log and "name=quiet" not in log
+
+
 def test_ctrl_c_stops_it_as_cleanly(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as broker:
         assert broker.stop(signal.SIGINT) == 0

@@ -74,7 +74,7 @@ class Collector:
         await self._manifests.stepped(manifest, planned)
         if plan is None:
             return None
-        log.info("log start moves pid=%s offset=%d why=%s", manifest.pid, plan.start_offset, plan.why)
+        log.info("log start moves partition=%s offset=%d why=%s", manifest.at, plan.start_offset, plan.why)
         return await self.advance_start(manifest, epoch, plan.start_offset)
 
     async def advance_start(self, manifest: Manifest, epoch: int, offset: int) -> Manifest:
@@ -94,7 +94,7 @@ class Collector:
             self._delete_later(await self._dropped(before, written))
         except (Unavailable, Corrupt) as error:
             self._manifests.note_leftover(manifest.pid)
-            log.warning("objects below the log start are left to a sweep pid=%s why=%s", manifest.pid, error)
+            log.warning("objects below the log start are left to a sweep partition=%s why=%s", manifest.at, error)
         except asyncio.CancelledError:
             self._manifests.note_leftover(manifest.pid)
             raise
@@ -156,7 +156,7 @@ class Collector:
         await self._delete(keys)
         self._deleted.inc(len(keys), "swept")
         if keys:
-            log.info("swept pid=%s objects=%d", pid, len(keys))
+            log.info("swept partition=%s objects=%d", manifest.at, len(keys))
         return keys
 
     async def delete_topic(self, topic_id: TopicId) -> int:

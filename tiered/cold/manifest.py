@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tiered.cold.layout import SectionRef
 from tiered.errors import always
 from tiered.hot.epochs import Epochs, Lineage
-from tiered.ids import NO_EPOCH, PartitionId, TopicId
+from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 
 FAN = 64
 """Nodes that one sub-manifest takes. A manifest holds fewer than 2 * FAN nodes of each level."""
@@ -105,6 +105,11 @@ class Manifest:
     def pid(self) -> PartitionId:
         """Whose manifest this is."""
         return PartitionId(self.topic_id, self.partition)
+
+    @property
+    def at(self) -> TopicPartition:
+        """The same by the topic's name, for people."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def cold_bytes(self) -> int:

@@ -264,7 +264,7 @@ class ManifestStore:
                 return new
             if nonce != old.nonce:
                 return None
-            log.warning("manifest change did not land, trying again pid=%s result=%r", pid, result)
+            log.warning("manifest change did not land, trying again partition=%s result=%r", new.at, result)
             await self._pause(backoff, started)
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 

@@ -1,4 +1,4 @@
-"""Does this store keep its word? Asked in full when a cluster is made, and in four requests at each later start: the
+"""Does this store keep its word? Asked in full when a cluster is made, and in five requests at each later start: the
 bucket may have been copied to another store, and another broker may reach it by another endpoint, or as somebody else.
 
 Some stores answer 200 and ignore the condition of a put; on such a one two brokers would own one partition. There is no
@@ -20,6 +20,9 @@ NO_VERSION = '"0123456789abcdef0123456789abcdef"'
 """That of no object."""
 OVERWRITES = "it overwrites an object that should only be created (If-None-Match is ignored)"
 REPLACES = "it replaces an object whose version changed (If-Match is ignored)"
+BODY = b"0123456789abcdef"
+RANGE = slice(4, 12)
+"""The part of `BODY` that a ranged get asks for."""
 
 
 async def probe(store: ObjectStore, rng: Rng) -> None:
@@ -29,7 +32,7 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
     409) repeats that check under a fresh key.
     """
     random = rng.stream("probe")
-    for check in (_create, _swap, _race_create, _race_swap, _listing):
+    for check in (_create, _swap, _race_create, _race_swap, _range, _listing):
         for _ in range(TRIES):
             key = f"{FOLDER}/{random.getrandbits(64):016x}"
             try:
@@ -43,8 +46,8 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
 
 async def probe_again(store: ObjectStore, key: str, body: bytes, rng: Rng) -> None:
     """`Refused` and `Unavailable` as `probe`. Two puts of `body` over the object `key`, which holds it already, must
-    fail: a store that lets them through has changed nothing. One of a new object must not be refused: who may only
-    read would lead, and keep what is cold on its disk for ever."""
+    fail: a store that lets them through has changed nothing. An upload of a new object must not be refused: a broker
+    that may only read would lead, and keep what is cold on its disk for ever. A part of the new object is read back."""
     checks: tuple[tuple[Callable[[], Awaitable[PutResult]], str], ...] = (
         (lambda: store.put(key, body, if_absent=True), OVERWRITES),
         (lambda: store.put(key, body, if_match=NO_VERSION), REPLACES),
@@ -60,8 +63,10 @@ async def probe_again(store: ObjectStore, key: str, body: bytes, rng: Rng) -> No
             raise _unclear(store)
 
     own = f"{FOLDER}/{rng.stream('probe').getrandbits(64):016x}"
-    await store.put(own, b"mine")
-    await store.delete([own])
+    try:
+        await _range(store, own)
+    finally:
+        await store.delete([own])
 
 
 async def _create(store: ObjectStore, key: str) -> bool:
@@ -95,25 +100,34 @@ async def _swap(store: ObjectStore, key: str) -> bool:
 
 
 async def _race_create(store: ObjectStore, key: str) -> bool:
-    return await _race(store, key, lambda body: store.put(key, body, if_absent=True), "create")
+    return await _race(store, key, lambda body: store.put(key, body, if_absent=True), "If-None-Match")
 
 
 async def _race_swap(store: ObjectStore, key: str) -> bool:
     first = await store.put(key, b"first", if_absent=True)
     if not isinstance(first, Ok):
         return False
-    return await _race(store, key, lambda body: store.put(key, body, if_match=first.version), "replace")
+    return await _race(store, key, lambda body: store.put(key, body, if_match=first.version), "If-Match")
 
 
-async def _race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], verb: str) -> bool:
+async def _race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str) -> bool:
     bodies = [b"racer %d" % number for number in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
     if len(winners) > 1:
-        raise _lies(store, f"{len(winners)} of {RACERS} racers {verb} one object at the same time")
+        raise _lies(store, f"{RACERS} puts with {condition} at once: {len(winners)} succeeded, one may")
     if not winners:
         return False
     return await _holds(store, key, winners[0])
+
+
+async def _range(store: ObjectStore, key: str) -> bool:
+    if not isinstance(await store.upload(key, [BODY]), Ok):
+        return False
+    found = await store.get(key, RANGE.start, RANGE.stop - RANGE.start)
+    if not isinstance(found, Got) or found.data != BODY[RANGE] or found.size != len(BODY):
+        raise _lies(store, "a ranged get does not give the bytes that were asked for")
+    return True
 
 
 async def _listing(store: ObjectStore, key: str) -> bool:

@@ -85,7 +85,7 @@ class ColdReader:
 
         What failed is not asked for again before its pause is over: until then the failure is raised again.
         """
-        with self._held_up(pid, offset):
+        with self._held_up(pid, offset, manifest):
             return await self._read(pid, manifest, offset, max_bytes)
 
     async def _read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
@@ -149,7 +149,7 @@ class ColdReader:
         """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
         there is none. Exact while few batches claim what they do not hold (`hot/time_lookup.py`). Unavailable,
         Corrupt; what failed pauses as with `read`."""
-        with self._held_up(pid, BY_TIME):
+        with self._held_up(pid, BY_TIME, manifest):
             return await self._first_at(pid, timestamp, manifest, lookups or TimeLookups())
 
     async def _first_at(
@@ -201,7 +201,7 @@ class ColdReader:
         self._streams.clear()
 
     @contextmanager
-    def _held_up(self, pid: PartitionId, offset: int) -> Iterator[None]:
+    def _held_up(self, pid: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
         """Raises the last failure again where it is too early for another try; notes how this one ends."""
         backoff, clock = self._backoff, self._clock
         if backoff:
@@ -213,7 +213,8 @@ class ColdReader:
             self._failures.inc(1, type(error).__name__.lower())
             unsaid = self._quiet.unsaid()
             if unsaid is not None:
-                log.warning("cold read fails pid=%s again_in=%.2f unsaid=%d why=%s", pid, pause, unsaid, error)
+                at = pid if manifest is None else manifest.at
+                log.warning("cold read fails partition=%s again_in=%.2f unsaid=%d why=%s", at, pause, unsaid, error)
             raise
         if backoff:
             backoff.worked(pid, offset)

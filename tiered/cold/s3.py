@@ -4,6 +4,9 @@ Two clients: the one for conditional puts never tries again by itself (a retry a
 success into a 412), the other does. Three sets of threads: uploads and ranged reads cannot starve metadata, and reads
 that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
 
+botocore's own checksums are off. Our CRC-32C covers all that is read. The SHA-256 in the signature covers all that is
+sent, so the store refuses what changed on the way. Some stores send the checksum of the whole object with a range.
+
 A conditional put raises `Unavailable` only when the store refused it and nothing landed; the unclear is `Unknown`.
 """
 
@@ -108,13 +111,15 @@ class S3Store:
             return await self._head(key)
         ranged = start > 0 or length is not None
         workers, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
+        why = ""
         for attempt in range(1, READ_TRIES + 1):
             got = await self._ask("get", key, workers, seconds, lambda: self._get(key, start, length, ranged))
             if not isinstance(got, Unknown):
                 return got
-            log.warning("body broke off store=%s key=%s attempt=%d error=%s", self.url, key, attempt, got.why)
+            why = got.why
+            log.warning("body broke off store=%s key=%s attempt=%d error=%s", self.url, key, attempt, why)
             await self._clock.sleep(self._random.random() * BACKOFF_SECONDS * 2**attempt)
-        raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off")
+        raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off: {why}")
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         arguments: dict[str, Any] = self._name(key) | {"Body": bytes(data)}
@@ -333,7 +338,9 @@ def _config(attempts: int, connect_seconds: int, read_seconds: int, connections:
         read_timeout=read_seconds,
         max_pool_connections=connections,
         tcp_keepalive=True,
-        s3={"addressing_style": "path" if endpoint else "auto"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": True},
     )
 
 

@@ -196,8 +196,8 @@ class Uploader:
             self._segments.inc(1, "copied" if entry.key in named else "failed")
             if entry.key in named:
                 log.info(
-                    "segment is cold pid=%s base=%d next=%d bytes=%d key=%s",
-                    pid, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
+                    "segment is cold partition=%s base=%d next=%d bytes=%d key=%s",
+                    written.at, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
                 )  # fmt: skip
         return written
 

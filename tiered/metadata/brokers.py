@@ -8,7 +8,7 @@ from tiered.config import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH
 from tiered.metadata import changes as kinds
-from tiered.metadata import in_sync, leaders, requests
+from tiered.metadata import delta, in_sync, leaders, requests
 from tiered.metadata.changes import CLUSTER, Change
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 from tiered.metadata.in_sync import Terms
@@ -80,6 +80,20 @@ def restate(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:
         broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners
     )
     return Decision((change,), None)
+
+
+def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[None]:
+    """Takes a broker out of the metadata, and its settings with it. `Refused` while it is live or has replicas."""
+    node, known = request.node_id, image.brokers.get(request.node_id)
+    if known is None:
+        raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {node}")
+    if known.live:
+        raise Refused(Code.INVALID_REQUEST, f"broker {node} is live: stop it first")
+    held = [str(at) for at, _ in delta.held(image, node)]
+    if held:
+        why = f"broker {node} has {len(held)} replicas, {held[0]} for one: move them away first (decommission)"
+        raise Refused(Code.INVALID_REQUEST, why)
+    return Decision((kinds.BrokerUnregistered(node, known.incarnation),), None)
 
 
 def alter(

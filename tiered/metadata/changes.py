@@ -74,6 +74,14 @@ class BrokerStopping:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerUnregistered:
+    """The node id is free, and its settings are gone: it was not live and had no replicas."""
+
+    node_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicCreated:
     """`assignments[p]` are the replicas of partition p, the preferred leader first. `wanted`: so many were to be
     made by default, and there were fewer brokers; 0 otherwise. They become more as brokers join."""
@@ -172,6 +180,7 @@ Change = (
     | BrokerFenced
     | BrokerUnfenced
     | BrokerStopping
+    | BrokerUnregistered
     | TopicCreated
     | TopicDeleted
     | TopicForgotten
@@ -190,6 +199,7 @@ KINDS: dict[str, type[Change]] = {
     "broker_fenced": BrokerFenced,
     "broker_unfenced": BrokerUnfenced,
     "broker_stopping": BrokerStopping,
+    "broker_unregistered": BrokerUnregistered,
     "topic_created": TopicCreated,
     "topic_deleted": TopicDeleted,
     "topic_forgotten": TopicForgotten,

@@ -52,6 +52,8 @@ class Controller:
                 return brokers.restate(image, replace(known, directory=request.directory), now_ms)
             case requests.StopBroker():
                 return leaders.stop(image, settings, request, now_ms)
+            case requests.UnregisterBroker():
+                return brokers.unregister(image, request)
             case requests.FenceBroker():
                 return leaders.fence(image, settings, request, now_ms)
             case requests.UnfenceBroker():

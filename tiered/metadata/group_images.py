@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import PartitionId, TopicId
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.group_image import (
     ImageName,
     beginning,
@@ -24,6 +24,7 @@ from tiered.metadata.group_image import (
     unseal,
 )
 from tiered.metadata.groups.records import Record
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ConditionFailed, Listed, NotFound, ObjectStore, Ok
 from tiered.replication.leading import Begun
@@ -82,7 +83,10 @@ class GroupImages:
                 rest.remove(found.base)
                 continue
             restart = Restart(found.base.offset, f"the log ends at {hot.end_offset}, below its image")
-            log.warning("the image wins over the local log pid=%s offset=%d why=%s", pid, restart.offset, restart.why)
+            at = TopicPartition(OFFSETS_TOPIC, pid.partition)
+            log.warning(
+                "the image wins over the local log partition=%s offset=%d why=%s", at, restart.offset, restart.why
+            )
             hot.restart_at(restart.offset, (), None)
             await hot.flush()
             self._bases[pid] = Footing(found.base, batches, names)

@@ -178,6 +178,7 @@ class _Draft:
                 | kinds.BrokerFenced()
                 | kinds.BrokerUnfenced()
                 | kinds.BrokerStopping()
+                | kinds.BrokerUnregistered()
             ):
                 self._broker(change)
             case kinds.TopicCreated():
@@ -207,7 +208,8 @@ class _Draft:
         | kinds.BrokerStopped
         | kinds.BrokerFenced
         | kinds.BrokerUnfenced
-        | kinds.BrokerStopping,
+        | kinds.BrokerStopping
+        | kinds.BrokerUnregistered,
     ) -> None:
         known = self.brokers.get(change.node_id)
         same = known is not None and known.incarnation == change.incarnation
@@ -221,6 +223,9 @@ class _Draft:
         elif known is not None and same:
             if isinstance(change, kinds.BrokerStopped):
                 self.brokers[change.node_id] = replace(known, alive=False)
+            elif isinstance(change, kinds.BrokerUnregistered):
+                del self.brokers[change.node_id]
+                self.broker_configs.pop(change.node_id, None)
             elif isinstance(change, kinds.BrokerStopping):
                 self.brokers[change.node_id] = replace(known, stopping=True)
             else:

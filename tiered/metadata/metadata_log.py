@@ -21,6 +21,7 @@ from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
 from tiered.metadata.load import Loaded, load, prove_cluster, proved, read_boundary, read_entry, read_format
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ObjectStore, Ok, Rng
+from tiered.quiet import Waning
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class MetadataLog:
         self._snapshot_slots = snapshot_slots
         self._clock = clock
         self._chance = rng.stream("metadata-log")
+        self._undecided = Waning(clock)
         self._commits = metrics.counter("tiered_metadata_commits_total", "Entries written to the metadata log.")
         self._retries = metrics.counter(
             "tiered_metadata_retries_total", "Conditional puts of the metadata log whose outcome had to be read back."
@@ -288,10 +290,12 @@ class MetadataLog:
         """Waits with full jitter; returns the number of the next attempt."""
         self._retries.inc()
         self.trouble = f"{key}: {why}"
-        log.warning("metadata put undecided key=%s attempt=%d why=%s", key, attempt, why)
+        seconds = self._undecided.lasts(begins=attempt == 0)
+        if seconds is not None:
+            log.warning("metadata put undecided key=%s attempt=%d seconds=%d why=%s", key, attempt, seconds, why)
         shortest, longest = _BACKOFF_SECONDS
-        await self._clock.sleep(min(longest, shortest * 2**attempt) * self._chance.random())
-        return min(attempt + 1, 16)
+        await self._clock.sleep(min(longest, shortest * 2 ** min(attempt, 16)) * self._chance.random())
+        return attempt + 1
 
     def _nonce(self) -> str:
         return f"{self._chance.getrandbits(64):016x}"

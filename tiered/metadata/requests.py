@@ -149,6 +149,13 @@ class StopBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """-> None. The broker has left for good. Refused while it is live or has replicas."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class FenceBroker:
     """-> None. The controller does not hear this incarnation: others lead what it led."""
 
@@ -265,6 +272,7 @@ Request = (
     | AnnounceBroker
     | NameDirectory
     | StopBroker
+    | UnregisterBroker
     | FenceBroker
     | UnfenceBroker
     | HandOver

@@ -40,6 +40,8 @@ def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str
                 brokers.append(f"broker is heard again node_id={change.node_id}")
             case kinds.BrokerStopping():
                 brokers.append(f"broker is about to stop node_id={change.node_id}")
+            case kinds.BrokerUnregistered():
+                brokers.append(f"broker is unregistered node_id={change.node_id}")
             case kinds.PartitionChanged():
                 changed[change.topic_id, change.partition] = None
     yield from _lines("topic created name=", created, "topics created count=")

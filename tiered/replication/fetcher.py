@@ -35,6 +35,8 @@ with each that brings nothing, for where all is quiet nobody comes due; who does
 RESTORES_MAX = 4
 """Logs that begin anew from the bucket at the same time."""
 PAUSE_SECONDS = (0.05, 2.0)
+PASSING_FAILURES = 6
+"""In a row, within about two seconds: from then on it is logged that a leader does not give what it is asked for."""
 ANSWER_SECONDS = 10.0
 """How long an answer may take beyond what the leader was allowed to wait."""
 
@@ -324,7 +326,7 @@ class Fetcher:
             self._failed(place, error)
             return False
         if isinstance(found, Retry):
-            self._failure(place, found.why)
+            self._failure(place, found.why, passing=True)
             return False
         place.failures = 0
         place.quiet = isinstance(found, Nothing)
@@ -348,8 +350,8 @@ class Fetcher:
         if place.copy.log.broken:
             self._ports.broken(place.copy, not isinstance(error, Unavailable) or error.final)
 
-    def _failure(self, place: _Place, why: str) -> None:
-        """It asks again after a pause."""
+    def _failure(self, place: _Place, why: str, *, passing: bool = False) -> None:
+        """It asks again after a pause. `passing`: a new leader says no until it is ready, so it is logged later."""
         shortest, longest = PAUSE_SECONDS
         place.failures = min(place.failures + 1, 16)
         pause = min(longest, shortest * 2 ** (place.failures - 1)) * (0.5 + self._drawn / 2)
@@ -357,6 +359,8 @@ class Fetcher:
         place.quiet, place.copy.trouble = False, why
         self._last_wait_ms = LAST_WAIT_MS
         self._all.failed(1)
+        if passing and place.failures < PASSING_FAILURES:
+            return
         unsaid = self._quiet.unsaid()
         if unsaid is not None:
             log.warning(

@@ -43,7 +43,7 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> History:
     try:
         known = len(ProducerStates.from_snapshot(producers, offset)) if producers else 0
     except Corrupt as error:
-        log.error("producers are unknown from here on, retries may double pid=%s why=%s", manifest.pid, error)
+        log.error("producers are unknown from here on, retries may double partition=%s why=%s", manifest.at, error)
         return History(offset, sections.lineage, None, ())
     batches = await _last_batches(cold, manifest, sections.offset_index) if known else ()
     return History(offset, sections.lineage, producers, batches)
@@ -63,7 +63,7 @@ async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes)
         async for piece in cold.reader.iterate(manifest.pid, start, manifest=manifest):
             batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
     except (Corrupt, Refused) as error:
-        log.error("producers are known by their last batch only pid=%s why=%s", manifest.pid, error)
+        log.error("producers are known by their last batch only partition=%s why=%s", manifest.at, error)
     return batches
 
 

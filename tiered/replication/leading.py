@@ -60,11 +60,18 @@ async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | 
     found = _compared(hot, manifest)
     if isinstance(found, Restart) and hot.end_offset >= manifest.cold_end_offset and hot.prove_epochs():
         # The file of epochs had rotted, not the log: records that are only here must not go for it.
-        log.warning("leader epochs were not those of the batches pid=%s lineage=%s", manifest.pid, hot.epochs.lineage)
+        log.warning(
+            "leader epochs were not those of the batches partition=%s lineage=%s", manifest.at, hot.epochs.lineage
+        )
         found = _compared(hot, manifest)
     if not isinstance(found, Restart):
         return None
-    log.warning("the bucket wins over the local log pid=%s offset=%d why=%s", manifest.pid, found.offset, found.why)
+    if found.empty:
+        log.info("log begins at the end of what is cold partition=%s offset=%d", manifest.at, found.offset)
+    else:
+        log.warning(
+            "the bucket wins over the local log partition=%s offset=%d why=%s", manifest.at, found.offset, found.why
+        )
     begin_behind(hot, await read_history(cold, manifest))
     await hot.flush()
     return found

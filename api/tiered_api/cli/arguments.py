@@ -92,6 +92,7 @@ def _cold(commands: Commands) -> None:
     verbs = cold.add_subparsers(metavar="VERB", required=True)
     ls = add(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold", "ls"))
     ls.add_argument("--topic", metavar="T", help="list the segments of this topic")
+    ls.add_argument("-i", "--internal", action="store_true", help="a row for each partition of internal topics too")
     cat = add(verbs, "cat", "print cold records", Command("tiered_api.cli.cold", "cat"))
     cat.add_argument("--topic", metavar="T", required=True)
     cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")

@@ -64,15 +64,16 @@ def config_list(args: Namespace) -> int:
 
 
 def config_get(args: Namespace) -> int:
-    """Prints one setting."""
-    rows = asyncio.run(_configs(args, [args.key]))
-    found = next((row for row in rows if row["key"] == args.key), None)
-    if found is None:
-        raise Refused(Code.INVALID_CONFIG, f"no setting {args.key}")
-    if args.format == "json":
-        print_json(found)
+    """Prints the value of a setting, or a row for each of several."""
+    names = list(dict.fromkeys(args.keys))
+    known = {row["key"]: row for row in asyncio.run(_configs(args, names))}
+    if missing := [name for name in names if name not in known]:
+        raise Refused(Code.INVALID_CONFIG, f"no setting {', '.join(missing)}")
+    found = [known[name] for name in names]
+    if args.format == "json" or len(found) > 1:
+        print_rows(found, args.format)
     else:
-        say(["" if found["value"] is None else str(found["value"])])
+        say(["" if found[0]["value"] is None else str(found[0]["value"])])
     return Exit.OK
 
 

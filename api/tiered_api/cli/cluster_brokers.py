@@ -1,4 +1,4 @@
-"""`tiered cluster brokers`: who is in the cluster, what it leads, what it holds, and how far it is behind."""
+"""`tiered cluster brokers|unregister`: who is in the cluster, what each has, and how one leaves for good."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections import Counter
 from tiered.errors import Refused, Unavailable
 from tiered_api.cli.cluster_view import LIVE, View, look
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client import Client
+from tiered_api.kafka.client import Client, refused
 from tiered_api.kafka.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tiered_api.kafka.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 Lags = dict[int, dict[tuple[str, int], int]]
 """By broker that tells: how many records each replica on its disk is behind."""
@@ -25,6 +26,28 @@ def brokers(args: Namespace) -> int:
         found = [{**row, "controller": "yes" if row["controller"] else None} for row in found]
     print_rows(found, args.format)
     return Exit.OK
+
+
+def unregister(args: Namespace) -> int:
+    """Takes a broker that has left for good out of the metadata."""
+    asyncio.run(_unregister(args))
+    if args.format == "json":
+        print_json({"id": args.broker, "status": "OK"})
+    else:
+        say([f"broker {args.broker} is unregistered"])
+    return Exit.OK
+
+
+async def _unregister(args: Namespace) -> None:
+    async with cluster(args) as client:
+        await forget(client, args.broker)
+
+
+async def forget(client: Client, node: int) -> None:
+    """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
+    got = await client.ask(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
+    if got.error_code:
+        raise refused(got.error_code, f"unregister {node}", got.error_message)
 
 
 async def _brokers(args: Namespace) -> list[Row]:

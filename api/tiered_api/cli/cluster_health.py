@@ -14,6 +14,7 @@ from tiered_api.cli.cluster_view import look, self_reports
 from tiered_api.cli.configs import TOPIC, described
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.health_verdict import At, Eligible, judged, to_ask_about, unwell
+from tiered_api.cli.internal_rows import folded, is_internal
 from tiered_api.cli.output import print_json, print_rows, say
 from tiered_api.cli.reach import cluster
 from tiered_api.kafka.client import Client
@@ -31,8 +32,6 @@ SHOWN_MAX = 100
 """Partitions that are explained in text; JSON has all."""
 NAMED_MAX = 5
 """Partitions that are named in one line of text."""
-INTERNAL_PREFIX = "__"
-"""With which the names of Kafka's internal topics begin."""
 MIN_ISR = "min.insync.replicas"
 LISTS = {
     "Leaderless partitions": "leaderless_partitions",
@@ -49,7 +48,7 @@ def health(args: Namespace) -> int:
 
 async def _once(args: Namespace) -> Exit:
     async with cluster(args) as client:
-        return say_health(await found_health(client), args.format)
+        return say_health(await found_health(client), args.format, internal=args.internal)
 
 
 async def _watch(args: Namespace) -> Exit:
@@ -67,7 +66,7 @@ async def _watch(args: Namespace) -> Exit:
             if isinstance(found, Unavailable):
                 say([f"not reached: {found}"])
             else:
-                say_health(found, args.format)
+                say_health(found, args.format, internal=args.internal)
         if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
             return Exit.OK
         await asyncio.sleep(WATCH_SECONDS)
@@ -131,16 +130,16 @@ def _portions(names: list[str]) -> Iterator[list[str]]:
         yield sorted(names)[start : start + TOPICS_AT_ONCE]
 
 
-def say_health(found: dict[str, Any], form: str) -> Exit:
+def say_health(found: dict[str, Any], form: str, *, internal: bool = False) -> Exit:
     """Prints the health; the exit code says it too."""
     if form == "json":
         print_json(found)
     else:
-        _say(found)
+        _say(found, internal)
     return Exit.OK if found["healthy"] else Exit.UNHEALTHY
 
 
-def _say(found: dict[str, Any]) -> None:
+def _say(found: dict[str, Any], internal: bool) -> None:
     lines = {
         "Healthy": str(found["healthy"]).lower(),
         "Unhealthy reasons": found["reasons"],
@@ -149,13 +148,16 @@ def _say(found: dict[str, Any]) -> None:
         "Nodes down": found["nodes_down"],
     }
     for words, key in LISTS.items():
-        lines[f"{words} ({len(found[key])})"] = _few(sorted(found[key], key=_is_internal))
+        lines[f"{words} ({len(found[key])})"] = _few(found[key])
     for number, sentence in enumerate(found["broker_problems"], 1):
         lines[f"Problem {number}"] = sentence
     width = max(map(len, lines)) + 2
     say(["CLUSTER HEALTH OVERVIEW", "======================="])
     say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())
-    listed = sorted(found["partitions"], key=lambda each: _is_internal(each["topic"]))
+    listed = sorted(found["partitions"], key=lambda each: is_internal(each["topic"]))
+    rest: list[str] = []
+    if not internal:
+        listed, rest = folded(listed, lambda each: _folded_into(each) if is_internal(each["topic"]) else "")
     rows = [
         {
             "partition": f"{each['topic']}/{each['partition']}",
@@ -167,21 +169,22 @@ def _say(found: dict[str, Any]) -> None:
         }
         for each in listed[:SHOWN_MAX]
     ]
-    if rows:
+    if rows or rest:
         say([""])
-        print_rows(rows, "text")
+    print_rows(rows, "text")
     if len(listed) > SHOWN_MAX:
         say([f"... and {len(listed) - SHOWN_MAX} more: --format json has all of them"])
+    say(f"{line} (-i shows them)" for line in rest)
+
+
+def _folded_into(each: dict[str, Any]) -> str:
+    return f"{each['topic']}: {','.join(each['problems'])}"
 
 
 def _few(names: list[str]) -> list[str]:
     """Each has a row of its own below: one line gives an idea of them."""
-    return names if len(names) <= NAMED_MAX else [*names[:NAMED_MAX], f"... and {len(names) - NAMED_MAX} more"]
-
-
-def _is_internal(name: str) -> bool:
-    """Whether a topic, or a partition by its name, is of the brokers' own: those come after what users made."""
-    return name.startswith(INTERNAL_PREFIX)
+    few, rest = folded(names, lambda name: name.rpartition("/")[0] if is_internal(name) else "")
+    return [*few[:NAMED_MAX], *([f"... and {len(few) - NAMED_MAX} more"] if len(few) > NAMED_MAX else []), *rest]
 
 
 def _listed(value: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered.errors import Code, Refused
@@ -16,6 +16,7 @@ from tiered.metadata.balance import At, Moves, balanced, drained
 from tiered_api.cli.cluster_throttle import cordon, cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.cli.cluster_view import LIVE, View, look
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_rows, say
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import cluster
@@ -155,7 +156,7 @@ async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, 
 async def _carry_out(client: Client, args: Namespace, standing: Standing, moves: Moves, execute: bool) -> Exit:
     if execute:
         return await _do(client, args, standing, moves)
-    print_rows([_planned(at, standing.placed[at], to) for at, to in moves.items()], args.format)
+    print_moves([_planned(at, standing.placed[at], to) for at, to in moves.items()], args)
     if args.format == "text":
         copied = sum(len(set(to) - set(standing.placed[at])) for at, to in moves.items())
         say([f"{len(moves)} partitions would change, {copied} replicas would be copied"])
@@ -191,8 +192,18 @@ async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Want
         if to is None:
             replicas = standing.back.get(at, replicas)
         rows.append({**_planned(at, replicas, to or ()), "status": outcomes.get(at, "no answer")})
-    print_rows(rows, args.format)
+    print_moves(rows, args)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+
+
+def print_moves(rows: Sequence[Row], args: Namespace) -> None:
+    """Prints a row for each partition. Partitions that were named or refused have theirs in any case."""
+
+    def words(row: Row) -> str:
+        name = str(row["partition"])
+        return name.rpartition("/")[0] if is_internal(name) and row.get("status", "OK") == "OK" else ""
+
+    print_folded(rows, args.format, words, internal=getattr(args, "internal", True))
 
 
 def _planned(at: At, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:

@@ -13,12 +13,14 @@ from tiered.metadata.image import TopicImage
 from tiered.records.batch import records
 from tiered.records.model import CONTROL, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, shown
+from tiered_api.cli.internal_rows import is_internal, print_folded
+from tiered_api.cli.output import Row, print_json, shown
 
 
 def ls(args: Namespace) -> int:
     """Prints partitions with what is cold of them, or the segments of one topic."""
-    print_rows(asyncio.run(_listed(args)), args.format)
+    rows = asyncio.run(_listed(args))
+    print_folded(rows, args.format, _topic_if_internal, internal=args.internal or args.topic is not None)
     return Exit.OK
 
 
@@ -26,6 +28,10 @@ def cat(args: Namespace) -> int:
     """Prints records: partition, offset, timestamp, key and value with tabs between, or JSON."""
     asyncio.run(_cat(args))
     return Exit.OK
+
+
+def _topic_if_internal(row: Row) -> str:
+    return str(row["topic"]) if is_internal(str(row["topic"])) else ""
 
 
 async def _listed(args: Namespace) -> list[Row]:

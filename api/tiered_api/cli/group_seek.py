@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from argparse import Namespace
 from pathlib import Path
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.offset_range import At, Point, resolve
+from tiered_api.cli.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.parsing import INT64_MAX, is_number
 from tiered_api.cli.reach import cluster
@@ -17,9 +18,6 @@ from tiered_api.cli.topic_describe import partitions_of
 from tiered_api.kafka.client import Client
 from tiered_api.kafka.offsets import commit, committed
 from tiered_api.kafka.routing import Answered
-
-DIGITS_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lambda number: number // 1_000_000}
-"""Unix seconds, milliseconds and nanoseconds tell themselves apart by their digits."""
 
 
 def seek(args: Namespace) -> int:
@@ -68,18 +66,19 @@ async def _to(
     wanted = []
     for topic in sorted(set(only) or known):
         wanted += partitions_of(await client.topic(topic))
-    return await resolve(client, point(args.to), wanted)
+    return await resolve(client, point(args.to, time.time_ns() // 1_000_000), wanted)
 
 
-def point(text: str) -> Point:
-    """`start`, `end`, or a unix time in seconds, milliseconds or nanoseconds."""
-    if text in ("start", "end"):
-        return Point(At.START if text == "start" else At.END)
-    if not text.isdecimal() or len(text) not in DIGITS_MS:
-        raise Refused(
-            Code.INVALID_REQUEST, f"--to {text}: it must be start, end, or a unix time of 10, 13 or 19 digits"
-        )
-    return Point(At.TIME, DIGITS_MS[len(text)](int(text)))
+def point(text: str, now_ms: int) -> Point:
+    """`start`, `end`, or a time as `consume -o` has it; a unix time may stand without its @, as users of rpk write it.
+    Refused(INVALID_REQUEST) for an offset, which means nothing for all partitions of a group."""
+    if text in WORDS:
+        return WORDS[text]
+    if text.isdecimal() and len(text) in UNIX_MS:
+        text = f"@{text}"
+    if not text.startswith("@"):
+        raise Refused(Code.INVALID_REQUEST, f"--to {text}: it must be start, end, or @TIME as in consume -o")
+    return parse_point(text, now_ms)
 
 
 def read_file(name: str) -> dict[TopicPartition, int]:

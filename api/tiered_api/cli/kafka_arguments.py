@@ -241,7 +241,7 @@ def _group(verbs: Commands) -> None:
     seek = _verb(verbs, "seek", "move what a group has committed", "group_seek", "seek")
     seek.add_argument("group", metavar="GROUP")
     where = seek.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", metavar="WHERE", help="start, end, or a unix time (s, ms or ns)")
+    where.add_argument("--to", metavar="WHERE", help="start, end, or @TIME as in consume -o")
     where.add_argument("--to-group", metavar="GROUP", help="to what another group has committed")
     where.add_argument("--to-file", metavar="FILE", help="to the offsets in a file: TOPIC PARTITION OFFSET on a line")
     seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
@@ -276,6 +276,14 @@ def _cluster(verbs: Commands) -> None:
     leave.add_argument("broker", metavar="ID", type=number_of)
     leave.add_argument("--plan", action="store_true", help="only show what would move")
     leave.add_argument("--no-wait", action="store_true", help="return as soon as all of it is on its way")
+    gone = _verb(
+        verbs, "unregister", "forget a broker that was decommissioned and stopped", "cluster_brokers", "unregister"
+    )
+    gone.add_argument("broker", metavar="ID", type=number_of)
+    for verb in (health, even, leave):
+        verb.add_argument(
+            "-i", "--internal", action="store_true", help="a row for each partition of internal topics too"
+        )
     for verb in (move, even, leave):
         verb.add_argument(
             "--throttle",
@@ -288,8 +296,8 @@ def _cluster(verbs: Commands) -> None:
     keys = config.add_subparsers(metavar="VERB", required=True)
     listed = _verb(keys, "list", "list the settings of a broker", "cluster", "config_list", aliases=("ls",))
     listed.add_argument("--filter", default="", metavar="TEXT", help="only settings with this in their name")
-    get = _verb(keys, "get", "print one setting", "cluster", "config_get")
-    get.add_argument("key", metavar="NAME")
+    get = _verb(keys, "get", "print settings by their names", "cluster", "config_get")
+    get.add_argument("keys", metavar="NAME", nargs="+")
     change = _verb(keys, "set", "change settings that can be changed while a broker runs", "cluster", "config_set")
     change.add_argument("settings", metavar="NAME=VALUE", nargs="+")
     reset = _verb(keys, "reset", "give settings back their defaults", "cluster", "config_reset")

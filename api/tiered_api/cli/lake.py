@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.log_output import log_to_stderr
 from tiered_api.cli.output import print_json, say, size
-from tiered_api.cli.serve import LOG_FORMAT
 
 if TYPE_CHECKING:
     from pyspark_tiered.load import Progress
@@ -144,7 +144,7 @@ def _one_line_an_error() -> None:
     """Spark's side in Python logs an error with its trace back, and then raises it; what is raised is enough."""
     from pyspark.logger import PySparkLogger
 
-    logging.basicConfig(stream=sys.stderr, level=logging.CRITICAL, format=LOG_FORMAT)
+    log_to_stderr("critical", logging.CRITICAL)
     logging.getLogger("pyspark_tiered").setLevel(logging.WARNING)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

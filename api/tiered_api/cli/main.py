@@ -12,7 +12,7 @@ from importlib import import_module
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import drop_output
+from tiered_api.cli.output import drop_output, say_error
 from tiered_api.cli.parsing import Command
 from tiered_api.kafka.wire import Malformed
 
@@ -62,7 +62,7 @@ def _loaded(command: Command) -> Callable[[Namespace], int]:
 
 
 def _fail(why: str, code: Exit) -> int:
-    print(f"tiered: {why}", file=sys.stderr)
+    say_error(why)
     return code
 
 

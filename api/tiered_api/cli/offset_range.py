@@ -41,6 +41,8 @@ class Range(NamedTuple):
 
 
 UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "hr": 3.6e6, "d": 8.64e7}
+UNIX_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lambda number: number // 1_000_000}
+"""Unix seconds, milliseconds and nanoseconds tell themselves apart by their digits."""
 LONGEST_MS = 1e15
 """Longer than any log: thirty thousand years."""
 WORDS = {
@@ -52,7 +54,7 @@ WORDS = {
 }
 _ONE_TIME = re.compile(
     r"(?P<day>\d{4}-\d{2}-\d{2})(?P<clock>T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2}))?"
-    r"|(?P<number>\d{10}(\d{3})?(?=:|$))"
+    r"|(?P<number>\d{10}(\d{3}(\d{6})?)?(?=:|$))"
     r"|(?P<duration>-?(\d+(\.\d+)?(ns|us|ms|hr|s|m|h|d))+)"
     r"|(?P<end>end)"
 )
@@ -74,6 +76,14 @@ def parse(text: str, now_ms: int) -> Range:
     if first.at is last.at is At.ZERO and last.value <= first.value:
         raise _wrong(text, f"it ends at {last.value}, not after {first.value}")
     return Range(first, last)
+
+
+def parse_point(text: str, now_ms: int) -> Point:
+    """One point by its text. Refused(INVALID_REQUEST) when it is none, or a range."""
+    where = parse(text, now_ms)
+    if where.end is not None:
+        raise _wrong(text, "one offset or time, not a range")
+    return where.start
 
 
 def _offset(text: str, part: str) -> Point:
@@ -112,7 +122,7 @@ def _time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
     """One time, what stands behind it, and whether it was a duration."""
     found = _ONE_TIME.match(rest)
     if not found:
-        raise _wrong(text, "times are unix seconds or ms, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m")
+        raise _wrong(text, "times are unix s, ms or ns, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m")
     left = rest[found.end() :]
     if found["end"]:
         return Point(At.END), left, False
@@ -123,7 +133,7 @@ def _time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
             raise _wrong(text, f"{found[0]} is too long")
         return Point(At.TIME, base_ms + round(-ms if found[0].startswith("-") else ms)), left, True
     if found["number"]:
-        return Point(At.TIME, int(found["number"]) * (1 if len(found["number"]) == 13 else 1000)), left, False
+        return Point(At.TIME, UNIX_MS[len(found["number"])](int(found["number"]))), left, False
     try:
         moment = datetime.fromisoformat(found[0])
     except ValueError:

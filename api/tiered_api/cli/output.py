@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from tiered_api.cli.visible import visible
+
 Row = Mapping[str, Any]
 
 WIDE = 40
@@ -69,7 +71,12 @@ def size(count: float) -> str:
 def say(lines: Iterable[str]) -> None:
     """Lines for people, at once."""
     for line in lines:
-        print(line, flush=True)
+        print(visible(line), flush=True)
+
+
+def say_error(why: str) -> None:
+    """One line on the error stream."""
+    print(f"tiered: {visible(why)}", file=sys.stderr)
 
 
 def _width(sizes: Sequence[int]) -> int:
@@ -81,5 +88,5 @@ def _width(sizes: Sequence[int]) -> int:
 
 def _cell(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "-" if value is None else str(value)
+        return visible(",".join(map(str, value)))
+    return "-" if value is None else visible(str(value))

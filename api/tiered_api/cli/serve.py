@@ -24,6 +24,8 @@ from tiered.node import Node
 from tiered.world import real_world
 from tiered_api.cli.directories import LOCK, claim, refuse_that_of_a_cluster
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.log_output import log_to_stderr, set_log_level
+from tiered_api.cli.output import say_error
 from tiered_api.cli.sources import settings
 from tiered_api.http.server import HttpServer, is_loopback, serve_http
 from tiered_api.kafka.peers import KafkaPeers
@@ -33,7 +35,6 @@ log = logging.getLogger(__name__)
 
 GC_YOUNG_OBJECTS = 20_000
 GC_STARTING = 200_000
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,6 @@ def given_by(args: Namespace) -> dict[str, str]:
     return {name: text for name, text in options.items() if text is not None}
 
 
-def log_to_stderr(level: str) -> None:
-    """One line per event; the libraries below us speak from warnings on."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=LOG_FORMAT)
-    for package in ("tiered", "tiered_api"):
-        logging.getLogger(package).setLevel(level.upper())
-
-
 @contextlib.asynccontextmanager
 async def broker(chosen: Settings) -> AsyncIterator[Running]:
     """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
@@ -83,7 +77,8 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     claim(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
+        peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
+        node = Node(chosen, world, Metrics(), peers=peers, log_level=set_log_level)
         try:
             async with _http(node, chosen) as http:
                 await _refuse_taken(node, chosen)
@@ -181,7 +176,7 @@ async def _until_stopped(chosen: Settings) -> NoReturn:
         log.info("told to stop before it served")
         leave(Exit.OK)
     if not told.is_set():
-        print(f"tiered: {running.node.health().problems[0]}", file=sys.stderr)
+        say_error(running.node.health().problems[0])
     leave(Exit.OK if told.is_set() else Exit.FAILED)
 
 

@@ -17,7 +17,7 @@ from tiered.ids import TopicPartition
 from tiered.records.model import Record
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.offset_range import At, Point, Range, parse, resolve
-from tiered_api.cli.output import shown
+from tiered_api.cli.output import say_error, shown
 from tiered_api.cli.reach import cluster, numbers
 from tiered_api.cli.record_format import Shown, compiled
 from tiered_api.cli.topic_describe import partitions_of
@@ -74,7 +74,7 @@ def new_consumer(client: Client, args: Namespace) -> Consumer:
         max_wait_ms=wait_ms,
         max_bytes=args.fetch_max_bytes,
         rack=args.rack,
-        warn=lambda why: print(f"tiered: {why}", file=sys.stderr),
+        warn=say_error,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
@@ -13,8 +12,8 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.configs import TOPIC, config_rows, described
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.offset_range import At, parse, resolve
-from tiered_api.cli.output import Row, print_json, print_rows, say
+from tiered_api.cli.offset_range import At, parse_point, resolve
+from tiered_api.cli.output import Row, print_json, print_rows, say, say_error
 from tiered_api.cli.reach import cluster, numbers
 from tiered_api.cli.topics import named
 from tiered_api.kafka.client import Client, refused
@@ -80,7 +79,7 @@ def _failed(outcomes: Iterable[object]) -> Exit:
 def say_errors(refusals: Iterable[Refused]) -> None:
     """One line for each on the error stream."""
     for no in refusals:
-        print(f"tiered: {no.why}", file=sys.stderr)
+        say_error(no.why)
 
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
@@ -255,13 +254,11 @@ async def _trim(args: Namespace) -> list[Row]:
             if unknown := chosen - set(wanted):
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {', '.join(map(str, sorted(unknown)))}")
             wanted = sorted(chosen)
-        where = parse(args.offset, time.time_ns() // 1_000_000)
-        if where.end is not None:
-            raise Refused(Code.INVALID_REQUEST, f"-o {args.offset}: one offset or time, not a range")
-        if where.start.at is At.END and not where.start.value:
+        where = parse_point(args.offset, time.time_ns() // 1_000_000)
+        if where.at is At.END and not where.value:
             offsets = dict.fromkeys(wanted, TO_HIGH_WATERMARK)
         else:
-            offsets = await resolve(client, where.start, wanted)
+            offsets = await resolve(client, where, wanted)
         got = await _delete_records(client, offsets)
     rows: list[Row] = []
     for each, outcome in sorted(got.items()):

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from tiered.errors import Code, Refused, Unavailable
 from tiered.records.model import Codec, Header, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import drop_output, print_json, shown
+from tiered_api.cli.output import drop_output, print_json, say_error, shown
 from tiered_api.cli.reach import cluster, pairs
 from tiered_api.cli.record_format import Shown, compiled
 from tiered_api.cli.record_input import Parsed, RecordReader
@@ -52,7 +52,7 @@ async def _produce(args: Namespace) -> Exit:
             if not producer.added:
                 raise
             _say_written(producer)
-            print(f"tiered: {no.why}", file=sys.stderr)
+            say_error(no.why)
             return Exit.FAILED
         except Unavailable:
             _say_written(producer)

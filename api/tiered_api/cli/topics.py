@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
 from tiered.errors import Code, Refused
 from tiered_api.cli.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, altered
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.output import Row, print_rows, say_error
 from tiered_api.cli.reach import cluster, pairs
 from tiered_api.kafka.client import Client, code_of, refused
 from tiered_api.kafka.messages.create_partitions import (
@@ -57,7 +56,7 @@ def list_topics(args: Namespace) -> int:
     rows, missing = asyncio.run(_list(args))
     print_rows(rows, args.format)
     for name in missing:
-        print(f"tiered: no topic {name}", file=sys.stderr)
+        say_error(f"no topic {name}")
     return Exit.FAILED if missing else Exit.OK
 
 

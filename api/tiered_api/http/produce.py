@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": 
 turns = itertools.count()
 """Keyless records of one request stay together; the next request's go to the next partition."""
 
+_BATCH = re.compile(r"batch at byte \d+: ")
+"""How the log begins a refusal."""
 ONE_AT_FAULT = (Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, Code.MESSAGE_TOO_LARGE)
 """Refusals of a batch that one record may have caused: the others are tried again without it."""
 
@@ -187,12 +190,26 @@ async def _outcomes(site: Site, source: Source, records: Sequence[Incoming]) -> 
 async def _append(site: Site, source: Source, records: Sequence[Incoming]) -> list[Placed]:
     codec, level = codec_of(source.config)
     batch = bytearray(encode([record[1:5] for record in records], codec=codec, level=level))
-    appended = await source.append(batch, timeout_ms=site.limits.append_ms)
+    try:
+        appended = await source.append(batch, timeout_ms=site.limits.append_ms)
+    except Refused as refused:
+        raise _of_records(refused) from None
     site.written.inc(len(records))
     first, stamped, partition = appended.base_offset, appended.append_time_ms, source.partition
     if stamped >= 0:
         return [Placed(partition, first + n, stamped) for n in range(len(records))]
     return [Placed(partition, first + n, record.timestamp) for n, record in enumerate(records)]
+
+
+def _of_records(refused: Refused) -> Refused:
+    """A refusal in the words of who sent records: the batch is ours."""
+    found = _BATCH.match(refused.why)
+    if found is None:
+        return refused
+    why = refused.why[found.end() :]
+    if refused.code is Code.MESSAGE_TOO_LARGE:
+        why = f"the record is too large: it makes a batch of {why}"
+    return Refused(refused.code, why)
 
 
 def codec_of(config: TopicConfig) -> tuple[Codec, int | None]:

@@ -19,7 +19,7 @@ from tiered_api.kafka.in_time import in_time
 from tiered_api.kafka.site import Site
 
 Edits = Mapping[str, str | ListEdit | None]
-NO_LOGGERS = "levels of single loggers cannot be changed; log.level is read at start"
+NO_LOGGERS = "levels of single loggers cannot be changed; log.level of a broker is that of all its loggers"
 
 
 class Kind(IntEnum):

@@ -101,6 +101,7 @@ _TABLE = (
     Api(47, "OffsetDelete", 0, 0, NEVER),
     Api(60, "DescribeCluster", 0, 2, 0),
     Api(61, "DescribeProducers", 0, 0, 0),
+    Api(64, "UnregisterBroker", 0, 0, 0),
     Api(74, "ListConfigResources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )

@@ -210,7 +210,7 @@ class KafkaServer:
             elif not connection.reading or connection.pending:
                 connection.seen = now
             elif now - connection.seen > self._idle_seconds:
-                self.site.refusals.note("idle", connection.peer)
+                self.site.refusals.note_usual("idle")
                 connection.close()
         rate = self.site.node.settings.max_connection_creation_rate
         self._tokens = min(float(rate), self._tokens + rate * passed)

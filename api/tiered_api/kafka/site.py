@@ -39,12 +39,16 @@ class Refusals:
         )
         self._quiet = Quiet(node.world.clock)
 
-    def note(self, reason: str, peer: str, why: str = "") -> None:
+    def note(self, reason: str, peer: str, why: str) -> None:
         """Something was refused for a `reason` of few words; `why` says more of this one."""
         self._counter.inc(1, reason)
         unsaid = self._quiet.unsaid(reason)
         if unsaid is not None:
-            log.warning("kafka connection refused reason=%s peer=%s why=%r unsaid=%d", reason, peer, why, unsaid)
+            log.warning("kafka connection refused reason=%s peer=%s unsaid=%d why=%s", reason, peer, unsaid, why)
+
+    def note_usual(self, reason: str) -> None:
+        """A connection was closed as they are every day: the log is not told."""
+        self._counter.inc(1, reason)
 
     def count(self, reason: str) -> int:
         """How many there were."""

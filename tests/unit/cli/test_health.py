@@ -162,7 +162,13 @@ def test_lists_are_short_and_what_users_made_comes_first(capfd: pytest.CaptureFi
     before = json.dumps(verdict)
     say_health(verdict, "text")
     lines = capfd.readouterr().out.splitlines()
-    assert "Under-replicated partitions (12): [u/0, u/1, u/2, u/3, v/0, ... and 7 more]" in lines
+    named = "[u/0, u/1, u/2, u/3, v/0, ... and 3 more, 4 of __consumer_offsets]"
+    assert f"Under-replicated partitions (12): {named}" in lines
+    *rows, last = [line.split(" ")[0] for line in lines[lines.index("") + 2 :]]
+    assert rows == [f"{name}/{number}" for name in ("u", "v") for number in range(4)] and last == "4"
+    assert lines[-1] == "4 of __consumer_offsets: under-replicated (-i shows them)"
+    say_health(verdict, "text", internal=True)
+    lines = capfd.readouterr().out.splitlines()
     rows = [line.split(" ")[0] for line in lines[lines.index("") + 2 :]]
     assert rows == [f"{name}/{number}" for name in ("u", "v", "__consumer_offsets") for number in range(4)]
     assert json.dumps(verdict) == before and verdict["partitions"][0]["topic"] == "__consumer_offsets"

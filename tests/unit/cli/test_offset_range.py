@@ -6,7 +6,7 @@ import pytest
 
 from tiered.errors import Refused
 from tiered_api.cli.group_seek import point
-from tiered_api.cli.offset_range import At, Point, Range, parse
+from tiered_api.cli.offset_range import At, Point, Range, parse, parse_point
 from tiered_api.cli.reach import addresses, numbers, pairs
 
 NOW = 1_700_000_000_000
@@ -71,16 +71,28 @@ def test_what_is_no_range_is_refused_with_its_text(text: str) -> None:
         ("1700000000", time(NOW)),
         ("1700000000000", time(NOW)),
         ("1700000000000000000", time(NOW)),
+        ("@1700000000000000000", time(NOW)),
+        ("@2022-02-14", time(DAY)),
+        ("@2022-02-14T10:00:00Z", time(DAY + 10 * HOUR)),
+        ("@-1h30m", time(NOW - HOUR - HOUR // 2)),
+        ("oldest", Point(At.START)),
     ],
 )
-def test_groups_seek_to_places_and_unix_times(text: str, meant: Point) -> None:
-    assert point(text) == meant
+def test_groups_seek_to_places_and_times_as_consume_reads_them(text: str, meant: Point) -> None:
+    assert point(text, NOW) == meant
+    if text.startswith("@"):
+        assert parse_point(text, NOW) == meant
 
 
-@pytest.mark.parametrize("text", ["", "17", "-1700000000", "now"])
+@pytest.mark.parametrize("text", ["", "17", "-1700000000", "now", "+3", "@", "@-2h:-1h", "1:2"])
 def test_a_group_does_not_seek_to_what_is_no_place(text: str) -> None:
     with pytest.raises(Refused):
-        point(text)
+        point(text, NOW)
+
+
+def test_one_point_is_no_range() -> None:
+    with pytest.raises(Refused, match="one offset or time, not a range"):
+        parse_point("1:2", NOW)
 
 
 def test_brokers_are_hosts_with_ports() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from tiered_api.cli.output import print_rows, shown, size
+from tiered_api.cli.output import print_rows, say, say_error, shown, size
 
 ROWS = [{"topic": "a", "cold_bytes": 5, "key": None}, {"topic": "long", "cold_bytes": 1234, "key": "k"}]
 
@@ -48,3 +49,18 @@ def test_bytes_are_shown_as_text_where_they_are_text() -> None:
 )
 def test_sizes_are_said_as_people_say_them(count: float, words: str) -> None:
     assert size(count) == words
+
+
+FORGED = "g\r\n2026-11-22 00:00:00,000 ERROR tiered.node FORGED\x1b]0;owned\x07\x9b2J\u2028\u202egnp"
+"""A name of a group as a stranger may choose it."""
+SHOWN = r"g\r\n2026-11-22 00:00:00,000 ERROR tiered.node FORGED\x1b]0;owned\x07\x9b2J\u2028\u202egnp"
+
+
+def test_tables_lines_and_errors_show_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"group": FORGED, "members": ["a\tb", 1], "why": "Grüße 日本 \\n"}], "text")
+    say([f"GROUP  {FORGED}"])
+    say_error(f"no group {FORGED}")
+    out, err = capsys.readouterr()
+    _, row, line = out.splitlines()
+    assert re.split(" {2,}", row) == [SHOWN, r"a\tb,1", "Grüße 日本 \\n"] and line == f"GROUP  {SHOWN}"
+    assert err == f"tiered: no group {SHOWN}\n"

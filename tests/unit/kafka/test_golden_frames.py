@@ -70,6 +70,7 @@ def test_nearly_every_api_was_seen() -> None:
         "ElectLeaders",
         "ListConfigResources",
         "OffsetForLeaderEpoch",
+        "UnregisterBroker",
     }
 
 

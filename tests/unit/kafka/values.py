@@ -19,6 +19,8 @@ TABLES: dict[str, type[Message]] = {
     )
 }
 """Every message that Kafka has too."""
+KIO_ONLY = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
+"""Messages of which kafka-python has no definition."""
 OURS: dict[str, type[Message]] = {
     table.__name__: table for api in keys.AMONG_BROKERS.values() for table in (api.request, api.response)
 }

@@ -31,6 +31,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.BrokerUnfenced(7, "other"),
     kinds.BrokerStopping(7, "other"),
     kinds.BrokerStopped(7, "i1"),
+    kinds.BrokerUnregistered(7, "other"),
 ]
 
 
@@ -84,6 +85,14 @@ def test_a_deleted_topic_frees_its_name_and_waits_for_the_collector() -> None:
 def test_a_stop_of_an_older_incarnation_says_nothing_about_the_newer_one() -> None:
     image = Image().apply([ONE_OF_EACH[1], kinds.BrokerStopped(7, "i0")])
     assert image.brokers[7].alive
+
+
+def test_unregistered_broker_is_gone_with_its_settings() -> None:
+    changes = [*ONE_OF_EACH, kinds.BrokerConfigChanged(7, {"cordoned.log.dirs": "*"})]
+    before = Image().apply(changes, 3)
+    after = before.apply([kinds.BrokerUnregistered(7, "i1")], 4)
+    assert (after.brokers, after.broker_configs) == ({}, {CLUSTER: {"log.segment.bytes": "4096"}})
+    assert after.apply([kinds.BrokerUnregistered(7, "i1")], 5).brokers == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.metadata.test_controller import decide, refusal
 from tiered.config import Settings
-from tiered.errors import Code
+from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number, text_id
 from tiered.metadata import changes as kinds
 from tiered.metadata import leaders, requests
@@ -88,6 +88,27 @@ def test_who_is_not_there_is_not_fenced(kind: type[requests.FenceBroker | reques
     assert shard.decide(requests.FenceBroker(1, incarnation(1)), 0).changes == ()
     unfence(shard, 1)
     assert shard.decide(requests.UnfenceBroker(1, incarnation(1)), 0).changes == ()
+
+
+def test_broker_is_unregistered_once_it_is_away_and_has_no_replicas() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[2, 1]]))
+    gone = requests.UnregisterBroker(2)
+    assert (refusal(shard, requests.UnregisterBroker(9)), refusal(shard, gone)) == (
+        Code.BROKER_ID_NOT_REGISTERED,
+        Code.INVALID_REQUEST,
+    )
+    fence(shard, 2)
+    with pytest.raises(Refused, match="broker 2 has 1 replicas, t-0 for one"):
+        shard.decide(gone, 0)
+    decide(shard, requests.AlterBrokerConfigs(2, {"cordoned.log.dirs": "*"}))
+    decide(shard, requests.Reassign((requests.Move(topic_id(shard), 0, (1,)),)))
+    decide(shard, gone)
+    assert list(shard.image.brokers) == [1, 3] and 2 not in shard.image.broker_configs
+    unfence(shard, 2)
+    assert 2 not in shard.image.brokers, "who was unregistered has to register anew"
+    register(shard, 2, 1)
+    assert shard.image.brokers[2].live
 
 
 def test_new_replicas_go_where_they_are_served() -> None:

@@ -33,6 +33,7 @@ def test_brokers_that_are_away_and_partitions_without_a_leader_are_told() -> Non
     brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2)]
     topic = kinds.TopicCreated("flights", FLIGHTS, ((1, 2),), {}, 0)
     led = Image().apply([*brokers, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
+    assert lines(led, kinds.BrokerUnregistered(2, "i2")) == ["broker is unregistered node_id=2"]
     fenced, nobody = kinds.BrokerFenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, NO_LEADER, 0, (), (1,))
     away = led.apply([fenced, nobody], 1)
     assert lines(led, fenced, nobody) == [

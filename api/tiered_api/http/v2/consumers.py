@@ -33,6 +33,7 @@ from tiered_api.http.request import Request
 from tiered_api.http.v2.topics import shown
 
 RECORD_TYPES = {"binary": media.V2_BINARY, "json": media.V2_JSON}
+RESETS = ("earliest", "latest", "none")
 NAME_CHARACTERS = 249
 OTHER_NAMES = {"id": "name", "responseMinBytes": "fetch.min.bytes", "requestWaitMs": "consumer.request.timeout.ms"}
 TIMEOUT_MS_MAX = 30_000
@@ -82,21 +83,14 @@ async def create_consumer(request: Request) -> web.StreamResponse:
 
 def choices(given: Mapping[str, Any]) -> Choices:
     """The settings of a consumer; HttpError 422 for one that is not known or cannot be."""
-    known: dict[str, tuple[str, Callable[[Any], Any]]] = {
-        "format": ("format", lambda text: str(text).lower() if str(text).lower() in RECORD_TYPES else None),
-        "auto.offset.reset": ("reset", lambda text: text if text in ("earliest", "latest", "none") else None),
-        "auto.commit.enable": ("auto_commit", lambda text: {"true": True, "false": False}.get(str(text).lower())),
-        "fetch.min.bytes": ("min_bytes", lambda text: _integer(text, -1, 1 << 26)),
-        "consumer.request.timeout.ms": ("timeout_ms", lambda text: _integer(text, 0, TIMEOUT_MS_MAX)),
-    }
     made: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
-            raise HttpError(BAD_CONSUMER, f"{name[:80]} is not a setting of a consumer; there are {', '.join(known)}")
-        field, take = known[name]
+        if name not in CHOICES:
+            raise HttpError(BAD_CONSUMER, f"{name[:80]} is not a setting of a consumer; there are {', '.join(CHOICES)}")
+        field, take, allowed = CHOICES[name]
         made[field] = take(value)
         if made[field] is None:
-            raise HttpError(BAD_CONSUMER, f"{name}={str(value)[:40]!r} is not possible")
+            raise HttpError(BAD_CONSUMER, f"{name}={str(value)[:40]!r}: it must be {allowed}")
     return Choices(**made)
 
 
@@ -105,6 +99,28 @@ def _integer(value: Any, low: int, high: int) -> int | None:
     if not re.fullmatch(r"-?[0-9]{1,18}", text) or int(text) < low:
         return None
     return min(int(text), high)
+
+
+CHOICES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "format": (
+        "format",
+        lambda text: str(text).lower() if str(text).lower() in RECORD_TYPES else None,
+        " or ".join(RECORD_TYPES),
+    ),
+    "auto.offset.reset": ("reset", lambda text: text if text in RESETS else None, " or ".join(RESETS)),
+    "auto.commit.enable": (
+        "auto_commit",
+        lambda text: {"true": True, "false": False}.get(str(text).lower()),
+        "true or false",
+    ),
+    "fetch.min.bytes": ("min_bytes", lambda text: _integer(text, -1, 1 << 26), "an integer from -1 on"),
+    "consumer.request.timeout.ms": (
+        "timeout_ms",
+        lambda text: _integer(text, 0, TIMEOUT_MS_MAX),
+        "an integer from 0 on",
+    ),
+}
+"""By name: the field of `Choices`, how a value is read (None: it cannot be), and what it may be in words."""
 
 
 async def delete_consumer(request: Request) -> web.StreamResponse:

@@ -1,0 +1,44 @@
+"""Rows of the brokers' own topics, folded into a line for each topic: there are fifty of `__consumer_offsets` in every
+table of partitions, and few people look for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from tiered_api.cli.output import Row, print_rows, say
+
+T = TypeVar("T")
+
+PREFIX = "__"
+"""With which the names of Kafka's internal topics begin."""
+
+
+def is_internal(name: str) -> bool:
+    """True for a topic of the brokers' own, and for a partition of one by its name."""
+    return name.startswith(PREFIX)
+
+
+def folded(rows: Iterable[T], words: Callable[[T], str]) -> tuple[list[T], list[str]]:
+    """The rows without `words`, which say what a row is folded into; and a sentence for each of these words."""
+    counts = Counter[str]()
+    kept: list[T] = []
+    for row in rows:
+        into = words(row)
+        if into:
+            counts[into] += 1
+        else:
+            kept.append(row)
+    return kept, [f"{count} of {into}" for into, count in counts.items()]
+
+
+def print_folded(rows: Sequence[Row], form: str, words: Callable[[Row], str], *, internal: bool) -> None:
+    """Prints rows as `print_rows` does; in text, without `internal`, some are folded."""
+    if form != "text" or internal:
+        print_rows(rows, form)
+        return
+    kept, lines = folded(rows, words)
+    print_rows(kept, form)
+    say(f"{line} (-i shows them)" for line in lines)
