@@ -201,7 +201,7 @@ class Joining:
                 directory = self._found.directory_id
                 await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
             await node.directory.trust()
-            node.partitions.believe()
+            await node.partitions.believe()
             self.trusted = True
 
 

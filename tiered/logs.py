@@ -166,10 +166,10 @@ class Logs:
         """Whether a log that the start could not open has not been opened since."""
         return bool(self._unjudged)
 
-    def believe(self) -> None:
+    async def believe(self) -> None:
         """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""
-        for hot in self._open.values():
-            hot.believe()
+        for hot in list(self._open.values()):
+            await hot.believe()
 
     def config_of(self, topic: TopicImage) -> TopicConfig:
         """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""

@@ -130,9 +130,9 @@ class Partitions:
         """Whether a log that the start could not open has not been opened since."""
         return self._logs.unjudged
 
-    def believe(self) -> None:
+    async def believe(self) -> None:
         """The cluster knows what every log lacks. `Unavailable` when that cannot be written down."""
-        self._logs.believe()
+        await self._logs.believe()
 
     def held(self) -> list[Replica | Copy]:
         """Every partition that has a log here, led or followed."""

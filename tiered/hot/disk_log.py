@@ -162,10 +162,11 @@ class DiskLog:
         """Brings in line with `flush` what is noted of this log, after a flush (`Synced.settle`). `Unavailable`."""
         await self.synced.settle(self.flushed_offset, self.end_offset)
 
-    def believe(self) -> None:
-        """The cluster knows what is missing: the next start need not doubt it."""
+    async def believe(self) -> None:
+        """The cluster knows what is missing: the next start need not doubt it, also after a power cut. `Unavailable`."""
         if self.doubted:
             self._files.disk.remove(f"{self._files.directory}/{checkpoints.DOUBT_FILE}")
+            await self._files.disk.sync_dir(self._files.directory)
             self.doubted = False
 
     def left(self, leader_epoch: int, cold: bool) -> Left | None:

@@ -37,6 +37,7 @@ from tiered.metadata.image import Image
 from tiered.replication.copy import Copy
 
 TICK_SECONDS = 0.2
+NOTED_NS = 2_000_000_000
 SAMPLE_NS = 1_000_000_000
 """What brokers hold is looked at so often; all else at each look."""
 START_SECONDS = 30.0
@@ -81,7 +82,8 @@ class Run:
         self.deleter = self.hearing.deleter() if options.cuts or options.deletes else None
         self.lasting = Lasting(self)
         self._sampled_ns = 0
-        self._believed: set[str] = set()
+        self._believed: dict[str, int] = {}
+        """Processes that believe their directory, and since when."""
         """The processes that were seen to believe their directory."""
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
@@ -304,8 +306,13 @@ class Run:
             copies.damaged(host.node_id, start, batches, host.lives, proved=proved, unsure=unsure, partly=partly)
 
     def _died(self, host: Host) -> None:
-        """Whether the next start may go by what this process made of its directory."""
+        """Whether the next start may go by what this process made of its directory. Which logs are whole at what they
+        synced it notes a moment later."""
         believed = host.latest is not None and host.latest.joining.trusted
+        if believed and self.loop.now_ns - self._believed.get(host.process, self.loop.now_ns) < NOTED_NS:
+            for copies in self.truth.copies.values():
+                copies.died_in_doubt(host.node_id, host.lives, full=True)
+            return
         full = host.machine.disk.capacity is not None or host.lives in host.filled
         for copies in self.truth.copies.values():
             if believed:
@@ -368,7 +375,7 @@ class Run:
         for host, node in self.world.nodes():
             self.truth.check_image(host.process, node.image)
             if node.joining.trusted and host.process not in self._believed:
-                self._believed.add(host.process)
+                self._believed[host.process] = self.loop.now_ns
                 for copies in self.truth.copies.values():
                     copies.believed(host.node_id)
             for held in node.partitions.held():

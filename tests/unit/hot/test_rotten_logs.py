@@ -134,9 +134,12 @@ def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> No
         assert (again.end_offset, again.doubted) == (4, True), "it looks well, and lacks what it had"
         after_power_cut = await open_log(on.crash_image(random.Random(1)), same_boot=False)
         assert after_power_cut.doubted, "the note is fsynced"
-        again.believe()
+        await again.believe()
         assert not again.doubted
         assert not (await open_log(on)).doubted
+        for seed in range(20):
+            after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
+            assert not after_power_cut.doubted, "that it is gone is fsynced too"
 
     story(told)
 
