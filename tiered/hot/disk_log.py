@@ -163,7 +163,7 @@ class DiskLog:
         await self.synced.settle(self.flushed_offset, self.end_offset)
 
     async def believe(self) -> None:
-        """The cluster knows what is missing: the next start need not doubt it, also after a power cut. `Unavailable`."""
+        """The cluster knows what is missing: no next start need doubt it, also after a power cut. `Unavailable`."""
         if self.doubted:
             self._files.disk.remove(f"{self._files.directory}/{checkpoints.DOUBT_FILE}")
             await self._files.disk.sync_dir(self._files.directory)
