@@ -10,6 +10,7 @@ from tests.e2e.site import numbers, read_values
 from tests.sim.test_sim_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
 from tests.sim.three import Broker, Three, told
 from tests.sim.world import SimMachine
+from tiered.errors import Unavailable
 from tiered.ids import TopicPartition
 from tiered.replication.copy import Copy
 from tiered.replication.replica import Replica
@@ -159,5 +160,24 @@ def test_deletion_below_min_insync_replicas_is_not_answered_where_only_disks_hav
         await other.start()
         await three.until(lambda: bool(three.controllers()) and leader_of(three) is other, SECONDS)
         assert (await led(three)).log_start_offset == 0, "so nobody may have been told of the deletion"
+
+    told(story)
+
+
+def test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set() -> None:
+    async def story(three: Three) -> None:
+        await written(three, 3, min_insync_replicas="2", remote_storage_enable="true")
+        leader, hit = await led(three), leader_of(three)
+        hit.machine.faults.outage = True
+        with pytest.raises(Unavailable):
+            await leader.delete_records(DELETED)
+        assert leader.log_start_offset == 0
+        hit.machine.faults.outage = False
+        back = next(each for each in three.others() if each is not hit)
+        await crash([back], SimMachine.kill)
+        await three.until(lambda: back not in insiders(three), SECONDS)
+        await back.start()
+        await three.until(lambda: back in insiders(three), SECONDS)
+        assert await leader.delete_records(DELETED) == DELETED == leader.log_start_offset
 
     told(story)

@@ -143,7 +143,7 @@ class Partition:
     # -- the log start ------------------------------------------------------------------------------------------------
 
     def delete_to(self, offset: int) -> None:
-        """Records below `offset` are deleted, or about to be: a follower that does not know of it joins no more."""
+        """Records below `offset` are deleted: a follower that does not know of it joins no more."""
         self.deleted_to = max(self.deleted_to, offset)
 
     def others_deleted_to(self, offset: int) -> bool:

@@ -303,13 +303,13 @@ class Replica(Readable):
         if not 0 <= before <= self.high_watermark:
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.at} is beyond the high watermark")
         self._doubt_nothing()
-        self.state.delete_to(before)
         manifest = self.manifest
         tiered = self.config.remote_storage_enable or manifest is not None
         if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
             manifest = manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
             self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
         self.advance_start(before)
+        self.state.delete_to(before)  # not earlier: what the bucket does not take keeps no follower out
         if self.manifest is None and self.log.noted_start_offset < before:
             await self._note()
         await self._until_deleted(before)
