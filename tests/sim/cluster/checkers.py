@@ -277,12 +277,11 @@ def never_back(
     may_be_gone: MayBeGone = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
-    next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A commit that waited for
-    replicas when its coordinator moved, or loaded its groups anew, is refused and may yet be in the log, as with Kafka.
-    A coordinator that loads cuts an offset back to the end of a partition that lost records, however long ago."""
+    next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A coordinator that loads
+    cuts an offset back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
     for commit in commits:
-        if commit.code in (None, Code.NONE, Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS):
+        if commit.code in MAY_BE_IN:
             asked.setdefault((commit.group, commit.where, commit.offset), []).append(commit)
     last: dict[tuple[str, TopicPartition], tuple[int, Places]] = {}
     by_end = sorted((said for said, _ in shown), key=lambda said: said.answered_ns, reverse=True)
@@ -309,6 +308,17 @@ def never_back(
                     "I18", f"{group} {where} was shown at {offset} at {before.answered_ns}, and at {found} at"
                     f" {said.answered_ns}; no commit put it there since",
                 )  # fmt: skip
+
+
+MAY_BE_IN = (
+    None,
+    Code.NONE,
+    Code.NOT_COORDINATOR,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+)
+"""What a commit was told that may be in the log. One that waited for replicas is refused when its coordinator moves,
+when it loads its groups anew, and when replicas leave the in-sync set; it stays in the log, as with Kafka."""
 
 
 def generations_go_on(owned: Sequence[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:

@@ -205,9 +205,12 @@ def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_el
     assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
     commits = [commit(9, 40), commit(8, 60)]
     assert said(8, 9) == [], "8 was not shown because of the commit that followed"
-    commits = [commit(5, 10, Code.COORDINATOR_LOAD_IN_PROGRESS), commit(8, 40), commit(5, 60)]
-    assert said(5, 8) == said(8, 5) == [], "a commit that waited when its groups were loaded anew may be in the log"
-    commits = [commit(5, 10, Code.COORDINATOR_NOT_AVAILABLE)]
+    for waited in (Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE):
+        commits = [commit(5, 10, waited), commit(8, 40), commit(5, 60)]
+        assert said(5, 8) == said(8, 5) == [], "a commit that waited for replicas may be in the log"
+        commits = [commit(5, 52, waited)]
+        assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
+    commits = [commit(5, 10, Code.UNKNOWN_MEMBER_ID)]
     assert said(8, 5) == ["I18"]
 
 

@@ -106,6 +106,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         "the checker wanted the order of what was under way together where the broker had lost all of the producer",
         test_cluster_checkers.test_i12_a_sender_finds_its_records_in_order,
     ),
+    11000880: (
+        "the model did not know that a commit refused for lack of replicas may be in the log",
+        test_cluster_checkers.test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else,
+    ),
     11000932: (
         "a log that began behind the bucket knew no retries of what only sub-manifests name",
         test_producers_behind_the_bucket.test_retries_are_known_by_segments_that_only_sub_manifests_name,
