@@ -228,6 +228,20 @@ def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
     assert said(9, gone_from=0) == ["I18"], "forward is no cut"
 
 
+def test_i18_a_group_may_be_where_its_partition_ends_that_lost_records() -> None:
+    def said(found: int, *, gone_from: int, answered: int = 51) -> list[str]:
+        offsets = {T: found} if found >= 0 else {}
+        places = [Places("g", offsets, answered - 1, answered)]
+        return rules(checkers.committed_offsets(commits, places, lambda _, offset, since: offset >= gone_from))
+
+    commits = [Commit("g", T, 8, 10, 11, Code.NONE)]
+    assert said(5, gone_from=5) == [], "the log ends at 5"
+    assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
+    assert said(9, gone_from=0) == ["I18"], "forward is no cut"
+    assert said(-1, gone_from=0) == ["I18"], "a cut takes no offset away"
+    assert said(5, gone_from=5, answered=9) == ["I18"], "nobody had asked for anything by then"
+
+
 def test_i17_generations_go_on() -> None:
     def owned(member: str, generation: int, asked: int, since: int) -> Owned:
         return Owned("g", member, generation, (T,), since, since + 9, asked)
