@@ -142,6 +142,18 @@ class ManifestStore:
             if isinstance(node, SegmentEntry):
                 yield node
 
+    async def newest_first(self, manifest: Manifest, end: int) -> AsyncIterator[SegmentEntry]:
+        """All live segments that begin below `end`, newest first; sub-manifests are opened as it comes to them."""
+        left = list(manifest.nodes)
+        while left:
+            node = left.pop()
+            if node.next_offset <= manifest.log_start_offset:
+                return
+            if isinstance(node, Spill):
+                left += await self.open(node)
+            elif node.base_offset < end:
+                yield node
+
     async def named(self, manifest: Manifest) -> AsyncIterator[str]:
         """Keys of all objects that the manifest names and that are alive, sub-manifests included."""
         async for node in self._below(manifest.nodes, manifest.log_start_offset):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.cold.manifest import FAN, Manifest
 from tiered.errors import Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.epochs import Lineage
@@ -21,6 +21,9 @@ from tiered.records.native import walk
 from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
+
+RECALL_SEGMENTS = 2 * FAN
+"""So many segments are read for these bytes, at most: each costs a request, however small it is."""
 
 
 class History(NamedTuple):
@@ -57,9 +60,9 @@ def begin_behind(hot: DiskLog, history: History) -> None:
 
 
 async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[Walked]:
-    start = max(_recall_from(manifest.entries, offset_index), manifest.log_start_offset)
     batches: list[Walked] = []
     try:
+        start = max(await _recall_from(cold, manifest, offset_index), manifest.log_start_offset)
         async for piece in cold.reader.iterate(manifest.pid, start, manifest=manifest):
             batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
     except (Corrupt, Refused) as error:
@@ -67,17 +70,19 @@ async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes)
     return batches
 
 
-def _recall_from(entries: Sequence[SegmentEntry], offset_index: bytes) -> int:
-    """The offset from which on about `RECALL_BYTES` are cold; `offset_index` is that of the last segment."""
-    *before, last = entries
+async def _recall_from(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> int:
+    """The offset from which on about `RECALL_BYTES` are cold; `offset_index` is that of the last segment. `Unavailable`
+    and `Corrupt` from the sub-manifests that name older ones."""
+    last = manifest.entries[-1]
     room = RECALL_BYTES - last.log_bytes
     if room < 0:
         below = [relative for relative, position in OFFSET_ENTRY.iter_unpack(offset_index) if position <= -room]
         return last.base_offset + (below[-1] if below else 0)
-    start = last.base_offset
-    for entry in reversed(before):
+    start, segments = last.base_offset, 1
+    async for entry in cold.manifests.newest_first(manifest, last.base_offset):
         room -= entry.log_bytes
-        if room < 0:
+        segments += 1
+        if room < 0 or segments > RECALL_SEGMENTS:
             break
         start = entry.base_offset
     return start

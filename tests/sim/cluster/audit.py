@@ -63,9 +63,7 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
     }
     told = {where: run.truth.told.get(pid, []) for where in dumps if (pid := run.pid(where)) is not None}
 
-    def may_be_gone(where: TopicPartition, offset: int, since_ns: int) -> bool:
-        pid = run.pid(where)
-        return pid is None or run.truth.of(pid).may_be_gone(offset, since_ns)
+    gone = may_be_gone(run)
 
     def may_be_served_apart(where: TopicPartition, offset: int, since_ns: int) -> bool:
         pid = run.pid(where)
@@ -79,24 +77,34 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
         return send.acks == -1 or (send.acks == 1 and alone)
 
     yield from checkers.dense(dumps)
-    yield from checkers.kept(history, dumps, promised, may_be_gone)
+    yield from checkers.kept(history, dumps, promised, gone)
     yield from checkers.losses_told(history, dumps, promised, told)
     yield from checkers.one_value_each(history, dumps, may_be_served_apart)
     yield from checkers.contiguous(history)
     yield from checkers.below_high_watermark(history)
     yield from checkers.ends_go_on(history, may_be_served_apart)
     yield from checkers.no_phantoms(history, dumps)
-    yield from checkers.once(dumps, may_be_gone)
+    yield from checkers.once(dumps, gone)
     yield from checkers.in_order(history, dumps, sorted((*run.forgotten, *run.truth.uncleanly)))
     yield from checkers.one_owner(history.owned, run.forgotten)
     yield from checkers.generations_go_on(history.owned, run.forgotten)
     lost_at = sorted((*run.forgotten, *run.truth.uncleanly))
-    yield from checkers.never_back(history.commits, history.shown, lost_at, may_be_gone)
+    yield from checkers.never_back(history.commits, history.shown, lost_at, gone)
     yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
     yield from log_starts(run, dumps)
     yield from run.expected.check()
     yield from moved(run)
     yield from configured(run)
+
+
+def may_be_gone(run: Run) -> checkers.MayBeGone:
+    """Asks the reference model. Of a topic that is no more, all may be."""
+
+    def asked(where: TopicPartition, offset: int, since_ns: int) -> bool:
+        pid = run.pid(where)
+        return pid is None or run.truth.of(pid).may_be_gone(offset, since_ns)
+
+    return asked
 
 
 async def groups(run: Run) -> list[Finding]:
@@ -108,7 +116,7 @@ async def groups(run: Run) -> list[Finding]:
     places.append(Places(GROUP, await group_offsets(run), asked_ns, run.loop.now_ns))
     sure_until = min(run.forgotten, default=run.loop.now_ns + 1)
     sure = [each for each in places if each.answered_ns < sure_until]
-    return list(checkers.committed_offsets(run.history.commits, sure))
+    return list(checkers.committed_offsets(run.history.commits, sure, may_be_gone(run)))
 
 
 async def group_offsets(run: Run) -> dict[TopicPartition, int]:

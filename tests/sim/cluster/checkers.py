@@ -237,9 +237,13 @@ def one_owner(owned: Iterable[Owned], forgotten: Sequence[int] = ()) -> Iterator
                     yield Finding("I17", f"{group}: {where} of {each} is given to {other}")
 
 
-def committed_offsets(commits: Sequence[Commit], places: Iterable[Places]) -> Iterator[Finding]:
+def committed_offsets(
+    commits: Sequence[Commit],
+    places: Iterable[Places],
+    may_be_gone: MayBeGone = lambda where, offset, since_ns: False,
+) -> Iterator[Finding]:
     """I18: where a group is said to be is where the last commit that was acknowledged before the question put it, or
-    where a later one may have."""
+    where a later one may have. A coordinator that loads cuts that back to the end of a partition that lost records."""
     for said in places:
         for where in sorted({each.where for each in commits if each.group == said.group}):
             mine = [each for each in commits if (each.group, each.where) == (said.group, where)]
@@ -248,7 +252,8 @@ def committed_offsets(commits: Sequence[Commit], places: Iterable[Places]) -> It
             may = [each for each in mine if each.invoked_ns <= said.answered_ns]
             allowed = {each.offset for each in may if sure is None or each.done_ns >= sure.invoked_ns}
             found = said.offsets.get(where, -1)
-            if found not in allowed and (sure is not None or found != -1):
+            cut_back = any(_cut_back(where, offset, found, may_be_gone) for offset in allowed)
+            if found not in allowed and (sure is not None or found != -1) and not cut_back:
                 possible = f"acknowledged was {sure}, possible {sorted(allowed)[:9]}"
                 yield Finding("I18", f"{said.group} {where} is at {found} at {said.answered_ns}, {possible}")
 
@@ -277,12 +282,11 @@ def never_back(
     may_be_gone: MayBeGone = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
-    next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A commit that waited for
-    replicas when its coordinator moved, or loaded its groups anew, is refused and may yet be in the log, as with Kafka.
-    A coordinator that loads cuts an offset back to the end of a partition that lost records, however long ago."""
+    next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A coordinator that loads
+    cuts an offset back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
     for commit in commits:
-        if commit.code in (None, Code.NONE, Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS):
+        if commit.code in MAY_BE_IN:
             asked.setdefault((commit.group, commit.where, commit.offset), []).append(commit)
     last: dict[tuple[str, TopicPartition], tuple[int, Places]] = {}
     by_end = sorted((said for said, _ in shown), key=lambda said: said.answered_ns, reverse=True)
@@ -303,12 +307,27 @@ def never_back(
                 if each.invoked_ns <= said.answered_ns and (each.code is not Code.NONE or each.done_ns >= since_ns)
             )
             lost = any(since_ns <= at <= said.answered_ns for at in forgotten)
-            cut_back = 0 <= found < offset and may_be_gone(where, found, 0)
-            if next(later, None) is None and not lost and not cut_back:
+            if next(later, None) is None and not lost and not _cut_back(where, offset, found, may_be_gone):
                 yield Finding(
                     "I18", f"{group} {where} was shown at {offset} at {before.answered_ns}, and at {found} at"
                     f" {said.answered_ns}; no commit put it there since",
                 )  # fmt: skip
+
+
+MAY_BE_IN = (
+    None,
+    Code.NONE,
+    Code.NOT_COORDINATOR,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+)
+"""What a commit was told that may be in the log. One that waited for replicas is refused when its coordinator moves,
+when it loads its groups anew, and when replicas leave the in-sync set; it stays in the log, as with Kafka."""
+
+
+def _cut_back(where: TopicPartition, offset: int, found: int, may_be_gone: MayBeGone) -> bool:
+    """Whether a coordinator may have cut a committed offset back to the end of what is left of its partition."""
+    return 0 <= found < offset and may_be_gone(where, found, 0)
 
 
 def generations_go_on(owned: Sequence[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:

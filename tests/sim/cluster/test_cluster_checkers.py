@@ -205,9 +205,12 @@ def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_el
     assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
     commits = [commit(9, 40), commit(8, 60)]
     assert said(8, 9) == [], "8 was not shown because of the commit that followed"
-    commits = [commit(5, 10, Code.COORDINATOR_LOAD_IN_PROGRESS), commit(8, 40), commit(5, 60)]
-    assert said(5, 8) == said(8, 5) == [], "a commit that waited when its groups were loaded anew may be in the log"
-    commits = [commit(5, 10, Code.COORDINATOR_NOT_AVAILABLE)]
+    for waited in (Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE):
+        commits = [commit(5, 10, waited), commit(8, 40), commit(5, 60)]
+        assert said(5, 8) == said(8, 5) == [], "a commit that waited for replicas may be in the log"
+        commits = [commit(5, 52, waited)]
+        assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
+    commits = [commit(5, 10, Code.UNKNOWN_MEMBER_ID)]
     assert said(8, 5) == ["I18"]
 
 
@@ -223,6 +226,20 @@ def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
     assert said(5, gone_from=5) == [], "the log ends at 5"
     assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
     assert said(9, gone_from=0) == ["I18"], "forward is no cut"
+
+
+def test_i18_a_group_may_be_where_its_partition_ends_that_lost_records() -> None:
+    def said(found: int, *, gone_from: int, answered: int = 51) -> list[str]:
+        offsets = {T: found} if found >= 0 else {}
+        places = [Places("g", offsets, answered - 1, answered)]
+        return rules(checkers.committed_offsets(commits, places, lambda _, offset, since: offset >= gone_from))
+
+    commits = [Commit("g", T, 8, 10, 11, Code.NONE)]
+    assert said(5, gone_from=5) == [], "the log ends at 5"
+    assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
+    assert said(9, gone_from=0) == ["I18"], "forward is no cut"
+    assert said(-1, gone_from=0) == ["I18"], "a cut takes no offset away"
+    assert said(5, gone_from=5, answered=9) == ["I18"], "nobody had asked for anything by then"
 
 
 def test_i17_generations_go_on() -> None:

@@ -19,7 +19,7 @@ from tests.unit import test_committed, test_joining_a_cluster
 from tests.unit.groups import test_membership
 from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs, test_unopened
 from tests.unit.metadata import test_controller
-from tests.unit.replication import test_fetcher, test_partition
+from tests.unit.replication import test_fetcher, test_partition, test_producers_behind_the_bucket
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     9010668: (
@@ -105,6 +105,18 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     7030212: (
         "the checker wanted the order of what was under way together where the broker had lost all of the producer",
         test_cluster_checkers.test_i12_a_sender_finds_its_records_in_order,
+    ),
+    11000880: (
+        "the model did not know that a commit refused for lack of replicas may be in the log",
+        test_cluster_checkers.test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else,
+    ),
+    11001031: (
+        "the model asked at the end for a committed offset that was cut back where records were lost",
+        test_cluster_checkers.test_i18_a_group_may_be_where_its_partition_ends_that_lost_records,
+    ),
+    11000932: (
+        "a log that began behind the bucket knew no retries of what only sub-manifests name",
+        test_producers_behind_the_bucket.test_retries_are_known_by_segments_that_only_sub_manifests_name,
     ),
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it

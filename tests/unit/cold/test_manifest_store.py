@@ -231,6 +231,8 @@ def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
         bases = [one.base_offset async for one in other.manifests.entries(manifest)]
         assert bases == list(range(0, 500, 10))
         assert [one.base_offset async for one in other.manifests.entries(manifest, 485)] == [480, 490]
+        newest = [one.base_offset async for one in other.manifests.newest_first(manifest, 490)]
+        assert newest == list(range(480, -1, -10))
         for offset in (0, 123, 499):
             found = await other.manifests.find(manifest, offset)
             assert found is not None and found.base_offset == offset // 10 * 10
@@ -253,6 +255,8 @@ def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
         found = await broker.manifests.find_time(cut, 0)
         assert found is not None and found.base_offset == 10
         assert await broker.manifests.find(cut, 14) is None
+        alive = [one.base_offset async for one in broker.manifests.newest_first(cut, 1000)]
+        assert alive == list(range(70, 0, -10))
 
     rig.run(story)
 

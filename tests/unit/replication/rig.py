@@ -17,6 +17,7 @@ from tests.unit.hot.fixtures import batch
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
 from tiered.cold.faulty import Faults
+from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
@@ -60,6 +61,7 @@ class Broker:
         self.disk = SimDisk(self.rng.stream("disk"))
         self.died: list[str] = []
         self._bucket = rig.bucket
+        self._fan = rig.fan
         self.config = config
         self.logs: dict[TopicPartition, DiskLog] = {}
         self.replace(self.disk)
@@ -73,7 +75,7 @@ class Broker:
         self.metrics = Metrics()
         self.state = DiskState(self.clock, self.metrics, self.died.append)
         self.store = self._bucket.store(self.faults, self.clock)
-        manifests = ManifestStore(self.store, self.clock, self.rng, self.metrics)
+        manifests = ManifestStore(self.store, self.clock, self.rng, self.metrics, fan=self._fan)
         uploader = Uploader(self.store, manifests, self.clock, self.rng, self.metrics)
         self.cold = ColdTier(
             manifests,
@@ -117,7 +119,8 @@ class Broker:
 class Rig:
     """The world of one test."""
 
-    def __init__(self, seed: int = 1, config: TopicConfig | None = None) -> None:
+    def __init__(self, seed: int = 1, config: TopicConfig | None = None, *, fan: int = FAN) -> None:
+        self.fan = fan
         self.loop = SimLoop(seed)
         self.clock = SimClock(self.loop)
         self.bucket = SimBucket(self.loop)

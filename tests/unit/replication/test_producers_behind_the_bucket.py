@@ -11,6 +11,7 @@ from tests.unit.replication.test_roles import until
 from tiered.config import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.producers import WINDOW
+from tiered.replication import history
 from tiered.replication.leading import Past
 from tiered.replication.replica import Replica
 
@@ -49,6 +50,49 @@ def test_a_leader_that_lost_its_disk_knows_retries_of_what_is_cold(per_segment: 
         heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
         assert heir.log.local_start_offset == heir.log.end_offset == BATCHES
         check_retries(heir)
+
+    rig.run(story)
+
+
+def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+
+    async def story() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        await made_cold(leader, 1)
+        manifest = leader.manifest
+        assert manifest is not None and len(manifest.entries) < WINDOW and manifest.spilled[0].level > 1
+        check_retries(await rig.brokers[2].lead(1, [2], past=Past.OPEN))
+
+    rig.run(story)
+
+
+def test_no_more_segments_are_read_for_retries_than_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "RECALL_SEGMENTS", 3)
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+
+    async def story() -> None:
+        await made_cold(await rig.brokers[1].lead(0, [1]), 1)
+        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        known = heir.log.producers.get(7)
+        assert known is not None and [each.base_offset for each in known.batches] == [9, 10, 11]
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bool) -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+
+    async def story() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        await made_cold(leader, 1)
+        assert leader.manifest is not None
+        if lost:
+            await rig.bucket.memory.delete([leader.manifest.spilled[-1].key])
+        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        known = heir.log.producers.get(7)
+        assert known is not None and len(known.batches) == (1 if lost else WINDOW)
 
     rig.run(story)
 
