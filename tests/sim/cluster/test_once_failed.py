@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 
 from tests.e2e import test_node_faults
-from tests.sim import test_sim_follower_node, test_sim_losses, test_sim_start_behind_a_cut
+from tests.sim import (
+    test_cut_off,
+    test_sim_deleted_records,
+    test_sim_follower_node,
+    test_sim_losses,
+    test_sim_nearest,
+    test_sim_start_behind_a_cut,
+)
 from tests.sim.__main__ import outcome
-from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts
+from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts, test_cluster_truth
 from tests.unit import test_committed, test_joining_a_cluster
 from tests.unit.groups import test_membership
 from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs, test_unopened
@@ -117,6 +124,42 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     11000932: (
         "a log that began behind the bucket knew no retries of what only sub-manifests name",
         test_producers_behind_the_bucket.test_retries_are_known_by_segments_that_only_sub_manifests_name,
+    ),
+    11000209: (
+        "a leader that had heard of the next one, or was behind the controller, acknowledged after an unclean election",
+        test_cut_off.test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn,
+    ),
+    11000285: (
+        "the model wanted a manifest that names nothing to say where a log starts",
+        test_cluster_truth.test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest,
+    ),
+    11000590: (
+        "the model did not know whom a broker had relied on that left in one slot with another one's return",
+        test_cluster_cuts.test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in_it,
+    ),
+    11000871: (
+        "a log that its broker alone held counted as empty once a move of it had begun",
+        test_sim_losses.test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records,
+    ),
+    11001077: (
+        "a broker that was to lead, and did not yet, sent consumers away from what is cold",
+        test_sim_nearest.test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads,
+    ),
+    11001247: (
+        "the model knew nothing of what a leader begins with after two unclean elections",
+        test_cluster_cuts.test_i6_what_a_leader_knows_to_be_committed_from_before_is_so_again_after_an_unclean_election,
+    ),
+    11001491: (
+        "a leader asked for a new incarnation by what the one before had",
+        test_partition.test_a_new_incarnation_does_not_join_by_what_the_one_before_had,
+    ),
+    11100104: (
+        "a power cut brought back the note that a log had rotted",
+        test_rotten_logs.test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process,
+    ),
+    11100511: (
+        "a deletion that the bucket did not take kept followers out of the in-sync set",
+        test_sim_deleted_records.test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set,
     ),
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it
