@@ -184,6 +184,16 @@ class Settings:
     auto_create_topics_enable: bool = setting(True, "A client that asks for a topic which is not there creates it.")
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     num_partitions: int = setting(1, "Partitions of a topic that is created without a number.", 1, 100_000)
+    tiered_partitions_max: int = setting(
+        50_000, "Partitions of a cluster at most: above it none is created.", 1, INT_MAX, dynamic=True
+    )
+    tiered_partitions_max_per_broker: int = setting(
+        4_000,
+        "Replicas of partitions on one broker at most: above it no partition is created, and none moves there.",
+        1,
+        INT_MAX,
+        dynamic=True,
+    )
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
     # Defaults of topic settings, under the names that Kafka's brokers give them.
     log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")

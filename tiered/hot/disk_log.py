@@ -56,8 +56,10 @@ class DiskLog:
         topic_id: str,
         name: str,
         synced: Synced,
+        resumed: bool = False,
     ) -> None:
         self.synced = synced
+        self._resumed_at = (opened.segments[-1].next_offset, opened.epochs.lineage) if resumed else None
         self.config = config
         self.name = name
         self.topic_id = topic_id
@@ -118,12 +120,14 @@ class DiskLog:
         self = cls(
             own, clock, config, opened, start_offset=start_offset,
             flushed_offset=end if clean else min(recovery_point, end), metrics=metrics, topic_id=topic_id, name=name,
-            synced=synced or Synced(),
+            synced=synced or Synced(), resumed=resumed is not None and start_offset == 0,
         )  # fmt: skip
         self.doubted = opening.doubted
         self.cuts.made = int(cut or end < recovery_point)
         if resumed is None or fresh:
             self._tail.claim(topic_id, fresh)
+        elif not self._tail.active.size:
+            self._tail.unclaimed = topic_id
         if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
             self.restart_at(start_offset, self.epochs.lineage, None)
             await self.flush()
@@ -144,6 +148,14 @@ class DiskLog:
             for suffix in SUFFIXES:
                 self._files.forget(self._files.path(segment.base_offset, suffix))
         self._files.forget(f"{self._files.directory}/{checkpoints.SEGMENTS_FILE}")
+
+    @property
+    def is_as_left(self) -> bool:
+        """True if nothing has to be synced for a clean stop: the log is as the last clean stop left it, or was made
+        since and never written. What a power cut takes of a log without records, any start makes anew."""
+        if self._resumed_at is None or self.cuts.made or self._tail.end_offset != self._resumed_at[0]:
+            return False
+        return self.epochs.lineage == self._resumed_at[1] and self.left(-1, True) is not None and not self.broken
 
     async def close_clean(self) -> None:
         """All durable, producers snapshotted at the end: the next start has nothing to check."""

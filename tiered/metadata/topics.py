@@ -15,10 +15,11 @@ from tiered.metadata.image import DeletedTopic, Image, TopicImage
 from tiered.metadata.in_sync import Terms
 from tiered.metadata.internal_topics import check_changeable, check_configs, own_configs
 from tiered.metadata.leaders import TermsOf
+from tiered.metadata.partition_limits import PartitionLimits
 from tiered.metadata.placement import check, place, start_of
 from tiered.metadata.settings import broker_settings, edited
 from tiered.metadata.shard import Decision
-from tiered.metadata.topic_names import check_collision, check_name
+from tiered.metadata.topic_names import INTERNAL, check_collision, check_name
 
 PARTITIONS_MAX = 10_000
 """Partitions of one topic: bounds the entry that creates them."""
@@ -35,13 +36,14 @@ class Topics:
     def create(self, wanted: Sequence[requests.CreateTopic], now_ms: int) -> Decision[tuple[TopicImage | Refused, ...]]:
         """Those that can be made are made together."""
         defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
+        limits = PartitionLimits(self.image, self.settings)
         new: dict[str, TopicId] = {}
         judged: list[TopicId | Refused] = []
         changes: list[Change] = []
         unwanted: list[Change] = []
         for each in wanted:
             try:
-                made = self._creation(each, now_ms, defaults, new)
+                made = self._creation(each, now_ms, defaults, new, limits)
             except Refused as why:
                 judged.append(why)
             else:
@@ -53,7 +55,12 @@ class Topics:
         return Decision(tuple(changes), tuple(replies))
 
     def _creation(
-        self, request: requests.CreateTopic, now_ms: int, defaults: TopicConfig, new: Mapping[str, TopicId]
+        self,
+        request: requests.CreateTopic,
+        now_ms: int,
+        defaults: TopicConfig,
+        new: Mapping[str, TopicId],
+        limits: PartitionLimits,
     ) -> tuple[kinds.TopicCreated, *tuple[Change, ...]]:
         """The changes that make one topic; `new` are those that come to be with it."""
         check_name(request.name)
@@ -64,13 +71,19 @@ class Topics:
         configs = {**request.configs, **own_configs(request.name, self.settings)}
         if configs:
             TopicConfig.from_strings(configs, defaults=defaults)
-        topic_id = self.draw_id()
         assignments = self._assignments(request, len(self.image.topics) + len(new))
+        if not self._is_usual_internal(request.name, len(assignments)):
+            limits.add_partitions(assignments)
+        topic_id = self.draw_id()
         wanted = self.settings.default_replication_factor
         by_default = request.assignments is None and request.replication_factor == -1
         short = by_default and len(assignments[0]) < wanted
         created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms, wanted if short else 0)
         return created, *self._first_leaders(topic_id, 0, assignments)
+
+    def _is_usual_internal(self, name: str, partitions: int) -> bool:
+        """True if it is a topic that groups need, of the usual size: that one no limit refuses."""
+        return name in INTERNAL and partitions <= self.settings.offsets_topic_num_partitions
 
     def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
         if request.assignments is not None:
@@ -130,6 +143,7 @@ class Topics:
                 f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
             )
         added = self._added(request, topic)
+        PartitionLimits(self.image, self.settings).add_partitions(added)
         changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
             *self._first_leaders(topic.topic_id, have, added),

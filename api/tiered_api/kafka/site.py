@@ -59,6 +59,8 @@ class Site:
         self.node = node
         self.clock = node.world.clock
         self.refusals = Refusals(node.metrics, node)
+        self.quiet = Quiet(self.clock)
+        """For warnings of handlers that clients can cause at will."""
         self.requests = dict.fromkeys(ALL, 0)
         """Requests taken, by API key."""
         self.produced_bytes = 0
