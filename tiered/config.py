@@ -288,6 +288,20 @@ class Settings:
     producer_id_expiration_ms: int = setting(
         DAY_MS, "Time after which an idempotent producer that wrote nothing is forgotten.", 1, INT_MAX
     )
+    tiered_producer_ids_max: int = setting(
+        200_000,
+        "Producers that a broker remembers, counted once for each partition. Above nine tenths of it, those that wrote"
+        " nothing for ten minutes are forgotten; above it, new ones are refused, and clients try again.",
+        1,
+        INT_MAX,
+    )
+    tiered_producer_ids_max_per_partition: int = setting(
+        10_000,
+        "Producers that a partition remembers. Above it, a new one takes the place of one that wrote nothing for ten"
+        " minutes, or is refused, and clients try again. The same on all brokers.",
+        1,
+        INT_MAX,
+    )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         MINUTE_MS, "How often recovery points are written down.", 1, INT_MAX
     )

@@ -15,6 +15,7 @@ from tiered.errors import Corrupt, Refused, Unavailable, always
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.opening import Rotten
+from tiered.hot.producers import ProducerLimits
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.synced import Synced, SyncedLogs
 from tiered.hot.unopened import proved_end
@@ -46,6 +47,9 @@ class Logs:
         self._directory = directory
         self._settings = settings
         self._files = OpenFiles(world.disk)
+        self.producer_limits = ProducerLimits(
+            settings().tiered_producer_ids_max_per_partition, settings().tiered_producer_ids_max
+        )
         self._synced = SyncedLogs(world.disk, ROOT, incarnation, may_note)
         self._open: dict[TopicPartition, DiskLog] = {}
         self._found: Found | None = None
@@ -82,7 +86,9 @@ class Logs:
         self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
         rows = found.synced.logs.items()
         self._synced.adopt({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
-        for at, topic in known.items():
+        for number, (at, topic) in enumerate(known.items(), 1):
+            if number % BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
             try:
                 self._open[at] = await self._opened(at, topic, found)
             except (Unavailable, Corrupt) as error:
@@ -154,6 +160,7 @@ class Logs:
             cut=at in self._half_cut,
             left=None if left is None or left.topic_id != topic.topic_id else left,
             synced=Synced(self._synced, at, topic.topic_id),
+            producer_limits=self.producer_limits,
         )
 
     def is_doubted(self, at: TopicPartition) -> bool:

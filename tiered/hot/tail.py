@@ -14,6 +14,7 @@ from tiered.hot import checkpoints
 from tiered.hot.epochs import Epochs
 from tiered.hot.index import RELATIVE_MAX, IndexBuilder, position_for
 from tiered.hot.opening import Opened, walk_epochs
+from tiered.hot.producers import ProducerLimits, ProducerStates
 from tiered.hot.recovery import sort_names
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
@@ -54,13 +55,21 @@ class Tail:
     """The growing end of one log. `segments` is never empty, its last is the active one."""
 
     def __init__(
-        self, files: SegmentFiles, clock: Clock, index: SegmentIndex, opened: Opened, unsynced: Unsynced
+        self,
+        files: SegmentFiles,
+        clock: Clock,
+        index: SegmentIndex,
+        opened: Opened,
+        unsynced: Unsynced,
+        producer_limits: ProducerLimits,
     ) -> None:
         self.files = files
         self.index = index
         self.segments = opened.segments
         self.epochs = opened.epochs
         self.producers = opened.producers
+        self.producer_limits = producer_limits
+        self.producers.join(producer_limits)
         self.end_offset = opened.segments[-1].next_offset
         self.unsynced = unsynced
         self.unclaimed = ""
@@ -97,6 +106,12 @@ class Tail:
         self.unsynced.names = True
         self.segments.append(Segment(offset, offset, 0, self._clock.wall_ms()))
         self.begin(IndexBuilder(offset, interval), (0, 0), offset)
+
+    def replace_producers(self, producers: ProducerStates) -> None:
+        """Those of another end of the log."""
+        self.producers.leave()
+        self.producers = producers
+        producers.join(self.producer_limits)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
