@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered.config import Settings, TopicConfig, topic_rows
@@ -19,7 +19,7 @@ from tiered.metadata.partition_limits import PartitionLimits
 from tiered.metadata.placement import check, place, start_of
 from tiered.metadata.settings import broker_settings, edited
 from tiered.metadata.shard import Decision
-from tiered.metadata.topic_names import INTERNAL, check_collision, check_name
+from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
 
 PARTITIONS_MAX = 10_000
 """Partitions of one topic: bounds the entry that creates them."""
@@ -37,18 +37,19 @@ class Topics:
         """Those that can be made are made together."""
         defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
         limits = PartitionLimits(self.image, self.settings)
-        new: dict[str, TopicId] = {}
+        names, number = TopicNames(self.image.topics), len(self.image.topics)
         judged: list[TopicId | Refused] = []
         changes: list[Change] = []
         unwanted: list[Change] = []
         for each in wanted:
             try:
-                made = self._creation(each, now_ms, defaults, new, limits)
+                made = self._creation(each, now_ms, defaults, names, number, limits)
             except Refused as why:
                 judged.append(why)
             else:
                 judged.append(made[0].topic_id)
-                new[each.name] = made[0].topic_id
+                names.add(each.name)
+                number += 1
                 (unwanted if each.validate_only else changes).extend(made)
         after = self.image.apply([*changes, *unwanted]).topics_by_id
         replies = (each if isinstance(each, Refused) else after[each] for each in judged)
@@ -59,19 +60,19 @@ class Topics:
         request: requests.CreateTopic,
         now_ms: int,
         defaults: TopicConfig,
-        new: Mapping[str, TopicId],
+        names: TopicNames,
+        number: int,
         limits: PartitionLimits,
     ) -> tuple[kinds.TopicCreated, *tuple[Change, ...]]:
-        """The changes that make one topic; `new` are those that come to be with it."""
+        """The changes that make one topic, which is the `number`th; `names` are taken."""
         check_name(request.name)
-        if request.name in self.image.topics or request.name in new:
+        if request.name in names:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
-        check_collision(request.name, self.image.topics)
-        check_collision(request.name, new)
+        names.check_collision(request.name)
         configs = {**request.configs, **own_configs(request.name, self.settings)}
         if configs:
             TopicConfig.from_strings(configs, defaults=defaults)
-        assignments = self._assignments(request, len(self.image.topics) + len(new))
+        assignments = self._assignments(request, number)
         if not self._is_usual_internal(request.name, len(assignments)):
             limits.add_partitions(assignments)
         topic_id = self.draw_id()

@@ -9,7 +9,6 @@ behind this one. A topic for which the cluster has no room is answered with POLI
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -77,7 +76,7 @@ async def _topics(
             site.topic_fragments.follow(image)
             made.append(site.topic_fragments.of(each, version, with_operations))
         if number % BETWEEN_YIELDS == 0:
-            await asyncio.sleep(0)
+            await site.turns.wait()
     return made
 
 
