@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gzip
 import json
+import random
 import socket
 from pathlib import Path
 
@@ -214,8 +215,9 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
 def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t")
-        bomb = encode([(site.node.world.clock.wall_ms(), None, bytes(20 << 20), ())], codec=Codec.ZSTD)
-        assert len(bomb) < 2000
+        value = random.Random(1).randbytes(220_000) + bytes(20 << 20)
+        bomb = encode([(site.node.world.clock.wall_ms(), None, value, ())], codec=Codec.ZSTD)
+        assert len(bomb) < 230_000
         path = "/topics/t/partitions/0/records?format=binary"
         assert (await site.ask("POST", path.partition("?")[0], bomb, kind=RAW)).status == 200
         host, port = site.url.removeprefix("http://").split(":")
