@@ -70,6 +70,7 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
     settings = OfTopics(site.node.image, site.node.started_with)
     shown: Shown = {}
     for share, outcomes in zip(shares, made, strict=True):
+        await site.turns.wait()
         for wish, outcome in zip(share, outcomes, strict=True):
             if isinstance(outcome, Refused):
                 results[wish.name] = _refused(wish.name, outcome)
@@ -79,6 +80,7 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
 
 
 async def _create(site: Site, share: tuple[CreateTopic, ...], timeout: float) -> Sequence[TopicImage | Refused]:
+    await site.turns.wait()
     try:
         made: Sequence[TopicImage | Refused] = await site.node.submit(CreateTopics(share), timeout)
     except Refused as refused:
