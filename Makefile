@@ -12,6 +12,7 @@
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for the random seeds alone, OUT=found.jsonl to go on later
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
+#   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -30,7 +31,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check sim sim-plants mutation-test chaos bench bench-peer up clean
+.PHONY: demo test test-all compat compat-ours compat-peer check sim sim-plants mutation-test chaos hostile bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -71,6 +72,9 @@ mutation-test: $(VENV)/.dev
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES))
+
+hostile: $(VENV)/.dev
+	HOSTILE=full $(if $(OUT),HOSTILE_OUT=$(abspath $(OUT))) $(BIN)/python -m pytest tests/hostile
 
 bench: $(VENV)/.dev
 	@$(JARS)

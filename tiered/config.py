@@ -185,6 +185,16 @@ class Settings:
     auto_create_topics_enable: bool = setting(True, "A client that asks for a topic which is not there creates it.")
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     num_partitions: int = setting(1, "Partitions of a topic that is created without a number.", 1, 100_000)
+    tiered_partitions_max: int = setting(
+        50_000, "Partitions of a cluster at most: above it none is created.", 1, INT_MAX, dynamic=True
+    )
+    tiered_partitions_max_per_broker: int = setting(
+        4_000,
+        "Replicas of partitions on one broker at most: above it no partition is created, and none moves there.",
+        1,
+        INT_MAX,
+        dynamic=True,
+    )
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
     # Defaults of topic settings, under the names that Kafka's brokers give them.
     log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")
@@ -278,6 +288,20 @@ class Settings:
     log_flush_scheduler_interval_ms: int = setting(10_000, "How often flush.ms is looked at.", 1, LONG_MAX)
     producer_id_expiration_ms: int = setting(
         DAY_MS, "Time after which an idempotent producer that wrote nothing is forgotten.", 1, INT_MAX
+    )
+    tiered_producer_ids_max: int = setting(
+        200_000,
+        "Producers that a broker remembers, counted once for each partition. Above nine tenths of it, those that wrote"
+        " nothing for ten minutes are forgotten; above it, new ones are refused, and clients try again.",
+        1,
+        INT_MAX,
+    )
+    tiered_producer_ids_max_per_partition: int = setting(
+        10_000,
+        "Producers that a partition remembers. Above it, a new one takes the place of one that wrote nothing for ten"
+        " minutes, or is refused, and clients try again. The same on all brokers.",
+        1,
+        INT_MAX,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         MINUTE_MS, "How often recovery points are written down.", 1, INT_MAX

@@ -29,6 +29,8 @@ ROOT = "log"
 META_FILE = "meta.properties"
 VERSION = "1"
 CONDEMNED = "-delete"
+BETWEEN_YIELDS = 1_000
+"""Logs that are dealt with before others get their turn."""
 NAME_BYTES_MAX = 255
 """Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
 
@@ -143,9 +145,14 @@ class DataDirectory:
             log.warning("which logs are whole at what they synced is not known why=%s", error)
             return NOTHING
 
-    async def mark_clean(self, left: Mapping[TopicPartition, Left]) -> None:
+    async def mark_clean(self, left: Iterable[tuple[TopicPartition, Left]]) -> None:
         """All logs are closed and durable; of the small ones the next start need only read this."""
-        await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(left))
+        rows: list[bytes] = []
+        for at, each in left:
+            rows.append(left_logs.encode_log(at, each))
+            if len(rows) % BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+        await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(rows))
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
 
     # -- partitions that are not any more -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.hot.producers import IDLE_MS
 from tiered.ids import TopicId
 from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
@@ -131,7 +132,11 @@ class Housekeeping:
         await replica.log.sweep(now_ms)
         if replica.gone:
             return
-        replica.log.producers.expire(now_ms, self._node.settings.producer_id_expiration_ms)
+        node = self._node
+        idle_ms = node.settings.producer_id_expiration_ms
+        if node.partitions.producer_limits.is_pressed:
+            idle_ms = min(idle_ms, IDLE_MS)
+        replica.log.producers.expire(now_ms, idle_ms)
         max_age_ms: int | None = None
         if (
             isinstance(replica, Copy) and replica.config.remote_storage_enable

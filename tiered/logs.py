@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tiered.config import Settings, TopicConfig
-from tiered.data_directory import ROOT, DataDirectory, Found
+from tiered.data_directory import BETWEEN_YIELDS, ROOT, DataDirectory, Found
 from tiered.errors import Corrupt, Refused, Unavailable, always
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.opening import Rotten
+from tiered.hot.producers import ProducerLimits
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.synced import Synced, SyncedLogs
 from tiered.hot.unopened import proved_end
@@ -26,7 +27,7 @@ from tiered.ports import World
 
 log = logging.getLogger(__name__)
 
-OPENING_AT_ONCE = 32
+OPENING_AT_ONCE = CLOSING_AT_ONCE = 32
 
 
 class Logs:
@@ -46,6 +47,9 @@ class Logs:
         self._directory = directory
         self._settings = settings
         self._files = OpenFiles(world.disk)
+        self.producer_limits = ProducerLimits(
+            settings().tiered_producer_ids_max_per_partition, settings().tiered_producer_ids_max
+        )
         self._synced = SyncedLogs(world.disk, ROOT, incarnation, may_note)
         self._open: dict[TopicPartition, DiskLog] = {}
         self._found: Found | None = None
@@ -82,7 +86,9 @@ class Logs:
         self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
         rows = found.synced.logs.items()
         self._synced.adopt({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
-        for at, topic in known.items():
+        for number, (at, topic) in enumerate(known.items(), 1):
+            if number % BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
             try:
                 self._open[at] = await self._opened(at, topic, found)
             except (Unavailable, Corrupt) as error:
@@ -154,6 +160,7 @@ class Logs:
             cut=at in self._half_cut,
             left=None if left is None or left.topic_id != topic.topic_id else left,
             synced=Synced(self._synced, at, topic.topic_id),
+            producer_limits=self.producer_limits,
         )
 
     def is_doubted(self, at: TopicPartition) -> bool:
@@ -230,17 +237,23 @@ class Logs:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check. `left` is what
         that start need not even read."""
         try:
-            places = asyncio.Semaphore(OPENING_AT_ONCE)
-            await asyncio.gather(*(self._close_clean(hot, places) for hot in self._open.values()))
+            logs = iter(list(self._open.values()))
+            await asyncio.gather(*(self._close_each(logs) for _ in range(CLOSING_AT_ONCE)))
             await self.save_offsets()
-            said = {at: each for at, hot in self._open.items() if (each := left(at, hot)) is not None}
-            await self._directory.mark_clean(said)
+            said = ((at, left(at, hot)) for at, hot in list(self._open.items()))
+            await self._directory.mark_clean((at, each) for at, each in said if each is not None)
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False
         return True
 
     @staticmethod
-    async def _close_clean(hot: DiskLog, places: asyncio.Semaphore) -> None:
-        async with places:
-            await hot.close_clean()
+    async def _close_each(logs: Iterator[DiskLog]) -> None:
+        """Takes its share of the logs; others have their turn now and then."""
+        for number, hot in enumerate(logs, 1):
+            if not hot.is_as_left:
+                await hot.close_clean()
+                continue
+            hot.close()
+            if number % (BETWEEN_YIELDS // CLOSING_AT_ONCE) == 0:
+                await asyncio.sleep(0)

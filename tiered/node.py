@@ -38,6 +38,7 @@ from tiered.in_sync_sets import InSyncSets
 from tiered.joining import Joining
 from tiered.metadata import requests
 from tiered.metadata.changes import Change
+from tiered.metadata.delta import held
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.load import read_format
@@ -64,6 +65,8 @@ log = logging.getLogger(__name__)
 SUBMIT_SECONDS = 30.0
 AGAIN_SECONDS = 0.2
 STOP_SECONDS = 5.0
+LEFT_AT_ONCE = 2_500
+"""Partitions that a stop gives up with one word to the controller."""
 TAKE_SECONDS = 60.0
 """How long a start waits for the store to take its first entry: a store that refuses writes ends it."""
 
@@ -406,6 +409,7 @@ class Node:
                 self.directory.distrust()
         durable = clean and not self.partitions.unreported and await self.partitions.close_clean()
         if durable and not self.cold.manifests.undecided and not self.partitions.owes:
+            await self._leave()
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
         elif self.disk.dead is not None:
             await self._say(requests.NameDirectory(self.settings.node_id, self.incarnation, ""))
@@ -427,11 +431,22 @@ class Node:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self.joining.report_losses()
 
-    async def _say(self, request: Request) -> None:
-        """A last word to the cluster, if it can be said soon."""
-        with contextlib.suppress(Refused, TimeoutError):
+    async def _leave(self) -> None:
+        """Gives up many partitions in shares, each of which is decided and acted on without holding up others."""
+        places = [(topic.topic_id, at.partition) for at, topic in held(self.image, self.settings.node_id)]
+        for start in range(0, len(places) if len(places) > LEFT_AT_ONCE else 0, LEFT_AT_ONCE):
+            share = tuple(places[start : start + LEFT_AT_ONCE])
+            if not await self._say(requests.LeavePartitions(self.settings.node_id, self.incarnation, share)):
+                return
+
+    async def _say(self, request: Request) -> bool:
+        """A last word to the cluster, if it can be said soon; whether it was."""
+        try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.submit(request)
+        except (Refused, TimeoutError):
+            return False
+        return True
 
     def draw_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._chance.getrandbits(128), version=4)

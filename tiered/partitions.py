@@ -15,6 +15,7 @@ from tiered.doubts import Doubts
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
+from tiered.hot.producers import ProducerLimits
 from tiered.ids import TopicId, TopicPartition, incarnation_number
 from tiered.logs import OPENING_AT_ONCE, Logs
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
@@ -104,6 +105,13 @@ class Partitions:
         gauge.read(lambda: float(len(self._replicas)))
         gauge = metrics.gauge("tiered_partitions_followed", "Partitions that this broker follows.")
         gauge.read(lambda: float(len(self._copies)))
+        gauge = metrics.gauge("tiered_producer_ids", "Producers that the logs of this broker remember.")
+        gauge.read(lambda: float(self.producer_limits.held))
+
+    @property
+    def producer_limits(self) -> ProducerLimits:
+        """What the logs of this broker know of producers, and may."""
+        return self._logs.producer_limits
 
     def led(self) -> list[Replica]:
         """Every partition that this broker leads."""

@@ -166,14 +166,14 @@ class Kafka(Broker):
 
 
 class Tiered(Broker):
-    """`tiered serve` with its defaults: its bucket is a directory beside its log."""
+    """`tiered serve` with its defaults: its bucket is a directory beside its log. It may hold more partitions."""
 
     name = "ours"
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--data-dir", str(self.directory / "data")]
         command += ["--http", "127.0.0.1:0", "--kafka", self.address]
-        for name, value in self.settings.items():
+        for name, value in {"tiered.partitions.max.per.broker": "20000", **self.settings}.items():
             command += ["-c", f"{name}={value}"]
         return command
 

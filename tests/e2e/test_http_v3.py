@@ -8,6 +8,7 @@ from typing import Any
 import zstandard
 
 from tests.e2e.http_site import Site, run
+from tiered.metadata.requests import CreateTopic, CreateTopics
 from tiered_api.http.limits import Limits
 
 
@@ -391,3 +392,27 @@ def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
             assert (refused.status, refused.json["error_code"]) == (422, 42208)
 
     run(tmp_path, story)
+
+
+def test_long_lists_count_against_the_memory_budget_and_short_ones_do_not_wait_for_it(tmp_path: Path) -> None:
+    """51,000 groups were one answer of 38 MB that nothing counted."""
+
+    async def story(site: Site) -> None:
+        topics = f"{site.cluster}/topics"
+        for start in (0, 400):
+            await site.node.submit(CreateTopics(tuple(CreateTopic(f"t{n:04}") for n in range(start, start + 400))))
+        budget = site.http._listener.site.budget
+        answer = await site.get(topics)
+        names = [each["topic_name"] for each in answer.json["data"]]
+        assert (answer.status, names) == (200, [f"t{n:04}" for n in range(800)])
+        assert answer.json["metadata"] == {"self": f"{site.url}{topics}", "next": None}
+        assert budget.free == budget.size
+        held = await budget.take(budget.size, 1)
+        assert (await site.get(topics)).status == 503
+        assert (await site.get(f"{topics}/-/partitions/-/reassignment")).json["data"] == []
+        budget.give(held)
+        assert (await site.get(f"{topics}/-/configs")).status == 503, "there never is so much room"
+        assert budget.free == budget.size
+        assert (await site.get(topics)).status == 200
+
+    run(tmp_path, story, limits=Limits(memory_bytes=2 << 20, body_seconds=0.2))

@@ -39,6 +39,7 @@ from tiered_api.kafka.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.schema import ZERO_ID
 
 
@@ -227,7 +228,27 @@ def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> Non
         refused = await client.ask(CreatePartitionsRequest(many, 5_000, True), 3, CreatePartitionsResponse)
         assert [each.error_code for each in refused.results] == [Code.POLICY_VIOLATION.number] * 2
 
-    run(tmp_path, story)
+    run(tmp_path, story, tiered_partitions_max_per_broker=20_000)
+
+
+def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_them(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        await site.create("t", 3)
+        client, denied = await site.client(), Code.POLICY_VIOLATION.number
+        made = await create(client, 7, wish("a", 2), wish("b"))
+        assert [each.error_code for each in made.topics] == [denied, 0]
+        assert "tiered.partitions.max.per.broker" in str(made.topics[0].error_message)
+        grown = await client.ask(
+            CreatePartitionsRequest([CreatePartitionsTopic("t", 4, None)], 5_000), 3, CreatePartitionsResponse
+        )
+        assert grown.results[0].error_code == denied
+        assert "tiered.partitions.max.per.broker" in str(grown.results[0].error_message)
+        asked = MetadataRequest([MetadataRequestTopic(name="auto"), MetadataRequestTopic(name="t")], True)
+        told = await client.ask(asked, 12, MetadataResponse)
+        assert {each.name: each.error_code for each in told.topics} == {"auto": denied, "t": 0}
+        assert sorted(site.node.image.topics) == ["b", "t"]
+
+    run(tmp_path, story, tiered_partitions_max_per_broker=4)
 
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
-from tests.sim.disk import DiskFault
+from tests.sim.disk import DiskFault, Op
+from tiered import node as node_module
 from tiered.cold import manifest_store
 from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Code, Refused
@@ -353,5 +354,34 @@ def test_deleted_records_stay_deleted() -> None:
         assert again.log_start_offset == 4
         assert await again.delete_records(-1) == again.high_watermark
         await site.stop()
+
+    run(story)
+
+
+def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60,000 partitions took more than a minute to stop: six syncs each, of nothing. They are given up in shares: one
+    decision on all of them stopped the loop for seconds."""
+    monkeypatch.setattr(node_module, "LEFT_AT_ONCE", 70)
+
+    async def story(site: Site) -> None:
+        for life in range(2):
+            node = await site.start()
+            if not life:
+                await site.create("t", 300)
+            await fill(node.replica("t", 7), 3)
+            done: list[Op] = []
+            site.machine.disk.observer = done.append
+            before = node.image.slot
+            await site.stop()
+            assert node.image.slot == before + 6, "five shares, and the stop"
+            site.machine.disk.observer = None
+            synced = [op.path for op in done if "sync" in op.verb]
+            assert len(synced) < 40, len(synced)
+            assert any("t-7/" in path for path in synced)
+        site.machine.power_cut()
+        await site.start()
+        assert [site.node.replica("t", p).log.end_offset for p in range(300)] == [6 * (p == 7) for p in range(300)]
+        assert site.node.health().ok
+        await fill(site.node.replica("t", 8), 1)
 
     run(story)

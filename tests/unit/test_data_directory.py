@@ -79,7 +79,7 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(row: str, co
         disk = SimDisk(random.Random(1))
         directory = DataDirectory(disk)
         await directory.open("c", 1, "d")
-        await directory.mark_clean({})
+        await directory.mark_clean([])
         text = checkpoints.load(disk, ROOT, META_FILE)
         assert text is not None
         name = row.partition("=")[0]
@@ -160,7 +160,7 @@ def test_a_clean_mark_does_not_come_back_by_a_power_cut_right_after_a_start(seed
     async def told() -> None:
         disk = SimDisk(random.Random(1))
         await DataDirectory(disk).open("c", 1, "d")
-        await DataDirectory(disk).mark_clean({})
+        await DataDirectory(disk).mark_clean([])
         assert (await DataDirectory(disk.clone()).open("c", 1, "fresh")).clean
         await DataDirectory(disk).open("c", 1, "fresh")
         assert not (await DataDirectory(disk.crash_image(random.Random(seed))).open("c", 1, "fresh")).clean

@@ -52,7 +52,7 @@ def test_what_a_clean_stop_said_of_logs_holds_for_one_start() -> None:
         append(log, batch(0))
         left = log.left(0, False)
         assert left is not None
-        await directory.mark_clean({AT: left})
+        await directory.mark_clean([(AT, left)])
         directory, found = await opened(on)
         assert found.clean and found.left == {AT: left}
         await directory.trust()

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from tiered.config import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.records.batch import check, set_append_time, stamp
+from tiered.records.batch import RATIO_MAX, check, opened_max, set_append_time, stamp
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
@@ -20,8 +20,10 @@ from tiered.records.model import (
     TRANSACTIONAL,
     Codec,
     Walked,
+    codec_of,
 )
 from tiered.records.native import fit, walk
+from tiered.records.opened_size import opened_size
 
 _UNFIT = APPEND_TIME | CONTROL
 _NO_TIMESTAMP = -1
@@ -64,6 +66,8 @@ def admit(
             _check_shape(batch, config)
         if config.message_timestamp_type == "CreateTime":
             _check_times(batch, config, now_ms)
+        if batch.attributes & CODEC_MASK:
+            _check_opened(data, batch)
     if deep:
         _open_all(data, batches)
     if config.message_timestamp_type == "LogAppendTime":
@@ -91,6 +95,8 @@ def _usual(
     batch = fit(data, next_offset, leader_epoch, config.max_message_bytes)
     if batch is not None:
         _check_times(batch, config, now_ms)
+        if batch.attributes & CODEC_MASK:
+            _check_opened(data, batch)
     return batch
 
 
@@ -124,6 +130,19 @@ def _check_times(batch: Walked, config: TopicConfig, now_ms: int) -> None:
     if oldest != _NO_TIMESTAMP and oldest < now_ms - config.message_timestamp_before_max_ms:
         most = f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
         _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is behind the broker's {now_ms}, {most}")
+
+
+def _check_opened(data: bytearray | memoryview, batch: Walked) -> None:
+    """Refuses what its codec's headers say that no reader would open."""
+    packed = memoryview(data)[batch.at + HEADER_BYTES : batch.at + batch.size]
+    most = opened_max(len(packed))
+    if opened_size(codec_of(batch.attributes), packed, most) > most:
+        _refuse(
+            Code.INVALID_RECORD,
+            batch,
+            f"{len(packed)} compressed bytes become more than {most}: a batch may become 1 MiB, or {RATIO_MAX} times"
+            " its compressed size, and 64 MiB at most",
+        )
 
 
 def _open_all(data: bytearray | memoryview, batches: Sequence[Walked]) -> None:

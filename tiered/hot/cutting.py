@@ -37,7 +37,9 @@ def truncate(tail: Tail, keep: Segment, offset: int, interval: int) -> None:
     for above in tail.snapshots():
         if above > next_offset:
             files.remove(files.path(above, ".snapshot"))
-    tail.producers, used = load_producers(files, tail.segments, tail.snapshots(), next_offset)
+    most = tail.producer_limits.per_partition
+    producers, used = load_producers(files, tail.segments, tail.snapshots(), next_offset, most)
+    tail.replace_producers(producers)
     tail.begin(builder, (len(builder.offsets), len(builder.times)), used)
     if tail.epochs.truncate_from(next_offset):
         tail.save_epochs()
@@ -53,7 +55,7 @@ def restart(tail: Tail, offset: int, epochs: Lineage, producers: ProducerStates,
     tail.segments.clear()
     tail.end_offset = offset
     tail.unsynced.cut(offset)
-    tail.producers = producers
+    tail.replace_producers(producers)
     tail.begin_empty(offset, interval)
     tail.snapshot()
     tail.epochs = Epochs(entry for entry in epochs if entry[1] < offset)

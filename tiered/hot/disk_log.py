@@ -20,14 +20,14 @@ from tiered.hot.epochs import Epochs, Lineage
 from tiered.hot.flushing import Flushing
 from tiered.hot.left import Left, is_small
 from tiered.hot.opening import Opened, Opening
-from tiered.hot.producers import ProducerStates
+from tiered.hot.producers import ProducerLimits, ProducerStates
 from tiered.hot.reading import Reading
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import Claim, SegmentIndex
 from tiered.hot.segment_view import Sections, SegmentView, sections
 from tiered.hot.segments import holder, roll_due
 from tiered.hot.synced import Synced
-from tiered.hot.tail import SUFFIXES, Tail, Unsynced
+from tiered.hot.tail import Tail, Unsynced
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
 from tiered.quiet import Quiet
@@ -56,8 +56,11 @@ class DiskLog:
         topic_id: str,
         name: str,
         synced: Synced,
+        producer_limits: ProducerLimits,
+        resumed: bool = False,
     ) -> None:
         self.synced = synced
+        self._resumed_at = (opened.segments[-1].next_offset, opened.epochs.lineage) if resumed else None
         self.config = config
         self.name = name
         self.topic_id = topic_id
@@ -68,7 +71,7 @@ class DiskLog:
         self._files = files
         self._clock = clock
         self._index = SegmentIndex(files, metrics)
-        self._tail = Tail(files, clock, self._index, opened, Unsynced(flushed_offset))
+        self._tail = Tail(files, clock, self._index, opened, Unsynced(flushed_offset), producer_limits)
         self._flushing = Flushing(self._tail, clock, metrics)
         self._reading = Reading(self._tail, self._index, files)
         self._dropping = Dropping(self._tail)
@@ -97,10 +100,11 @@ class DiskLog:
         cut: bool = False,
         left: Left | None = None,
         synced: Synced | None = None,
+        producer_limits: ProducerLimits | None = None,
     ) -> DiskLog:
         """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together. A
         `fresh` directory is known not to be there; of a `cut` one that failed half way; `left`: a clean stop's word.
-        `synced` is what is noted of it.
+        `synced` is what is noted of it; `producer_limits` are shared by the logs of a broker.
 
         Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
         served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
@@ -110,7 +114,8 @@ class DiskLog:
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         whole = same_boot or clean
         trusted_to = recovery.EVERYTHING if whole else recovery_point
-        opening = Opening(own, config, clock.wall_ms(), trusted_to, clean=clean)
+        limits = producer_limits or ProducerLimits()
+        opening = Opening(own, config, clock.wall_ms(), trusted_to, clean=clean, producers_max=limits.per_partition)
         resumed = opening.begin(start_offset) if fresh else opening.resume(left) if left is not None else None
         opened = resumed or await opening.recover(start_offset, recovery_point)
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.cut_bytes)
@@ -118,12 +123,14 @@ class DiskLog:
         self = cls(
             own, clock, config, opened, start_offset=start_offset,
             flushed_offset=end if clean else min(recovery_point, end), metrics=metrics, topic_id=topic_id, name=name,
-            synced=synced or Synced(),
+            synced=synced or Synced(), producer_limits=limits, resumed=resumed is not None and start_offset == 0,
         )  # fmt: skip
         self.doubted = opening.doubted
         self.cuts.made = int(cut or end < recovery_point)
         if resumed is None or fresh:
             self._tail.claim(topic_id, fresh)
+        elif not self._tail.active.size:
+            self._tail.unclaimed = topic_id
         if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
             self.restart_at(start_offset, self.epochs.lineage, None)
             await self.flush()
@@ -138,12 +145,18 @@ class DiskLog:
 
     def close(self) -> None:
         """Lets go of the files; writes what the next start would else have to check, syncs nothing."""
+        self._tail.producers.leave()
         if not self._flushing.broken:
             self._tail.write_indexes()
-        for segment in self._tail.segments:
-            for suffix in SUFFIXES:
-                self._files.forget(self._files.path(segment.base_offset, suffix))
-        self._files.forget(f"{self._files.directory}/{checkpoints.SEGMENTS_FILE}")
+        self._files.forget_all()
+
+    @property
+    def is_as_left(self) -> bool:
+        """True if nothing has to be synced for a clean stop: the log is as the last clean stop left it, or was made
+        since and never written. What a power cut takes of a log without records, any start makes anew."""
+        if self._resumed_at is None or self.cuts.made or self._tail.end_offset != self._resumed_at[0]:
+            return False
+        return self.epochs.lineage == self._resumed_at[1] and self.left(-1, True) is not None and not self.broken
 
     async def close_clean(self) -> None:
         """All durable, producers snapshotted at the end: the next start has nothing to check."""
@@ -260,7 +273,7 @@ class DiskLog:
         batches = admit(data, base, leader_epoch, config, now_ms, deep)
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         if batches[0].producer_id >= 0 or len(batches) > 1:
-            known = tail.producers.known(batches)
+            known = tail.producers.known(batches, now_ms)
             if known:
                 if len(known) == len(batches):
                     stamp = known[-1].timestamp if append_time >= 0 else -1

@@ -6,7 +6,7 @@ logs and those with producers are opened by what lies in their own directories.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import orjson
@@ -57,9 +57,14 @@ def is_small(segments: int, producers: int, builder: IndexBuilder) -> bool:
     return segments == 1 and producers == 0 and len(builder.offsets) + len(builder.times) <= INDEX_BYTES_MAX
 
 
-def encode(logs: Mapping[TopicPartition, Left]) -> bytes:
-    """A CRC, then one JSON list of all."""
-    body = orjson.dumps([_row(at, left) for at, left in logs.items()])
+def encode_log(at: TopicPartition, left: Left) -> bytes:
+    """One log as JSON."""
+    return orjson.dumps(_row(at, left))
+
+
+def encode(logs: Iterable[bytes]) -> bytes:
+    """A CRC, then one JSON list of all; each log as `encode_log` gives it."""
+    body = b"[" + b",".join(logs) + b"]"
     return b"%08x\n" % crc32c(body) + body
 
 

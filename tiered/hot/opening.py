@@ -48,12 +48,22 @@ class Rotten(Corrupt):
 class Opening:
     """One opening of one directory. `doubted` once it is noted that records are missing: then rot may be cut off."""
 
-    def __init__(self, files: SegmentFiles, config: TopicConfig, now_ms: int, trusted_to: int, *, clean: bool) -> None:
+    def __init__(
+        self,
+        files: SegmentFiles,
+        config: TopicConfig,
+        now_ms: int,
+        trusted_to: int,
+        *,
+        clean: bool,
+        producers_max: int,
+    ) -> None:
         self._files = files
         self._config = config
         self._now_ms = now_ms
         self._trusted_to = trusted_to
         self._clean = clean
+        self._producers_max = producers_max
         self.doubted = False
         self._cut_bytes = 0
         self._indexed = (0, 0)
@@ -109,7 +119,7 @@ class Opening:
         for offset in listing.snapshots:
             if offset > end:
                 self._files.remove(self._files.path(offset, ".snapshot"))
-        producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end)
+        producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end, self._producers_max)
         return Opened(segments, builder, self._indexed, epochs, producers, snapshot_at, self._cut_bytes)
 
     def begin(self, start_offset: int) -> Opened:

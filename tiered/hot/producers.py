@@ -2,13 +2,20 @@
 
 Pure. The last five batches of a producer are kept, as many as its clients send before an answer, so that a retry is
 told the offset of its first try. Snapshots are in Kafka's `.snapshot` format, version 1, which holds the last one only.
+
+Ids are bounded, and clients may invent them. A leader that has no room for a new one forgets the producer that wrote
+longest ago, if that one cannot be about to retry (`IDLE_MS`). Else it refuses the new one: to forget a producer that
+retries would be to write its records twice. Followers and starts have no choice, and keep those that wrote last: these
+are the ones that the leader keeps.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused, always
@@ -22,6 +29,11 @@ UNSEEN = -1
 """This process has not seen the producer write: it is known from a snapshot or the log."""
 SEQUENCE_MAX = 2**31 - 1
 
+IDLE_MS = 600_000
+"""After so long no client tries a batch again: they give up after two to five minutes, unless told otherwise."""
+PER_PARTITION = "tiered.producer.ids.max.per.partition"
+TOTAL = "tiered.producer.ids.max"
+
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -30,6 +42,8 @@ _VERSION = 1
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 _COMMIT = 1
+_LAST_OFFSET = itemgetter(3)
+"""Of an entry of a snapshot."""
 
 
 class Written(NamedTuple):
@@ -86,12 +100,31 @@ class Producer:
         return None
 
 
-class ProducerStates:
-    """All producers of one partition. `end_offset` is the offset up to which batches were applied."""
+class ProducerLimits:
+    """How many producers all logs of a broker may know of, together and each. `held`: how many they do."""
 
-    def __init__(self, end_offset: int = 0) -> None:
+    __slots__ = ("held", "per_partition", "total")
+
+    def __init__(self, per_partition: int = 10_000, total: int = 200_000) -> None:
+        self.per_partition = per_partition
+        self.total = total
+        self.held = 0
+
+    @property
+    def is_pressed(self) -> bool:
+        """True if there is little room left: then silent producers go sooner."""
+        return self.held * 10 >= self.total * 9
+
+
+class ProducerStates:
+    """All producers of one partition. `end_offset` is the offset up to which batches were applied. They count against
+    `limits`, which they share with other partitions once they `join` them."""
+
+    def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
         self.end_offset = end_offset
-        self._producers: dict[int, Producer] = {}
+        self._limits = limits or ProducerLimits()
+        self._producers: OrderedDict[int, Producer] = OrderedDict()
+        """Who wrote last stands last."""
         self._open: dict[int, int] = {}
         """First offset of each open transaction -> producer id, in the order of offsets."""
         self._ended: list[tuple[int, int]] = []
@@ -116,11 +149,66 @@ class ProducerStates:
             return 0 if producer.epoch < epoch else None
         return (producer.batches[-1].last_sequence + 1) & SEQUENCE_MAX if producer.batches else 0
 
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    def join(self, limits: ProducerLimits) -> None:
+        """Counts against these limits from now on."""
+        self._limits.held -= len(self._producers)
+        self._limits = limits
+        limits.held += len(self._producers)
+        self._trim()
+
+    def leave(self) -> None:
+        """The log is closed, or has others now."""
+        self.join(ProducerLimits(self._limits.per_partition))
+
+    def _add(self, producer_id: int, epoch: int) -> Producer:
+        producer = self._producers[producer_id] = Producer(producer_id, epoch)
+        self._limits.held += 1
+        self._trim(but=producer_id)
+        return producer
+
+    def _forget(self, producer_id: int) -> None:
+        del self._producers[producer_id]
+        self._limits.held -= 1
+
+    def _trim(self, but: int = -1) -> None:
+        """Forgets those that wrote longest ago, above the limit of one partition."""
+        while len(self._producers) > self._limits.per_partition:
+            oldest = self._oldest()
+            if oldest is None or oldest.producer_id == but:
+                return
+            self._forget(oldest.producer_id)
+
+    def _oldest(self) -> Producer | None:
+        """The one that wrote longest ago, of those without an open transaction."""
+        return next((each for each in self._producers.values() if each.txn_first_offset < 0), None)
+
+    def _make_room(self, new: int, now_ms: int) -> None:
+        """For `new` producers. `Refused` with what clients try again, where none is idle."""
+        limits = self._limits
+        while True:
+            if len(self._producers) + new > limits.per_partition:
+                full = f"the partition knows {len(self._producers)} producer ids, {PER_PARTITION} is"
+                full = f"{full} {limits.per_partition}"
+            elif limits.held + new > limits.total:
+                full = f"the broker knows {limits.held} producer ids, {TOTAL} is {limits.total}"
+            else:
+                return
+            oldest = self._oldest()
+            if oldest is not None and oldest.seen_ms == UNSEEN:
+                oldest.seen_ms = now_ms
+            if oldest is None or now_ms - oldest.seen_ms < IDLE_MS:
+                raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{full}, and none that was idle for ten minutes")
+            self._forget(oldest.producer_id)
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def known(self, batches: Sequence[Walked]) -> list[Written]:
-        """The leading batches that stand in the log already (a retry); `Refused` when the rest does not follow on."""
+    def known(self, batches: Sequence[Walked], now_ms: int) -> list[Written]:
+        """The leading batches that stand in the log already (a retry); `Refused` when the rest does not follow on, or
+        comes from a new producer for which there is no room."""
         known: list[Written] = []
+        new = 0
         tails: dict[int, tuple[int, int]] = {}
         for batch in batches:
             if batch.producer_id < 0:
@@ -133,7 +221,10 @@ class ProducerStates:
                     known.append(written)
                     continue
             self._check_follows(batch, producer, tails.get(batch.producer_id))
+            new += producer is None and batch.producer_id not in tails
             tails[batch.producer_id] = (batch.producer_epoch, last)
+        if new:
+            self._make_room(new, now_ms)
         return known
 
     def _check_follows(self, batch: Walked, producer: Producer | None, tail: tuple[int, int] | None) -> None:
@@ -173,10 +264,11 @@ class ProducerStates:
             return
         producer = self._producers.get(batch.producer_id)
         if producer is None:
-            producer = self._producers[batch.producer_id] = Producer(batch.producer_id, batch.producer_epoch)
+            producer = self._add(batch.producer_id, batch.producer_epoch)
         elif producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
+        self._producers.move_to_end(batch.producer_id)
         if len(producer.batches) == WINDOW:
             del producer.batches[0]
         producer.batches.append(
@@ -197,12 +289,13 @@ class ProducerStates:
         self.end_offset = marker.last_offset + 1
         producer = self._producers.get(marker.producer_id)
         if producer is None:
-            producer = self._producers[marker.producer_id] = Producer(marker.producer_id, marker.producer_epoch)
+            producer = self._add(marker.producer_id, marker.producer_epoch)
         if producer.epoch != marker.producer_epoch:
             producer.epoch = marker.producer_epoch
             producer.batches.clear()
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp, producer.seen_ms = marker.max_timestamp, now_ms
+        self._producers.move_to_end(marker.producer_id)
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
             return None
@@ -238,7 +331,7 @@ class ProducerStates:
             if producer.txn_first_offset < 0 and now_ms - producer.seen_ms >= idle_ms:
                 idle.append(producer.producer_id)
         for producer_id in idle:
-            del self._producers[producer_id]
+            self._forget(producer_id)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -250,10 +343,12 @@ class ProducerStates:
         return _HEAD.pack(_VERSION, crc32c(body)) + body
 
     @classmethod
-    def from_snapshot(cls, data: Buffer, end_offset: int, *, where: str = "") -> ProducerStates:
+    def from_snapshot(
+        cls, data: Buffer, end_offset: int, limits: ProducerLimits | None = None, *, where: str = ""
+    ) -> ProducerStates:
         """The reverse of `snapshot`; Corrupt when the bytes do not prove themselves."""
         states = cls(end_offset)
-        for entry in _entries(data, where):
+        for entry in sorted(_entries(data, where), key=_LAST_OFFSET):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, txn_first = entry
             producer = Producer(producer_id, epoch, [], timestamp, coordinator_epoch, txn_first)
             if last_offset >= 0:
@@ -265,6 +360,8 @@ class ProducerStates:
         open_ones = [p for p in states._producers.values() if p.txn_first_offset >= 0]
         for producer in sorted(open_ones, key=lambda p: p.txn_first_offset):
             states._open[producer.txn_first_offset] = producer.producer_id
+        states._limits.held = len(states._producers)
+        states.join(limits or ProducerLimits())
         return states
 
     def recall(self, batches: Iterable[Walked]) -> None:

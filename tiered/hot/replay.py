@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tiered.errors import Corrupt
 from tiered.hot.index import position_below, position_for, sound_offsets
-from tiered.hot.producers import WINDOW, ProducerStates, decode_aborted
+from tiered.hot.producers import WINDOW, ProducerLimits, ProducerStates, decode_aborted
 from tiered.hot.recovery import usable_snapshots
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment, holder
@@ -21,15 +21,15 @@ RECALL_BYTES = 1 << 20
 
 
 def load_producers(
-    files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int
+    files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int, producers_max: int
 ) -> tuple[ProducerStates, int]:
     """(producers as of `end`, offset of the snapshot used, or where the log begins). Snapshots that do not prove
-    themselves are removed."""
-    start = segments[0].base_offset
+    themselves are removed. Of more than `producers_max` those that wrote last are kept."""
+    start, limits = segments[0].base_offset, ProducerLimits(producers_max)
     for offset in usable_snapshots(snapshots, start, end):
         path = files.path(offset, ".snapshot")
         try:
-            states = ProducerStates.from_snapshot(files.read(path) or b"", offset, where=path)
+            states = ProducerStates.from_snapshot(files.read(path) or b"", offset, limits, where=path)
         except Corrupt as error:
             log.warning("producer snapshot is dropped error=%s", error)
             files.remove(path)
@@ -38,7 +38,7 @@ def load_producers(
             _recall(files, states, segments, offset)
         break
     else:
-        states, offset = ProducerStates(start), start
+        states, offset = ProducerStates(start, limits), start
     for segment in segments[max(holder(segments, offset), 0) :]:
         if segment.base_offset < end and segment.next_offset > offset:
             _replay(files, states, segment, offset, end)
@@ -74,10 +74,14 @@ def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start
                 recent[batch.producer_id].append(batch)
             else:
                 recent[batch.producer_id] = [batch]
-        for written in recent.values():
+        for written in sorted(recent.values(), key=_last_offset):
             # Of a producer that only goes on, the last window is all that remains.
             for one in written[-WINDOW:]:
                 states.apply(one)
+
+
+def _last_offset(written: list[Walked]) -> int:
+    return written[-1].last_offset
 
 
 def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: Walked) -> None:

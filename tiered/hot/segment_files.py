@@ -96,6 +96,10 @@ class SegmentFiles:
     def forget(self, path: str) -> None:
         self._files.forget(path)
 
+    def forget_all(self) -> None:
+        """Lets go of all files of the directory."""
+        self._files.forget_below(self.directory)
+
     def remove(self, path: str) -> None:
         """Nobody keeps it open either: its room on the disk is free once whoever reads it has finished."""
         self._files.forget(path)

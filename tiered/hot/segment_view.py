@@ -96,4 +96,5 @@ def _producers_at(tail: Tail, end: int) -> bytes:
             log.warning("producer snapshot is made anew error=%s", error)
         else:
             return held
-    return load_producers(tail.files, tail.segments, tail.snapshots(), end)[0].snapshot()
+    most = tail.producer_limits.per_partition
+    return load_producers(tail.files, tail.segments, tail.snapshots(), end, most)[0].snapshot()

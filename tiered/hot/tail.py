@@ -14,6 +14,7 @@ from tiered.hot import checkpoints
 from tiered.hot.epochs import Epochs
 from tiered.hot.index import RELATIVE_MAX, IndexBuilder, position_for
 from tiered.hot.opening import Opened, walk_epochs
+from tiered.hot.producers import ProducerLimits, ProducerStates
 from tiered.hot.recovery import sort_names
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
@@ -54,15 +55,25 @@ class Tail:
     """The growing end of one log. `segments` is never empty, its last is the active one."""
 
     def __init__(
-        self, files: SegmentFiles, clock: Clock, index: SegmentIndex, opened: Opened, unsynced: Unsynced
+        self,
+        files: SegmentFiles,
+        clock: Clock,
+        index: SegmentIndex,
+        opened: Opened,
+        unsynced: Unsynced,
+        producer_limits: ProducerLimits,
     ) -> None:
         self.files = files
         self.index = index
         self.segments = opened.segments
         self.epochs = opened.epochs
         self.producers = opened.producers
+        self.producer_limits = producer_limits
+        self.producers.join(producer_limits)
         self.end_offset = opened.segments[-1].next_offset
         self.unsynced = unsynced
+        self.unclaimed = ""
+        """The topic id of a log without records, as long as nobody looked whether its directory names that topic."""
         self._clock = clock
         self._proofs = 0
         self._epochs_due = False
@@ -89,11 +100,18 @@ class Tail:
     def begin_empty(self, offset: int, interval: int) -> None:
         """A new active segment at `offset`. Its log file comes last: indexes without one are swept up by any start,
         but an empty log, left by a roll that failed half way, would cut off what the old segment still takes."""
+        self._confirm_owner()
         for suffix in reversed(SUFFIXES[:3]):
             self.files.open(self.files.path(offset, suffix), create=True).truncate(0)
         self.unsynced.names = True
         self.segments.append(Segment(offset, offset, 0, self._clock.wall_ms()))
         self.begin(IndexBuilder(offset, interval), (0, 0), offset)
+
+    def replace_producers(self, producers: ProducerStates) -> None:
+        """Those of another end of the log."""
+        self.producers.leave()
+        self.producers = producers
+        producers.join(self.producer_limits)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
@@ -101,6 +119,7 @@ class Tail:
         self, data: bytearray | memoryview | bytes, batches: Sequence[Walked], config: TopicConfig, now_ms: int
     ) -> None:
         """Writes batches that begin at the end. `Unavailable` when the disk refuses: then nothing was written."""
+        self._confirm_owner()
         active = self.active
         if must_roll(active, len(data), batches[-1].last_offset, config) or self.builder.is_full(
             config.segment_index_bytes
@@ -225,6 +244,13 @@ class Tail:
         else:
             if owner != topic_id:
                 raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {topic_id}")
+
+    def _confirm_owner(self) -> None:
+        """Claims what a clean stop did not sync and a power cut may have torn, before the log holds anything: records
+        must not pass to a later topic of that name."""
+        if self.unclaimed:
+            self.claim(self.unclaimed, fresh=False)
+            self.unclaimed = ""
 
     def prove_epochs(self) -> bool:
         """Whether the lineage was not that of the batches; then it is now."""

@@ -60,6 +60,8 @@ class Controller:
                 return leaders.unfence(image, settings, request, now_ms)
             case requests.HandOver():
                 return leaders.hand_over(image, settings, request, now_ms)
+            case requests.LeavePartitions():
+                return leaders.leave(image, settings, request, now_ms)
             case requests.AlterPartitions():
                 return leaders.alter(image, settings, request, now_ms)
             case requests.ElectLeaders():

@@ -6,6 +6,7 @@ each table once per call, so a replay hands over many changes at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -133,6 +134,10 @@ class Image:
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
     next_producer_id: int = 0
+    partitions: int = field(default=0, compare=False)
+    """How many all topics have together."""
+    replicas: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """How many each broker has, with those that come and those that go."""
 
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
         """The image after `changes`, which end at `slot`. `Corrupt` when a change does not fit: the log forked."""
@@ -155,6 +160,7 @@ class _Draft:
         self.broker_configs = dict(image.broker_configs)
         self.deleted = dict(image.deleted)
         self.next_producer_id = image.next_producer_id
+        self.count, self.replicas = image.partitions, Counter(image.replicas)
         self.partitions: dict[TopicId, list[PartitionImage]] = {}
 
     def finish(self, slot: int) -> Image:
@@ -162,7 +168,7 @@ class _Draft:
             self._put(replace(self.by_id[topic_id], partitions=tuple(self.partitions[topic_id])))
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics, self.by_id,
-            self.broker_configs, self.deleted, self.next_producer_id,
+            self.broker_configs, self.deleted, self.next_producer_id, self.count, self.replicas,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -188,7 +194,7 @@ class _Draft:
             case kinds.TopicForgotten():
                 self.deleted.pop(change.topic_id, None)
             case kinds.PartitionsAdded():
-                self._open(change.topic_id).extend(PartitionImage(replicas) for replicas in change.assignments)
+                self._open(change.topic_id).extend(self._new(change.assignments))
             case kinds.TopicConfigChanged():
                 topic = self._topic(change.topic_id)
                 self._put(replace(topic, configs=_merged(topic.configs, change.configs)))
@@ -234,14 +240,24 @@ class _Draft:
     def _create(self, change: kinds.TopicCreated) -> None:
         if change.name in self.topics:
             raise Corrupt(f"topic {change.name} is created twice")
-        partitions = tuple(PartitionImage(replicas) for replicas in change.assignments)
+        partitions = self._new(change.assignments)
         self._put(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted))
+
+    def _new(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
+        made = tuple(PartitionImage(replicas) for replicas in assignments)
+        self.count += len(made)
+        for each in made:
+            self.replicas.update(each.replicas)
+        return made
 
     def _delete(self, change: kinds.TopicDeleted) -> None:
         topic = self._topic(change.topic_id)
-        partitions = len(self.partitions.pop(change.topic_id, topic.partitions))
+        partitions = self.partitions.pop(change.topic_id, topic.partitions)
+        self.count -= len(partitions)
+        for each in partitions:
+            self.replicas.subtract(each.replicas)
         del self.topics[topic.name], self.by_id[change.topic_id]
-        self.deleted[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, partitions, change.at_ms)
+        self.deleted[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
 
     def _partition(self, change: kinds.PartitionChanged | kinds.LossReported) -> None:
         partitions = self._open(change.topic_id)
@@ -260,6 +276,9 @@ class _Draft:
             change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
             old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing,
         )  # fmt: skip
+        if new.replicas != old.replicas:
+            self.replicas.subtract(old.replicas)
+            self.replicas.update(new.replicas)
         topic = self._topic(change.topic_id)
         if topic.wanted and not old.moving and len(new.target) < len(old.target):
             self._put(replace(topic, wanted=0))  # somebody wants fewer: that is the last word
@@ -314,6 +333,7 @@ def from_json(body: dict[str, Any]) -> Image:
         TopicImage(**{**topic, "partitions": tuple(_partition(each) for each in topic["partitions"])})
         for topic in body["topics"]
     ]
+    counts = Counter(node for topic in topics for each in topic.partitions for node in each.replicas)
     return Image(
         body["slot"],
         body["epoch"],
@@ -325,6 +345,8 @@ def from_json(body: dict[str, Any]) -> Image:
         {each["node_id"]: each["configs"] for each in body["broker_configs"]},
         {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
         body.get("next_producer_id", 0),
+        sum(len(topic.partitions) for topic in topics),
+        counts,
     )
 
 

@@ -149,6 +149,22 @@ def hand_over(image: Image, settings: Settings, request: requests.HandOver, now_
     return Decision((*said, *made), stay)
 
 
+def leave(image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int) -> Decision[None]:
+    """As a stop, for some partitions. Those that are not there any more are passed over."""
+    incarnation(image, request.node_id, request.incarnation)
+    node, made = request.node_id, list[Change]()
+    terms_of = TermsOf(image, settings, live_ids(image) - {node}, now_ms)
+    for topic_id, p in dict.fromkeys(request.partitions):
+        found = _partition(image, topic_id, p)
+        if isinstance(found, Code):
+            continue
+        old, terms = found[1], terms_of(found[0])
+        new = in_sync.left(old, node, terms)
+        if new is not old:
+            made += in_sync.changes(topic_id, p, old, new, terms)
+    return Decision(tuple(made), None)
+
+
 def alter(
     image: Image, settings: Settings, request: requests.AlterPartitions, now_ms: int
 ) -> Decision[tuple[Code, ...]]:

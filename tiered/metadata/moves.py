@@ -11,6 +11,7 @@ from tiered.metadata.changes import Change
 from tiered.metadata.image import Image, PartitionImage
 from tiered.metadata.in_sync import Terms
 from tiered.metadata.leaders import TermsOf
+from tiered.metadata.partition_limits import PartitionLimits
 from tiered.metadata.shard import Decision
 
 WHY = {
@@ -24,6 +25,7 @@ def reassign(
 ) -> Decision[tuple[Refused | None, ...]]:
     """Each move is judged alone; those that can be are made together."""
     terms_of = TermsOf(image, settings, leaders.live_ids(image), now_ms)
+    limits = PartitionLimits(image, settings)
     made: list[Change] = []
     answers: list[Refused | None] = []
     decided: set[tuple[TopicId, int]] = set()
@@ -38,6 +40,7 @@ def reassign(
             decided.add(place)
             old = topic.partitions[move.partition]
             new = _moved(image, old, move.replicas, terms_of(topic), other_counts=request.other_counts)
+            limits.add_replicas(set(new.replicas) - set(old.replicas))
         except Refused as refused:
             answers.append(refused)
             continue

@@ -180,6 +180,16 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class LeavePartitions:
+    """-> None. What StopBroker does to these partitions. Said before it where they are many: one decision on all
+    of them would hold up the controller."""
+
+    node_id: int
+    incarnation: str
+    partitions: tuple[tuple[TopicId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InSync:
     """A member of a wished in-sync set; `incarnation` is the `incarnation_number` that fetches."""
 
@@ -276,6 +286,7 @@ Request = (
     | FenceBroker
     | UnfenceBroker
     | HandOver
+    | LeavePartitions
     | AlterPartitions
     | ElectLeaders
     | Reassign

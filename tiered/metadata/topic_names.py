@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import product
 
 from tiered.errors import Code, Refused
@@ -11,6 +11,9 @@ from tiered.errors import Code, Refused
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL = frozenset({OFFSETS_TOPIC})
 """Topics of the broker's own: clients neither write nor delete them."""
+
+WAYS_MAX = 5
+"""Parts of a name between dots and underlines, of which all ways to join them are looked up."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -30,20 +33,38 @@ def check_writable(name: str) -> None:
         raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic {name} is the broker's own: nobody else writes to it")
 
 
-def check_collision(name: str, existing: Mapping[str, object]) -> None:
-    """Refuses a name that metrics could not tell from another one, as Kafka does: '.' and '_' look alike there."""
-    for other in _alike(name, existing):
-        if other != name and other in existing:
+class TopicNames:
+    """Names that are taken, for one decision about many: metrics could not tell '.' from '_' in a name, as in Kafka."""
+
+    def __init__(self, existing: Mapping[str, object]) -> None:
+        self._existing = existing
+        self._alike: dict[str, str] | None = None
+        """A name by what all have in common that are like it; made once many ways would have to be looked up."""
+        self._added: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._existing or self._added.get(_folded(name)) == name
+
+    def add(self, name: str) -> None:
+        """Takes a name that was checked."""
+        self._added[_folded(name)] = name
+
+    def check_collision(self, name: str) -> None:
+        """Refuses a name that differs from one that is taken in dots and underlines only."""
+        other = self._added.get(_folded(name)) or self._existing_like(name)
+        if other is not None and other != name:
             raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic name {name!r} collides with {other!r} ('.' equals '_')")
 
+    def _existing_like(self, name: str) -> str | None:
+        parts = re.split(r"[._]", name)
+        if self._alike is None and len(parts) <= WAYS_MAX:
+            joints = product("._", repeat=len(parts) - 1)
+            ways = ("".join(a + b for a, b in zip(parts, (*joint, ""), strict=True)) for joint in joints)
+            return next((way for way in ways if way != name and way in self._existing), None)
+        if self._alike is None:
+            self._alike = {_folded(each): each for each in self._existing}
+        return self._alike.get(_folded(name))
 
-def _alike(name: str, existing: Mapping[str, object]) -> Iterable[str]:
-    """Every name that differs in dots and underlines only, or those that exist, whichever are fewer."""
-    parts = re.split(r"[._]", name)
-    if len(parts) == 1:
-        return ()
-    if 2 ** (len(parts) - 1) > len(existing):
-        folded = name.replace(".", "_")
-        return (other for other in existing if other.replace(".", "_") == folded)
-    joints = product("._", repeat=len(parts) - 1)
-    return ("".join(a + b for a, b in zip(parts, (*joint, ""), strict=True)) for joint in joints)
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered.config import Settings, TopicConfig, topic_rows
@@ -15,10 +15,11 @@ from tiered.metadata.image import DeletedTopic, Image, TopicImage
 from tiered.metadata.in_sync import Terms
 from tiered.metadata.internal_topics import check_changeable, check_configs, own_configs
 from tiered.metadata.leaders import TermsOf
+from tiered.metadata.partition_limits import PartitionLimits
 from tiered.metadata.placement import check, place, start_of
 from tiered.metadata.settings import broker_settings, edited
 from tiered.metadata.shard import Decision
-from tiered.metadata.topic_names import check_collision, check_name
+from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
 
 PARTITIONS_MAX = 10_000
 """Partitions of one topic: bounds the entry that creates them."""
@@ -35,42 +36,55 @@ class Topics:
     def create(self, wanted: Sequence[requests.CreateTopic], now_ms: int) -> Decision[tuple[TopicImage | Refused, ...]]:
         """Those that can be made are made together."""
         defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
-        new: dict[str, TopicId] = {}
+        limits = PartitionLimits(self.image, self.settings)
+        names, number = TopicNames(self.image.topics), len(self.image.topics)
         judged: list[TopicId | Refused] = []
         changes: list[Change] = []
         unwanted: list[Change] = []
         for each in wanted:
             try:
-                made = self._creation(each, now_ms, defaults, new)
+                made = self._creation(each, now_ms, defaults, names, number, limits)
             except Refused as why:
                 judged.append(why)
             else:
                 judged.append(made[0].topic_id)
-                new[each.name] = made[0].topic_id
+                names.add(each.name)
+                number += 1
                 (unwanted if each.validate_only else changes).extend(made)
         after = self.image.apply([*changes, *unwanted]).topics_by_id
         replies = (each if isinstance(each, Refused) else after[each] for each in judged)
         return Decision(tuple(changes), tuple(replies))
 
     def _creation(
-        self, request: requests.CreateTopic, now_ms: int, defaults: TopicConfig, new: Mapping[str, TopicId]
+        self,
+        request: requests.CreateTopic,
+        now_ms: int,
+        defaults: TopicConfig,
+        names: TopicNames,
+        number: int,
+        limits: PartitionLimits,
     ) -> tuple[kinds.TopicCreated, *tuple[Change, ...]]:
-        """The changes that make one topic; `new` are those that come to be with it."""
+        """The changes that make one topic, which is the `number`th; `names` are taken."""
         check_name(request.name)
-        if request.name in self.image.topics or request.name in new:
+        if request.name in names:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
-        check_collision(request.name, self.image.topics)
-        check_collision(request.name, new)
+        names.check_collision(request.name)
         configs = {**request.configs, **own_configs(request.name, self.settings)}
         if configs:
             TopicConfig.from_strings(configs, defaults=defaults)
+        assignments = self._assignments(request, number)
+        if not self._is_usual_internal(request.name, len(assignments)):
+            limits.add_partitions(assignments)
         topic_id = self.draw_id()
-        assignments = self._assignments(request, len(self.image.topics) + len(new))
         wanted = self.settings.default_replication_factor
         by_default = request.assignments is None and request.replication_factor == -1
         short = by_default and len(assignments[0]) < wanted
         created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms, wanted if short else 0)
         return created, *self._first_leaders(topic_id, 0, assignments)
+
+    def _is_usual_internal(self, name: str, partitions: int) -> bool:
+        """True if it is a topic that groups need, of the usual size: that one no limit refuses."""
+        return name in INTERNAL and partitions <= self.settings.offsets_topic_num_partitions
 
     def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
         if request.assignments is not None:
@@ -130,6 +144,7 @@ class Topics:
                 f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
             )
         added = self._added(request, topic)
+        PartitionLimits(self.image, self.settings).add_partitions(added)
         changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
             *self._first_leaders(topic.topic_id, have, added),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -60,7 +61,8 @@ async def offsets(site: Site, group: str) -> Sequence[Commit]:
 
 
 async def everyone(site: Site) -> list[Group]:
-    """All groups of all brokers that live, by name. `Refused` when one of these does not say which it has."""
+    """All groups of all brokers that live, by name, without their members. `Refused` when one of these does not say
+    which it has."""
     brokers = sorted(each.node_id for each in site.node.image.brokers.values() if each.live)
     lists = await asyncio.gather(*(patiently(site, partial(_all_of, site, broker)) for broker in brokers))
     found = {group.described.group: group for groups in lists for group in groups if group.described.code is Code.NONE}
@@ -70,13 +72,19 @@ async def everyone(site: Site) -> list[Group]:
 async def _all_of(site: Site, broker: int) -> list[Group]:
     node = site.node
     if broker == node.settings.node_id:
-        names = [each.group for each in await node.coordinators.list()]
-        return [Group(broker, await node.coordinators.ask(name, DescribeGroup(name))) for name in names]
+        told: list[Group] = []
+        for number, name in enumerate([each.group for each in await node.coordinators.list()], 1):
+            described = await node.coordinators.ask(name, DescribeGroup(name))
+            told.append(Group(broker, replace(described, members=())))
+            if number % DESCRIBED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return told
     got = await _ask_list(site, broker)
     names = [each.group_id for each in got.groups]
     found: list[Group] = []
     for start in range(0, len(names), DESCRIBED_AT_ONCE):
-        found += await _describe(site, broker, names[start : start + DESCRIBED_AT_ONCE])
+        some = await _describe(site, broker, names[start : start + DESCRIBED_AT_ONCE])
+        found += [Group(broker, replace(each.described, members=())) for each in some]
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ class Connection:
         "_stream",
         "_take",
         "_unsent",
+        "_waits",
         "closed",
         "fetch_head",
         "frame_since",
@@ -99,6 +101,8 @@ class Connection:
         self._unsent = 0
         self._parked = False
         self._held = False
+        self._waits = False
+        """Whether a large frame is whole and waits for its turn."""
         self._finishing = False
         self.closed = False
         self.listener = listener
@@ -143,7 +147,7 @@ class Connection:
         frame = self._frame
         if frame is None:
             return False
-        if self._parked:
+        if self._parked or self._waits:
             frame.looked_at = -1
             return False
         before, frame.looked_at = frame.looked_at, frame.filled
@@ -200,13 +204,29 @@ class Connection:
             self.seen = self._server.now
             frame.filled += got
             if frame.filled == frame.size:
-                self._frame, self.frame_since = None, -1.0
-                try:
-                    self._request(frame.view)
-                finally:
-                    frame.release()
-                self._settle()
+                self.frame_since = -1.0
+                turns = self._server.site.turns
+                if turns.is_free():
+                    self._take_frame(frame)
+                else:
+                    self._waits = True
+                    self._stop_reading()
+                    turns.soon(partial(self._server.dispatch.guard, self, self._turn_of_frame, "large frame"))
                 return
+
+    def _turn_of_frame(self) -> None:
+        self._waits = False
+        if self._frame is not None:
+            self._take_frame(self._frame)
+
+    def _take_frame(self, frame: Frame) -> None:
+        """Takes a large frame that is whole."""
+        self._frame = None
+        try:
+            self._request(frame.view)
+        finally:
+            frame.release()
+        self._settle()
 
     def _parse(self, end: int) -> None:
         """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
@@ -368,7 +388,9 @@ class Connection:
     def _resume(self) -> None:
         """Reads on, first of all what came already."""
         self._resuming = False
-        if self.closed or self._finishing or self._parked or self._blocked or (self._queue and self._is_full()):
+        if self.closed or self._finishing or self._parked or self._waits or self._blocked:
+            return
+        if self._queue and self._is_full():
             return
         self._held, rest = False, self._rest
         self.frame_since = self._server.now if rest or self._frame is not None else -1.0

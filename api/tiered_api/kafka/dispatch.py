@@ -139,7 +139,9 @@ class Dispatch:
             self._waiting.pop(connection, None)
 
     async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
+        await self._site.turns.wait()
         response = await self._handler(key)(self._site, call)
+        await self._site.turns.wait()
         head = response_header(key, call.version, call.correlation_id)
         body = response if isinstance(response, bytes) else encode(response, call.version)
         return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]

@@ -84,7 +84,7 @@ _TABLE = (
     Api(15, "DescribeGroups", 0, 6, 5),
     Api(16, "ListGroups", 0, 5, 3),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
-    Api(19, "CreateTopics", 2, 7, 5),
+    Api(19, "CreateTopics", 2, 7, 5, request_bytes=1 << 20),
     Api(20, "DeleteTopics", 1, 6, 4),
     Api(21, "DeleteRecords", 0, 2, 2),
     Api(22, "InitProducerId", 0, 5, 2),

@@ -118,7 +118,7 @@ class Poll:
             self._connection.turn += 1
         self._fetches.site.fetched_bytes += self._total
         topics, at = self._ask.topics, 0
-        founds = [found or self._nothing(place) for place, found in enumerate(self._founds)]
+        founds = self._all_founds()
         told: list[tuple[bytes, list[Found | bytes]]] = []
         for topic in topics:
             end = at + len(topic.wanted)
@@ -130,6 +130,9 @@ class Poll:
         return fetch_frames.answer(
             self._version, self._correlation_id, told, len(topics), read_committed=committed, tags=tags, once=once
         )
+
+    def _all_founds(self) -> list[Found | bytes]:
+        return [found or self._nothing(place) for place, found in enumerate(self._founds)]
 
     def _tell_leaders(self, told: list[tuple[bytes, list[Found | bytes]]]) -> bytes:
         """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""

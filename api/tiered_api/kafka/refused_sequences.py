@@ -40,7 +40,8 @@ class RefusedSequences:
         if len(self._seen) >= PRODUCERS_MAX:
             self._seen.clear()
         seen = self._seen.setdefault((part, head.producer_id), deque(maxlen=BATCHES))
-        seen.append((head.producer_epoch, head.base_sequence, refused))
+        # Without its traceback, which would keep the frames of the handler and the request in them.
+        seen.append((head.producer_epoch, head.base_sequence, Refused(refused.code, refused.why)))
 
     def of_gap(self, part: Part, records: memoryview, replica: Replica) -> Refused | None:
         """What the batch was told that is missing before this one; None when this connection did not bring it."""

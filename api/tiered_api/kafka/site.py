@@ -12,6 +12,7 @@ from tiered.quiet import Quiet
 from tiered_api.kafka.keys import ALL
 from tiered_api.kafka.schema import Message
 from tiered_api.kafka.topic_fragments import TopicFragments
+from tiered_api.kafka.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ class Site:
         self.node = node
         self.clock = node.world.clock
         self.refusals = Refusals(node.metrics, node)
+        self.turns = Turns()
+        self.quiet = Quiet(self.clock)
+        """For warnings of handlers that clients can cause at will."""
         self.requests = dict.fromkeys(ALL, 0)
         """Requests taken, by API key."""
         self.produced_bytes = 0

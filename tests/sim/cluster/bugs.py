@@ -226,7 +226,7 @@ def trusts_its_own_log(original: Any) -> Any:
 def forgets_producers_at_a_start(original: Any) -> Any:
     async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
         log: DiskLog = await original.__func__(cls, *args, **options)
-        log._tail.producers = ProducerStates(log.end_offset)
+        log._tail.replace_producers(ProducerStates(log.end_offset))
         return log
 
     return classmethod(open)
@@ -235,7 +235,7 @@ def forgets_producers_at_a_start(original: Any) -> Any:
 def forgets_producers_while_it_follows(original: Any) -> Any:
     def append_as_follower(self: DiskLog, data: Any, *, now_ms: int) -> None:
         original(self, data, now_ms=now_ms)
-        self._tail.producers = ProducerStates(self.end_offset)
+        self._tail.replace_producers(ProducerStates(self.end_offset))
 
     return append_as_follower
 

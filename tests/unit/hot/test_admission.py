@@ -134,3 +134,17 @@ def test_the_short_look_says_what_the_long_one_says(monkeypatch: pytest.MonkeyPa
     assert limited == _said(bytearray(usual), **limits)
     assert {fits for _, fits in short} == {True, False}
     assert all(fits for _, fits in short[: 1 + len(codecs)])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_that_says_it_becomes_a_hundred_times_its_size_is_refused_above_a_mebibyte(codec: Codec) -> None:
+    """No reader would open it. Followers take what is in a log already (`append_as_follower`)."""
+
+    def packed(size: int) -> bytearray:
+        return bytearray(encode([(NOW, None, bytes(size), ())], codec=codec))
+
+    for kind in ("CreateTime", "LogAppendTime"):
+        assert len(admit(packed(1_000_000), 0, 0, config(message_timestamp_type=kind), NOW, False)) == 1
+        assert refusal(packed(8 << 20), message_timestamp_type=kind) is Code.INVALID_RECORD
+    two = packed(1000) + packed(8 << 20)
+    assert refusal(two) is Code.INVALID_RECORD

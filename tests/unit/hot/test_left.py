@@ -23,8 +23,9 @@ from tests.unit.hot.fixtures import (
     read_all,
 )
 from tiered.errors import Corrupt
+from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.left import Left, encode, parse
+from tiered.hot.left import Left, encode, encode_log, parse
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
@@ -63,7 +64,8 @@ def test_the_file_gives_back_what_was_put_in_and_a_flipped_bit_is_found() -> Non
     async def story(where: SimDisk) -> None:
         left = await closed(where, 2)
         assert left is not None
-        data = encode({AT: left, TopicPartition("u", 7): left._replace(cold=True, lineage=())})
+        other = left._replace(cold=True, lineage=())
+        data = encode([encode_log(AT, left), encode_log(TopicPartition("u", 7), other)])
         assert parse(data) == {AT: left, TopicPartition("u", 7): left._replace(cold=True, lineage=())}
         for position in range(len(data)):
             torn = bytearray(data)
@@ -164,5 +166,68 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
             assert kept <= again.end_offset and whole.startswith(served)
             for one in walk(served).batches:
                 assert again.epochs.epoch_at(one.base_offset) == one.leader_epoch
+
+    run(story)
+
+
+async def begun(where: SimDisk) -> DiskLog:
+    """A log that was made just now."""
+    return await DiskLog.open(
+        where, FixedClock(), DIRECTORY, config(), same_boot=True, clean=False, fresh=True,
+        metrics=Metrics(), topic_id=TOPIC_ID, name="t-0",
+    )  # fmt: skip
+
+
+def test_only_a_log_that_changed_since_it_was_made_or_left_is_synced_by_a_clean_stop() -> None:
+    async def story(where: SimDisk) -> None:
+        log = await begun(where)
+        assert log.is_as_left, "there is nothing in it to lose"
+        append(log, batch(0), epoch=3)
+        assert not log.is_as_left
+        await log.close_clean()
+        left = log.left(3, False)
+        assert left is not None
+        log = await resumed(where, left)
+        assert log.is_as_left, "the stop before synced it"
+        append(log, batch(1), epoch=3)
+        log.truncate_to(1)
+        assert (log.end_offset, log.is_as_left) == (1, False), "its end is the same, its files are not"
+        assert not (await open_log(where)).is_as_left, "nobody said how it was left"
+
+    run(story)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_without_records_that_nobody_synced_comes_back_from_a_power_cut(seed: int) -> None:
+    """Whatever of its directory the power cut took: it takes records under the id of its topic, nothing is doubted."""
+
+    async def story(where: SimDisk) -> None:
+        log = await begun(where)
+        log.close()
+        left = log.left(-1, False)
+        assert left is not None
+        image = where.crash_image(random.Random(f"unsynced {seed}"))
+        log = await resumed(image, left)
+        assert (log.end_offset, log.doubted) == (0, False)
+        append(log, batch(0), epoch=3)
+        await log.flush()
+        metadata = image.open(f"{DIRECTORY}/{checkpoints.METADATA_FILE}", write=False).pread(0, 100)
+        assert checkpoints.parse_metadata(metadata) == TOPIC_ID
+        assert (await open_log(image, clean=True)).end_offset == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 40, None])
+def test_an_empty_log_says_whose_it_is_before_its_first_record(torn: bytes | None) -> None:
+    async def story(where: SimDisk) -> None:
+        left, path = await closed(where, 0), f"{DIRECTORY}/{checkpoints.METADATA_FILE}"
+        assert left is not None
+        where.remove(path)
+        if torn is not None:
+            where.open(path, create=True).append([torn])
+        log = await resumed(where, left)
+        append(log, batch(0), epoch=3)
+        assert checkpoints.parse_metadata(where.open(path, write=False).pread(0, 100)) == TOPIC_ID
 
     run(story)

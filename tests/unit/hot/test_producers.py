@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.producers import Aborted, ProducerStates, decode_aborted
+from tiered.hot.producers import IDLE_MS, Aborted, ProducerLimits, ProducerStates, decode_aborted
 from tiered.records.batch import encode
 from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
 from tiered.records.native import walk
@@ -29,7 +29,7 @@ def seen(
 def written(*batches: Walked) -> ProducerStates:
     states = ProducerStates(1)
     for batch in batches:
-        assert not states.known([batch])
+        assert not states.known([batch], NOW)
         states.apply(batch, NOW)
     states.check()
     return states
@@ -37,47 +37,47 @@ def written(*batches: Walked) -> ProducerStates:
 
 def refusal(states: ProducerStates, *batches: Walked) -> Code:
     with pytest.raises(Refused) as caught:
-        states.known(batches)
+        states.known(batches, NOW)
     return caught.value.code
 
 
 def test_the_last_five_batches_are_known_with_the_offsets_of_their_first_try() -> None:
     states = written(*[seen(n * 2, 2, offset=n * 10) for n in range(6)])
-    assert [states.known([seen(n * 2, 2)])[0].base_offset for n in range(1, 6)] == [10, 20, 30, 40, 50]
+    assert [states.known([seen(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [10, 20, 30, 40, 50]
     assert refusal(states, seen(0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_batch_follows_the_one_before_it() -> None:
     states = written(seen(0, 3))
-    assert states.known([seen(3)]) == []
+    assert states.known([seen(3)], NOW) == []
     assert refusal(states, seen(4)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, seen(1, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_sequences_wrap_to_zero() -> None:
     states = written(seen(TOP - 1, 2))
-    assert states.known([seen(0)]) == []
+    assert states.known([seen(0)], NOW) == []
     wrapped = written(seen(TOP, 3))
-    assert wrapped.known([seen(2)]) == []
-    assert wrapped.known([seen(TOP, 3)])[0].last_sequence == 1
+    assert wrapped.known([seen(2)], NOW) == []
+    assert wrapped.known([seen(TOP, 3)], NOW)[0].last_sequence == 1
 
 
 def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     states = written(seen(0, 3), seen(0, epoch=1, offset=3))
     assert refusal(states, seen(3)) is Code.INVALID_PRODUCER_EPOCH
     assert refusal(states, seen(5, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert states.known([seen(0, epoch=2)]) == []
+    assert states.known([seen(0, epoch=2)], NOW) == []
 
 
 def test_an_unknown_producer_may_begin_anywhere_but_on_a_log_that_never_held_a_record() -> None:
-    assert ProducerStates(1).known([seen(17)]) == []
-    assert ProducerStates().known([seen(0), seen(1)]) == []
+    assert ProducerStates(1).known([seen(17)], NOW) == []
+    assert ProducerStates().known([seen(0), seen(1)], NOW) == []
     assert refusal(ProducerStates(), seen(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_one_request_may_begin_with_what_is_known_and_go_on() -> None:
     states = written(seen(0), seen(1, offset=1))
-    assert len(states.known([seen(0), seen(1), seen(2)])) == 2
+    assert len(states.known([seen(0), seen(1), seen(2)], NOW)) == 2
     assert refusal(states, seen(0), seen(1), seen(3)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, seen(2), seen(1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -168,3 +168,94 @@ def test_an_aborted_transaction_is_indexed_as_kafka_does() -> None:
     assert decode_aborted(aborted.encode() + b"torn") == [aborted]
     again = ProducerStates.from_snapshot(states.snapshot(), 7)
     assert again.first_unstable_offset == 5
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+
+def fed(limits: ProducerLimits, *producers: int, at: int = NOW) -> ProducerStates:
+    """A leader's states after one batch of each, in that order."""
+    states = ProducerStates(0, limits)
+    for offset, producer in enumerate(producers):
+        write(states, producer, offset, at=at)
+    return states
+
+
+def write(states: ProducerStates, producer: int, offset: int, *, at: int, sequence: int = 0) -> None:
+    one = seen(sequence, offset=offset, producer=producer)
+    assert not states.known([one], at)
+    states.apply(one, at)
+
+
+def ids(states: ProducerStates) -> list[int]:
+    return [each.producer_id for each in states.all()]
+
+
+def test_full_partition_refuses_a_new_producer_while_all_others_may_retry() -> None:
+    states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
+    with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max\.per\.partition is 3") as refused:
+        states.known([seen(0, producer=4)], NOW + IDLE_MS - 1)
+    assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and refused.value.code.retriable
+    assert ids(states) == [1, 2, 3]
+    assert states.known([seen(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
+    write(states, 2, 3, at=NOW, sequence=1)
+
+
+def test_full_partition_forgets_the_producer_that_wrote_longest_ago_once_it_is_idle() -> None:
+    states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
+    write(states, 1, 3, at=NOW + 5, sequence=1)
+    write(states, 4, 4, at=NOW + IDLE_MS)
+    assert ids(states) == [1, 3, 4]
+    with pytest.raises(Refused):
+        states.known([seen(0, producer=5), seen(0, producer=6)], NOW + IDLE_MS)
+    assert 1 in ids(states), "it wrote since"
+
+
+def test_producers_of_all_partitions_count_together() -> None:
+    limits = ProducerLimits(total=5)
+    first, second = fed(limits, 1, 2, 3), fed(limits, 1, 2)
+    with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max is 5"):
+        second.known([seen(0, producer=3)], NOW)
+    first.expire(NOW + 1000, 1000)
+    assert limits.held == 2
+    write(second, 3, 2, at=NOW)
+    second.leave()
+    assert (limits.held, ids(second)) == (0, [1, 2, 3])
+    write(first, 4, 3, at=NOW)
+    assert limits.held == 1
+
+
+def test_follower_keeps_the_producers_that_wrote_last() -> None:
+    """Nobody can refuse what the leader took; it keeps the same ones."""
+    leader, follower = fed(ProducerLimits(per_partition=3), 1, 2, 3), ProducerStates(0, ProducerLimits(3))
+    for offset, (producer, sequence) in enumerate([(1, 0), (2, 0), (3, 0), (1, 1), (4, 0), (5, 0)]):
+        follower.apply(seen(sequence, offset=offset, producer=producer), NOW)
+    later = NOW + IDLE_MS
+    for offset, (producer, sequence) in enumerate([(1, 1), (4, 0), (5, 0)], 3):
+        write(leader, producer, offset, at=later, sequence=sequence)
+    assert ids(leader) == ids(follower) == [1, 4, 5]
+
+
+def test_snapshot_gives_back_the_producers_in_the_order_of_their_writes() -> None:
+    states = fed(ProducerLimits(), 9, 1, 5)
+    write(states, 9, 3, at=NOW, sequence=1)
+    again = ProducerStates.from_snapshot(states.snapshot(), 4, ProducerLimits(per_partition=2))
+    assert ids(again) == [5, 9]
+
+
+def test_producer_known_from_a_snapshot_gives_no_room_before_ten_minutes() -> None:
+    again = ProducerStates.from_snapshot(fed(ProducerLimits(), 1, 2).snapshot(), 2, ProducerLimits(per_partition=2))
+    later = NOW + 10**9
+    for at in (later, later + IDLE_MS - 1):
+        with pytest.raises(Refused):
+            again.known([seen(0, producer=3)], at)
+    write(again, 3, 2, at=later + IDLE_MS)
+    assert ids(again) == [2, 3]
+
+
+def test_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    states = ProducerStates(0, ProducerLimits(per_partition=2))
+    states.apply(seen(0, producer=1, attributes=TRANSACTIONAL), NOW)
+    states.apply(seen(0, offset=1, producer=2), NOW)
+    write(states, 3, 2, at=NOW + IDLE_MS)
+    assert ids(states) == [1, 3]

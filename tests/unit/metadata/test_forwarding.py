@@ -55,6 +55,7 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.ReportEnds: st.builds(
         requests.ReportEnds, NUMBER, TEXT, tuples(st.builds(requests.AwaitedEnd, IDS, NUMBER, NUMBER, NUMBER, NUMBER))
     ),
+    requests.LeavePartitions: st.builds(requests.LeavePartitions, NUMBER, TEXT, tuples(st.tuples(IDS, NUMBER))),
     requests.Reassign: st.builds(requests.Reassign, MOVES, st.booleans()),
 }  # fmt: skip
 """The others are of texts and numbers only."""

@@ -132,6 +132,27 @@ def test_leaderships_are_handed_over_before_a_stop() -> None:
     assert refusal(shard, requests.HandOver(1, "other")) is Code.STALE_BROKER_EPOCH
 
 
+def test_partitions_left_in_shares_end_as_a_stop_alone_leaves_them() -> None:
+    def made() -> Controller:
+        shard = cluster(1, 2, 3)
+        decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [2, 3], [1, 3]]))
+        decide(shard, requests.CreateTopic("u", assignments=[[1], [1], [2]]))
+        return shard
+
+    once, shares = made(), made()
+    decide(once, requests.StopBroker(1, incarnation(1)))
+    places = [(topic.topic_id, p) for topic in shares.image.topics.values() for p in range(len(topic.partitions))]
+    for start in range(0, len(places), 3):
+        share = (*places[start : start + 3], places[start], (TopicId("gone"), 0))
+        decide(shares, requests.LeavePartitions(1, incarnation(1), share))
+        assert shares.image.brokers[1].live
+    assert refusal(shares, requests.LeavePartitions(1, "other", ())) is Code.STALE_BROKER_EPOCH
+    last = shares.decide(requests.StopBroker(1, incarnation(1)), 1000)
+    assert last.changes == (kinds.BrokerStopped(1, incarnation(1)),), "nothing is left to decide"
+    shares.apply(last.changes)
+    assert shares.image.topics == once.image.topics and shares.image.brokers == once.image.brokers
+
+
 def test_who_stops_stays_in_sync_until_then_where_too_few_others_are() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 2, 2, configs={"min.insync.replicas": "2"}))
@@ -382,7 +403,7 @@ def test_a_loss_is_not_heard_of_a_partition_that_is_not_there() -> None:
 
 def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
     """No other decision is made meanwhile, and no request answered: 0.06 s here, with room for slower machines."""
-    shard = cluster(1, 2, 3)
+    shard = cluster(1, 2, 3, settings=Settings(tiered_partitions_max_per_broker=10_000))
     for name in "abcd":
         decide(shard, requests.CreateTopic(name, 2_500, 3, configs=TWO))
     before = time.process_time()

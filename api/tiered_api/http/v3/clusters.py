@@ -9,7 +9,7 @@ from tiered_api.http.answers import as_json
 from tiered_api.http.errors import HttpError
 from tiered_api.http.request import Request
 from tiered_api.http.v3 import shapes
-from tiered_api.http.v3.shapes import Shape, cluster, link, listing, related
+from tiered_api.http.v3.shapes import Shape, cluster, link, listed, listed_whole, related
 
 
 def cluster_shape(request: Request) -> Shape:
@@ -28,7 +28,7 @@ def cluster_shape(request: Request) -> Shape:
 
 async def list_clusters(request: Request) -> web.StreamResponse:
     """The one cluster that this broker belongs to."""
-    return as_json(listing(request, "KafkaCluster", [cluster_shape(request)]))
+    return await listed_whole(request, "KafkaCluster", [cluster_shape(request)])
 
 
 async def get_cluster(request: Request) -> web.StreamResponse:
@@ -40,7 +40,7 @@ async def get_cluster(request: Request) -> web.StreamResponse:
 async def list_acls(request: Request) -> web.StreamResponse:
     """The access rules: none, for there is no login yet and nobody is forbidden anything."""
     cluster(request)
-    return as_json(listing(request, "KafkaAcl", []))
+    return await listed_whole(request, "KafkaAcl", [])
 
 
 def broker_of_path(request: Request) -> BrokerImage:
@@ -55,8 +55,8 @@ def broker_of_path(request: Request) -> BrokerImage:
 async def list_brokers(request: Request) -> web.StreamResponse:
     """All registered brokers."""
     cluster(request)
-    brokers = sorted(request.site.node.image.brokers.items())
-    return as_json(listing(request, "KafkaBroker", [shapes.broker_shape(request, broker) for _, broker in brokers]))
+    brokers = [broker for _, broker in sorted(request.site.node.image.brokers.items())]
+    return await listed(request, "KafkaBroker", brokers, lambda broker: (shapes.broker_shape(request, broker),))
 
 
 async def get_broker(request: Request) -> web.StreamResponse:
@@ -70,9 +70,9 @@ async def list_broker_replicas(request: Request) -> web.StreamResponse:
     cluster(request)
     broker = broker_of_path(request).node_id
     replicas = [
-        shapes.replica_shape(request, topic, number, partition, broker)
+        (topic, number, partition)
         for _, topic in sorted(request.site.node.image.topics.items())
         for number, partition in enumerate(topic.partitions)
         if broker in partition.replicas
     ]
-    return as_json(listing(request, "KafkaReplica", replicas))
+    return await listed(request, "KafkaReplica", replicas, lambda each: (shapes.replica_shape(request, *each, broker),))

@@ -18,8 +18,11 @@ from tiered_api.http.produce import topic_image
 from tiered_api.http.request import Request
 from tiered_api.http.v3.clusters import broker_of_path
 from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, topic_configs
-from tiered_api.http.v3.shapes import Shape, cluster, listing
+from tiered_api.http.v3.shapes import Shape, cluster, listed, listed_whole
 from tiered_api.http.v3.topics import flag, text
+
+TOPIC_BYTES = 30_000
+"""What the settings of one topic come to in a list, about."""
 
 
 def _one(shapes: Mapping[str, Shape], name: str) -> Shape:
@@ -83,15 +86,16 @@ def _topic(request: Request) -> TopicImage:
 
 async def list_topic_configs(request: Request) -> web.StreamResponse:
     """The settings of a topic."""
-    return as_json(listing(request, "KafkaTopicConfig", [*topic_configs(request, _topic(request)).values()]))
+    return await listed_whole(request, "KafkaTopicConfig", [*topic_configs(request, _topic(request)).values()])
 
 
 async def list_all_topic_configs(request: Request) -> web.StreamResponse:
     """The settings of all topics."""
     cluster(request)
-    topics = sorted(request.site.node.image.topics.items())
-    shapes = [shape for _, topic in topics for shape in topic_configs(request, topic).values()]
-    return as_json(listing(request, "KafkaTopicConfig", shapes))
+    topics = [topic for _, topic in sorted(request.site.node.image.topics.items())]
+    return await listed(
+        request, "KafkaTopicConfig", topics, lambda topic: topic_configs(request, topic).values(), TOPIC_BYTES
+    )
 
 
 async def get_topic_config(request: Request) -> web.StreamResponse:
@@ -144,15 +148,14 @@ def _this(request: Request) -> int:
 
 async def list_broker_configs(request: Request) -> web.StreamResponse:
     """The settings of a broker; 307 to that one, which alone knows what it was started with."""
-    return as_json(listing(request, "KafkaBrokerConfig", [*broker_configs(request, _this(request)).values()]))
+    return await listed_whole(request, "KafkaBrokerConfig", [*broker_configs(request, _this(request)).values()])
 
 
 async def list_all_broker_configs(request: Request) -> web.StreamResponse:
     """The settings of all brokers."""
     cluster(request)
     brokers = sorted(request.site.node.image.brokers)
-    shapes = [shape for broker in brokers for shape in broker_configs(request, broker).values()]
-    return as_json(listing(request, "KafkaBrokerConfig", shapes))
+    return await listed(request, "KafkaBrokerConfig", brokers, lambda broker: broker_configs(request, broker).values())
 
 
 async def get_broker_config(request: Request) -> web.StreamResponse:
@@ -191,7 +194,7 @@ async def alter_broker_configs(request: Request) -> web.StreamResponse:
 async def list_cluster_configs(request: Request) -> web.StreamResponse:
     """What is set for all brokers."""
     cluster(request)
-    return as_json(listing(request, "KafkaClusterConfig", [*cluster_configs(request).values()]))
+    return await listed_whole(request, "KafkaClusterConfig", [*cluster_configs(request).values()])
 
 
 async def get_cluster_config(request: Request) -> web.StreamResponse:

@@ -14,7 +14,7 @@ from tiered_api.http.answers import as_json
 from tiered_api.http.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.groups import Group, describe, ends, everyone, offsets
 from tiered_api.http.request import Request
-from tiered_api.http.v3.shapes import Shape, cluster, head, link, listing, related
+from tiered_api.http.v3.shapes import Shape, cluster, head, link, listed, related
 from tiered_api.kafka.membership import read_assignment
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -139,8 +139,8 @@ def _owner(member: DescribedMember | None, prefix: str = "") -> dict[str, Any]:
 async def list_consumer_groups(request: Request) -> web.StreamResponse:
     """The consumer groups of all brokers."""
     cluster(request)
-    shapes = [group_shape(request, group) for group in await everyone(request.site)]
-    return as_json(listing(request, "KafkaConsumerGroup", shapes))
+    groups = await everyone(request.site)
+    return await listed(request, "KafkaConsumerGroup", groups, lambda group: (group_shape(request, group),))
 
 
 async def get_consumer_group(request: Request) -> web.StreamResponse:
@@ -151,7 +151,8 @@ async def get_consumer_group(request: Request) -> web.StreamResponse:
 async def list_consumers(request: Request) -> web.StreamResponse:
     """The members of a group."""
     group = await _group(request)
-    return as_json(listing(request, "KafkaConsumer", [consumer_shape(request, group, each) for each in group.members]))
+    members = group.members
+    return await listed(request, "KafkaConsumer", members, lambda each: (consumer_shape(request, group, each),))
 
 
 async def get_consumer(request: Request) -> web.StreamResponse:
@@ -164,8 +165,10 @@ async def list_assignments(request: Request) -> web.StreamResponse:
     """The partitions that a member has now."""
     group = await _group(request)
     member = _member(request, group)
-    shapes = [assignment_shape(request, group, member, at) for at in sorted(read_assignment(member.assignment))]
-    return as_json(listing(request, "KafkaConsumerAssignment", shapes))
+    places = sorted(read_assignment(member.assignment))
+    return await listed(
+        request, "KafkaConsumerAssignment", places, lambda at: (assignment_shape(request, group, member, at),)
+    )
 
 
 async def get_assignment(request: Request) -> web.StreamResponse:
@@ -180,8 +183,8 @@ async def get_assignment(request: Request) -> web.StreamResponse:
 async def list_lags(request: Request) -> web.StreamResponse:
     """How far the group is behind, partition by partition."""
     group = await _group(request)
-    shapes = [lag_shape(request, group, lag) for lag in await _lags(request, group)]
-    return as_json(listing(request, "KafkaConsumerLag", shapes))
+    lags = await _lags(request, group)
+    return await listed(request, "KafkaConsumerLag", lags, lambda lag: (lag_shape(request, group, lag),))
 
 
 async def get_lag(request: Request) -> web.StreamResponse:

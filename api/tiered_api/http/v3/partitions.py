@@ -10,7 +10,14 @@ from tiered_api.http.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.partitions import bounds
 from tiered_api.http.produce import source_in, topic_image
 from tiered_api.http.request import Request
-from tiered_api.http.v3.shapes import Shape, cluster, listing, partition_shape, reassignment_shape, replica_shape
+from tiered_api.http.v3.shapes import (
+    cluster,
+    listed,
+    listed_whole,
+    partition_shape,
+    reassignment_shape,
+    replica_shape,
+)
 
 
 def partition_of_path(request: Request) -> tuple[TopicImage, int]:
@@ -27,8 +34,8 @@ async def list_partitions(request: Request) -> web.StreamResponse:
     """The partitions of a topic."""
     cluster(request)
     topic = topic_image(request.site, request.args["topic"])
-    shapes = [partition_shape(request, topic, number) for number in range(len(topic.partitions))]
-    return as_json(listing(request, "KafkaPartition", shapes))
+    numbers = range(len(topic.partitions))
+    return await listed(request, "KafkaPartition", numbers, lambda number: (partition_shape(request, topic, number),))
 
 
 async def get_partition(request: Request) -> web.StreamResponse:
@@ -56,23 +63,21 @@ async def list_all_reassignments(request: Request) -> web.StreamResponse:
     """The partitions that are moving to other brokers."""
     cluster(request)
     topics = [topic for _, topic in sorted(request.site.node.image.topics.items())]
-    return as_json(listing(request, "KafkaReassignment", _moving(request, *topics)))
+    return await _moving(request, *topics)
 
 
 async def list_reassignments(request: Request) -> web.StreamResponse:
     """The partitions of a topic that are moving to other brokers."""
     cluster(request)
     topic = topic_image(request.site, request.args["topic"])
-    return as_json(listing(request, "KafkaReassignment", _moving(request, topic)))
+    return await _moving(request, topic)
 
 
-def _moving(request: Request, *topics: TopicImage) -> list[Shape]:
-    return [
-        reassignment_shape(request, topic, number)
-        for topic in topics
-        for number, partition in enumerate(topic.partitions)
-        if partition.moving
+async def _moving(request: Request, *topics: TopicImage) -> web.StreamResponse:
+    moving = [
+        (topic, number) for topic in topics for number, partition in enumerate(topic.partitions) if partition.moving
     ]
+    return await listed(request, "KafkaReassignment", moving, lambda each: (reassignment_shape(request, *each),))
 
 
 async def get_reassignment(request: Request) -> web.StreamResponse:
@@ -86,7 +91,7 @@ async def list_replicas(request: Request) -> web.StreamResponse:
     topic, number = partition_of_path(request)
     partition = topic.partitions[number]
     shapes = [replica_shape(request, topic, number, partition, broker) for broker in partition.replicas]
-    return as_json(listing(request, "KafkaReplica", shapes))
+    return await listed_whole(request, "KafkaReplica", shapes)
 
 
 async def get_replica(request: Request) -> web.StreamResponse:

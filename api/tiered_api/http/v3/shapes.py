@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
+import orjson
+
 from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
+from tiered_api.http.answers import Answer
 from tiered_api.http.errors import HttpError
+from tiered_api.http.limits import Exhausted
 from tiered_api.http.request import Request
 
 Shape = dict[str, Any]
+T = TypeVar("T")
+
+AT_ONCE = 50
+"""Items of a list that are made before others get their turn."""
+SHORT = 100
+"""Items of a list that is not counted: one that a full budget must not hold up."""
+ITEM_BYTES = 1_000
+"""What an item of a list comes to, about; more is taken where it comes to more."""
 
 
 def cluster(request: Request) -> str:
@@ -33,10 +47,44 @@ def resource(cluster_id: str, *segments: object) -> str:
     return f"crn:///kafka={cluster_id}" + "".join(f"/{kind}={name}" for kind, name in pairs)
 
 
-def listing(request: Request, kind: str, data: list[Shape]) -> Shape:
-    """A list, whole: there are no further pages."""
+async def listed(
+    request: Request,
+    kind: str,
+    items: Sequence[T],
+    shapes: Callable[[T], Iterable[Shape]],
+    item_bytes: int = ITEM_BYTES,
+) -> Answer:
+    """A list, whole: there are no further pages. `shapes` gives what the list says of an item.
+
+    A list that is long counts against the memory budget, and others have their turn while it is made. `Exhausted` when
+    there is no room for it in time, or never."""
+    counted = len(items) > SHORT
+    if counted:
+        await request.hold(len(items) * item_bytes)
+    parts: list[bytes] = []
+    size = 0
+    for start in range(0, len(items), AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        made = [shape for item in items[start : start + AT_ONCE] for shape in shapes(item)]
+        if made:
+            parts.append(orjson.dumps(made)[1:-1])
+            size += len(parts[-1])
+        if 2 * size > request.site.budget.size:  # the pieces, and the answer that they become
+            raise Exhausted(f"the list has more than {size} bytes")
+        if counted and 2 * size > request.held:
+            request.settle(2 * size)
     here = request.origin() + request.target.partition("?")[0]
-    return {"kind": f"{kind}List", "metadata": {"self": here, "next": None}, "data": data}
+    head = orjson.dumps({"kind": f"{kind}List", "metadata": {"self": here, "next": None}, "data": []})
+    body = head[:-2] + b",".join(parts) + b"]}"
+    if counted:
+        request.settle(len(body))
+    return Answer(body)
+
+
+async def listed_whole(request: Request, kind: str, made: Sequence[Shape]) -> Answer:
+    """A list of a few objects, or of those that are there already."""
+    return await listed(request, kind, made, lambda shape: (shape,))
 
 
 def related(url: str) -> Shape:

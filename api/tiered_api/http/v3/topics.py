@@ -12,7 +12,7 @@ from tiered_api.http.answers import as_json, no_content
 from tiered_api.http.errors import BAD_REQUEST, HttpError
 from tiered_api.http.produce import topic_image
 from tiered_api.http.request import Request
-from tiered_api.http.v3.shapes import cluster, listing, topic_shape
+from tiered_api.http.v3.shapes import cluster, listed, topic_shape
 
 MAX_INT = (1 << 31) - 1
 
@@ -20,8 +20,8 @@ MAX_INT = (1 << 31) - 1
 async def list_topics(request: Request) -> web.StreamResponse:
     """All topics."""
     cluster(request)
-    topics = sorted(request.site.node.image.topics.items())
-    return as_json(listing(request, "KafkaTopic", [topic_shape(request, topic) for _, topic in topics]))
+    topics = [topic for _, topic in sorted(request.site.node.image.topics.items())]
+    return await listed(request, "KafkaTopic", topics, lambda topic: (topic_shape(request, topic),))
 
 
 async def get_topic(request: Request) -> web.StreamResponse:

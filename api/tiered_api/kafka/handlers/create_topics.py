@@ -31,6 +31,8 @@ from tiered_api.kafka.site import Call, Site
 CHANGES_AT_ONCE = 2_000
 """Changes of one entry of the metadata log, about: two for a topic of one partition."""
 DETAILED = 5
+BETWEEN_TURNS = 500
+"""Topics that are looked at before others get their turn."""
 
 Shown = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 """Settings as they are answered, by those that a topic has of its own: most topics of a request have the same."""
@@ -43,7 +45,9 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
     room = PARTITIONS_AT_ONCE
     results: dict[str, CreatableTopicResult] = {}
     wanted: list[CreateTopic] = []
-    for topic in request.topics:
+    for number, topic in enumerate(request.topics):
+        if number % BETWEEN_TURNS == 0:
+            await site.turns.wait()
         results[topic.name] = CreatableTopicResult(topic.name)
         try:
             if topic.name in doubled:
@@ -66,6 +70,7 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
     settings = OfTopics(site.node.image, site.node.started_with)
     shown: Shown = {}
     for share, outcomes in zip(shares, made, strict=True):
+        await site.turns.wait()
         for wish, outcome in zip(share, outcomes, strict=True):
             if isinstance(outcome, Refused):
                 results[wish.name] = _refused(wish.name, outcome)
@@ -75,6 +80,7 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
 
 
 async def _create(site: Site, share: tuple[CreateTopic, ...], timeout: float) -> Sequence[TopicImage | Refused]:
+    await site.turns.wait()
     try:
         made: Sequence[TopicImage | Refused] = await site.node.submit(CreateTopics(share), timeout)
     except Refused as refused:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tiered.metadata.groups.requests import Deleted, DeleteGroup
 from tiered_api.kafka.groups import ask
 from tiered_api.kafka.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -21,5 +19,5 @@ async def handle(site: Site, call: Call[DeleteGroupsRequest]) -> DeleteGroupsRes
         code = reply.code if isinstance(reply, Deleted) else reply
         results.append(DeletableGroupResult(name, code.number))
         if number % BETWEEN_YIELDS == 0:
-            await asyncio.sleep(0)
+            await site.turns.wait()
     return DeleteGroupsResponse(results=results)

@@ -8,7 +8,6 @@ has an error of its own; so has one that is asked for again: an answer is thousa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from tiered.config import broker_rows
@@ -43,7 +42,7 @@ async def handle(site: Site, call: Call[DescribeConfigsRequest]) -> DescribeConf
     for number, resource in enumerate(call.request.resources, 1):
         results.append(describer.result(resource))
         if number % BETWEEN_YIELDS == 0:
-            await asyncio.sleep(0)
+            await site.turns.wait()
     return DescribeConfigsResponse(results=results)
 
 

@@ -6,8 +6,6 @@ is not there (KIP-1043), which older versions know as one that is Dead.
 
 from __future__ import annotations
 
-import asyncio
-
 from tiered.errors import Code
 from tiered.metadata.groups.requests import Described, DescribeGroup
 from tiered_api.kafka.groups import GROUP_OPERATIONS, ask
@@ -30,7 +28,7 @@ async def handle(site: Site, call: Call[DescribeGroupsRequest]) -> DescribeGroup
     for number, name in enumerate(dict.fromkeys(call.request.groups), 1):
         found.append(await _describe(site, name, call.version))
         if number % BETWEEN_YIELDS == 0:
-            await asyncio.sleep(0)
+            await site.turns.wait()
     if call.request.include_authorized_operations:
         for group in found:
             if not group.error_code:

@@ -7,7 +7,6 @@ size of the disk (KIP-827). Sizes are those of local files; what is in the bucke
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable
 
@@ -42,7 +41,7 @@ async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogD
             place.offset_lag = held.lag
         topics.setdefault(held.at.topic, DescribeLogDirsTopic(held.at.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
-            await asyncio.sleep(0)
+            await site.turns.wait()
     space = node.world.disk.space()
     failed = Code.KAFKA_STORAGE_ERROR if node.disk.dead is not None else Code.NONE
     directory = DescribeLogDirsResult(

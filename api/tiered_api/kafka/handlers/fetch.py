@@ -27,6 +27,7 @@ from tiered_api.kafka.cold_loads import ColdLoads
 from tiered_api.kafka.fetch_frames import BY_ID, FLEXIBLE, RACKS, FetchAsk, Found, Topic
 from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
 from tiered_api.kafka.known_fetches import Head
+from tiered_api.kafka.long_poll import LONG, LongPoll
 from tiered_api.kafka.poll import NAME, Poll
 from tiered_api.kafka.produce_frames import CORRELATED
 from tiered_api.kafka.site import Site
@@ -50,6 +51,7 @@ class Fetches:
     def __init__(self, site: Site, guard: Guard) -> None:
         self.site = site
         self.guard = guard
+        self.turns = site.turns
         self.loads = ColdLoads(site)
         self.copies = ReplicaFetches(site, guard)
         self.waiting: dict[Poll, None] = {}
@@ -84,6 +86,9 @@ class Fetches:
         if ask.session_epoch > 0:
             code = Code.FETCH_SESSION_ID_NOT_FOUND.number
             return fetch_frames.answer(version, correlation_id, (), 0, code=code)
+        if sum(len(topic.wanted) for topic in ask.topics) > LONG:
+            self._begin_long(LongPoll(self, connection, version, correlation_id, ask))
+            return None
         replicas = self._usual(connection, ask, version)
         poll: Poll | None = None
         if replicas:
@@ -101,6 +106,12 @@ class Fetches:
             return poll.answer()
         poll.wait()
         return None
+
+    def _begin_long(self, poll: LongPoll) -> None:
+        late = self.parked + poll.size > PARKED_MAX
+        poll.begin()
+        if late:
+            poll.finish()
 
     def _refuse_replica(
         self, connection: Connection, version: int, correlation_id: int, ask: FetchAsk

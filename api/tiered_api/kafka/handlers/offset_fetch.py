@@ -8,7 +8,6 @@ What is asked for again is answered once: an answer is thousands of times as lon
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 from tiered.errors import Code
@@ -59,7 +58,7 @@ async def _groups(site: Site, asked: Iterable[OffsetFetchRequestGroup], version:
         looked_up += 1 + sum(len(topic.partitions) for topic in found[-1].topics)
         if looked_up >= BETWEEN_YIELDS:
             looked_up = 0
-            await asyncio.sleep(0)
+            await site.turns.wait()
     return found
 
 

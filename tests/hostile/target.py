@@ -1,0 +1,120 @@
+"""The broker that is attacked, and the judge: what others waited, and how much memory it took."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import Client
+from tests.e2e.serving import SECONDS, Served
+from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+
+FULL = os.environ.get("HOSTILE") == "full"
+OUT = os.environ.get("HOSTILE_OUT")
+P99_MS, WORST_MS = 50.0, 500.0
+"""What others may wait, judged at full size only."""
+
+
+def sized(small: int, full: int) -> int:
+    """How much of an attack there is."""
+    return full if FULL else small
+
+
+BUSY = 0.2
+"""Share of the time in which the broker waits for a core, above which times say nothing of it."""
+
+
+class Target:
+    """A broker in a process of its own."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self._clients: list[Client] = []
+
+    @property
+    def pid(self) -> int:
+        return self.served.process.pid
+
+    async def client(self, own: str = "127.0.0.1") -> Client:
+        """A connection from one of this machine's addresses."""
+        host, port = self.served.kafka.rsplit(":", 1)
+        found = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=(own, 0)))
+        self._clients.append(found)
+        return found
+
+    async def create(self, *topics: CreatableTopic) -> None:
+        client = await self.client()
+        made = await client.ask(CreateTopicsRequest(list(topics), 60_000), 7, CreateTopicsResponse)
+        assert {each.error_code for each in made.topics} == {0}, made.topics[0]
+        client.close()
+
+    def memory(self, what: str = "VmRSS") -> int:
+        """MB of the process; `VmHWM`: the most since `attack` began."""
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return int(text.partition(f"{what}:")[2].split()[0]) // 1024
+
+    def _queued_seconds(self) -> float:
+        """For how long the broker could have run, and others ran on all cores."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
+    @asynccontextmanager
+    async def attack(self, name: str, *, memory: int) -> AsyncIterator[None]:
+        """What is done inside is judged: the process may grow by `memory` MB, and others are answered all the time."""
+        probe = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.hostile.probe", self.served.kafka, stdin=PIPE, stdout=PIPE
+        )
+        assert probe.stdin is not None and probe.stdout is not None
+        try:
+            assert await probe.stdout.readline() == b"ready\n"
+            Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # the most memory is noted anew
+            before, began = self.memory(), time.monotonic()
+            queued = self._queued_seconds()
+            yield
+            took, queued = time.monotonic() - began, self._queued_seconds() - queued
+            probe.stdin.close()
+            waited = json.loads(await probe.stdout.readline())
+        finally:
+            if probe.returncode is None:
+                with suppress(ProcessLookupError):
+                    probe.kill()
+            await probe.wait()
+            for each in self._clients:
+                each.close()
+            self._clients.clear()
+        grown = self.memory("VmHWM") - before
+        busy = round(queued / took, 2)
+        figures = {"attack": name, **waited, "memory_mb": grown, "memory_bound_mb": memory, "queued": busy}
+        _note(figures)
+        assert self.served.process.poll() is None, "the broker has ended"
+        assert grown <= memory, figures
+        if FULL and busy > BUSY:
+            pytest.skip(f"the machine is busy, so times are not judged: {figures}")
+        if FULL:
+            assert waited["p99"] <= P99_MS and waited["worst"] <= WORST_MS, figures
+
+
+def _note(figures: dict[str, object]) -> None:
+    if OUT:
+        with Path(OUT).open("a") as out:
+            out.write(json.dumps(figures) + "\n")
+
+
+@contextmanager
+def target(directory: Path, *, stop_seconds: float = SECONDS, **settings: object) -> Iterator[Target]:
+    """A broker with these settings, which is to end cleanly in time."""
+    given = [word for name, value in settings.items() for word in ("-c", f"{name.replace('_', '.')}={value}")]
+    with Served(directory, *given) as served:
+        yield Target(served)
+        served.process.terminate()
+        assert served.process.wait(stop_seconds) == 0
+    assert "clean=True" in served.log.read_text()
+    assert "Traceback" not in served.log.read_text()

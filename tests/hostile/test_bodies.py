@@ -1,0 +1,88 @@
+"""HTTP bodies and patterns that take long, and pages of other sites (H5, H6, M1, M2)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.hostile.target import Target, sized, target
+from tiered_api.http import media
+from tiered_api.kafka.messages.create_topics import CreatableTopic
+
+MIB = 1 << 20
+
+
+def ask(to: Target, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+    """The status."""
+    connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=200)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body or None, named)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status
+
+
+def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_path: Path) -> None:
+    async def story(to: Target) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        empty = gzip.compress(b"")
+        members = empty * (sized(8, 60) * MIB // len(empty))
+        bomb = gzip.compress(bytes(sized(80, 400) * MIB))
+        async with to.attack("H5 gzip bodies", memory=550):
+            for body, status in ((members, 400), (bomb, 413)):
+                calls = [
+                    asyncio.to_thread(
+                        ask, to, "POST", "/topics/t", body, Content_Type=media.V2_JSON, Content_Encoding="gzip"
+                    )
+                    for _ in range(3)
+                ]
+                assert set(await asyncio.gather(*calls)) <= {status, 503}
+
+    with target(tmp_path / "data") as to:
+        asyncio.run(story(to))
+
+
+def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
+    async def story(to: Target) -> None:
+        count = sized(200, 2_000)
+        await to.create(*(CreatableTopic("a" * 200 + f"{n:04}", 1, 1) for n in range(count)))
+        async with to.attack("M2 patterns of topics", memory=120):
+            for n in range(sized(5, 20)):
+                made = ask(to, "POST", f"/consumers/g{n}", b"{}", Content_Type=media.V2_JSON)
+                assert made in (200, 400, 415, 422)
+                status, told = await asyncio.to_thread(
+                    to.served.ask, "POST", f"/consumers/p{n}", {"name": "c"}, media.V2
+                )
+                assert status == 200, told
+                pattern = {"topic_pattern": "(a|aa)*(a|aa)*(a|aa)*" + f"{n}.*b$"}
+                status, told = await asyncio.to_thread(
+                    to.served.ask, "POST", f"/consumers/p{n}/instances/c/subscription", pattern, media.V2
+                )
+                assert status in (204, 422), told
+            for n in range(sized(2, 10)):
+                await to.create(CreatableTopic("a" * 200 + f"new{n}", 1, 1))
+
+    with target(tmp_path / "data") as to:
+        asyncio.run(story(to))
+
+
+def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
+    pages: list[tuple[dict[str, str], int]] = [
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example", "Content_Type": media.V2}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Content_Type": media.V2}, 403),
+        ({}, 415),
+    ]
+
+    async def story(to: Target) -> None:
+        async with to.attack("H6 M1 pages of other sites", memory=60):
+            for headers, status in pages:
+                for n in range(sized(5, 1_000)):
+                    assert await asyncio.to_thread(ask, to, "POST", f"/consumers/g{n}", b"{}", **headers) == status
+
+    with target(tmp_path / "data") as to:
+        asyncio.run(story(to))

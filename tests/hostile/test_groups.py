@@ -1,0 +1,67 @@
+"""Members that say much, and groups without end (H4, M6)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.hostile.target import Target, sized, target
+from tests.hostile.test_records import read
+from tiered.errors import Code
+from tiered_api.kafka.messages.create_topics import CreatableTopic
+from tiered_api.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tiered_api.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+
+MIB = 1 << 20
+
+
+def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
+    async def story(to: Target) -> None:
+        protocol = [JoinGroupRequestProtocol("range", bytes(900_000))]
+        codes: list[int] = []
+
+        async def join(group: str) -> None:
+            client = await to.client(f"127.0.0.{2 + hash(group) % 8}")
+            request = JoinGroupRequest(group, 1_800_000, 1_800_000, "", None, "consumer", protocol)
+            codes.append((await client.ask(request, 3, JoinGroupResponse)).error_code)
+
+        async with to.attack("H4 members that say much", memory=160):
+            await join("first")
+            for start in range(0, sized(60, 600), 20):
+                await asyncio.gather(*(join(f"g{start + n}") for n in range(20)))
+            assert set(codes) == {0, Code.COORDINATOR_NOT_AVAILABLE.number}
+            assert codes.count(0) * 900_000 <= 32 * MIB
+
+    with target(tmp_path / "data", tiered_groups_max_bytes=32 * MIB) as to:
+        asyncio.run(story(to))
+
+
+def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_path: Path) -> None:
+    async def story(to: Target) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        count = sized(1_500, 40_000)
+        async with to.attack("M6 groups by commits", memory=sized(60, 250)):
+            clients = [await to.client() for _ in range(4)]
+            codes: set[int] = set()
+
+            async def commit(start: int) -> None:
+                topics = [OffsetCommitRequestTopic("t", "", [OffsetCommitRequestPartition(0, 1)])]
+                for n in range(start, count, len(clients)):
+                    request = OffsetCommitRequest(f"g{n}", topics=topics)
+                    got = await clients[start].ask(request, 8, OffsetCommitResponse)
+                    codes.add(got.topics[0].partitions[0].error_code)
+
+            await asyncio.gather(*(commit(start) for start in range(len(clients))))
+            assert codes == {0}
+            cluster = to.served.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
+            for _ in range(sized(1, 5)):
+                status, size = await read(to, f"/v3/clusters/{cluster}/consumer-groups")
+                assert status == 200 and size > 100 * count
+
+    with target(tmp_path / "data") as to:
+        asyncio.run(story(to))

@@ -1,0 +1,89 @@
+"""Long work in pieces: what a turn of the loop takes of it, and in which order it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from tiered_api.kafka.turns import TURN_SECONDS, Turns
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(story)
+
+
+def busy(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+async def turns_of(loop_turns: list[int], ended: asyncio.Event) -> None:
+    """Counts the turns of the loop."""
+    while not ended.is_set():
+        loop_turns[0] += 1
+        await asyncio.sleep(0)
+
+
+def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> None:
+    async def story() -> None:
+        turns, ended, seen, loop_turns = Turns(), asyncio.Event(), list[int](), [0]
+
+        async def work() -> None:
+            for _ in range(3):
+                await turns.wait()
+                busy(TURN_SECONDS)
+                seen.append(loop_turns[0])
+
+        counting = asyncio.create_task(turns_of(loop_turns, ended))
+        await asyncio.gather(*(work() for _ in range(4)))
+        ended.set()
+        await counting
+        assert len(seen) == 12 and len(set(seen)) == 12, "no two pieces in one turn"
+
+    run(story())
+
+
+def test_short_pieces_share_a_turn() -> None:
+    async def story() -> None:
+        turns, loop_turns, ended = Turns(), [0], asyncio.Event()
+        counting = asyncio.create_task(turns_of(loop_turns, ended))
+        await asyncio.sleep(0)
+        before = loop_turns[0]
+        for _ in range(100):
+            await turns.wait()
+        assert loop_turns[0] == before
+        ended.set()
+        await counting
+
+    run(story())
+
+
+def test_work_goes_on_in_the_order_in_which_it_came() -> None:
+    async def story() -> None:
+        turns, order = Turns(), list[str]()
+        assert turns.is_free()
+        for name in "abc":
+            turns.soon(lambda name=name: order.append(name))  # type: ignore[misc]
+        assert not turns.is_free(), "who comes later does not overtake"
+        await turns.wait()
+        assert order == ["a", "b", "c"]
+
+    run(story())
+
+
+def test_work_that_was_cancelled_holds_up_nobody() -> None:
+    async def story() -> None:
+        turns = Turns()
+        assert turns.is_free()
+        busy(TURN_SECONDS)
+        waits = [asyncio.create_task(turns.wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*waits[1:])
+        assert turns.is_free()
+
+    run(story())

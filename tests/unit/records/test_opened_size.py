@@ -1,0 +1,97 @@
+"""What codecs' headers say of what is in them: near the truth for honest data, and much for bombs."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from tiered.records.batch import RATIO_FROM, RATIO_MAX, opened_max
+from tiered.records.compression import XERIAL_HEADER, compress
+from tiered.records.model import Codec
+from tiered.records.opened_size import BLOCK_LEAST, opened_size
+
+MIB = 1 << 20
+PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+ZEROS = bytes(20 * MIB)
+
+
+def honest(size: int) -> bytes:
+    """Text that packs some four to one."""
+    draw = random.Random(size)
+    words = [bytes(draw.choices(b"abcdefghij ", k=draw.randint(3, 12))) for _ in range(200)]
+    made = b" ".join(draw.choices(words, k=size // 6))
+    return made[:size]
+
+
+def streamed(data: bytes, level: int = 3) -> bytes:
+    """zstd as Kafka's Java and librdkafka write it: without the size."""
+    writer = zstandard.ZstdCompressor(level=level, write_content_size=False).compressobj()
+    return b"".join([*(writer.compress(data[at : at + 16_384]) for at in range(0, len(data), 16_384)), writer.flush()])
+
+
+@pytest.mark.parametrize("codec", PACKED)
+@pytest.mark.parametrize("size", [1, 1000, 100_000, 3 * MIB])
+def test_honest_data_is_far_from_the_bound(codec: Codec, size: int) -> None:
+    data = honest(size)
+    packed = compress(codec, data)
+    most = opened_max(len(packed))
+    assert len(data) <= opened_size(codec, packed, most) + (0 if size > 1 else 8) <= max(most, RATIO_FROM)
+    forms = [streamed(data), streamed(data, 1), streamed(data, 12)] if codec is Codec.ZSTD else []
+    if codec is Codec.LZ4:
+        forms = [lz4.frame.compress(data, store_size=True, content_checksum=True, block_checksum=True)]
+        forms += [lz4.frame.compress(data, block_size=n, store_size=False) for n in (4, 5, 6, 7)]
+    for form in forms:
+        assert len(data) <= opened_size(codec, form, most) + 8 <= max(most, RATIO_FROM + 8)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_bombs_say_that_they_become_too_much(codec: Codec) -> None:
+    forms = [compress(codec, ZEROS)]
+    if codec is Codec.ZSTD:
+        forms = [*forms, streamed(ZEROS), streamed(ZEROS, 1)]
+    if codec is Codec.LZ4:
+        forms.append(lz4.frame.compress(ZEROS, store_size=True))
+    for packed in forms:
+        most = opened_max(len(packed))
+        assert len(packed) * RATIO_MAX < len(ZEROS)
+        assert opened_size(codec, packed, most) > most
+
+
+def test_lengths_that_snappy_states_count() -> None:
+    stated = b"\xff\xff\xff\x7f" + bytes(20)
+    assert opened_size(Codec.SNAPPY, stated, MIB) > 200 * MIB
+    framed = XERIAL_HEADER + struct.pack(">i", len(stated)) + stated
+    assert opened_size(Codec.SNAPPY, framed, MIB) > 200 * MIB
+    block = bytes(cramjam.snappy.compress_raw(b"x" * 100))
+    assert (
+        opened_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB) == 3 * BLOCK_LEAST
+    )
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_any_bytes_are_looked_at_soon_and_without_an_error(codec: Codec) -> None:
+    draw = random.Random(7)
+    whole = compress(codec, honest(200_000))
+    for _ in range(500):
+        cut = bytearray(whole[: draw.randint(0, len(whole))])
+        for _ in range(draw.randint(0, 3)):
+            if cut:
+                cut[draw.randrange(min(len(cut), 40))] = draw.randrange(256)
+        assert opened_size(codec, cut, MIB) >= 0
+
+
+def test_very_many_small_blocks_are_not_walked_to_the_end() -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    head = (frame.compress(b"") + frame.flush())[:6]
+    blocks = head + bytes(3) * 350_000  # raw blocks of nothing
+    lz4_blocks = lz4.frame.compress(b"", store_size=False)[:7] + struct.pack("<I", 0x80000001) * 250_000
+    for codec, data in ((Codec.ZSTD, blocks), (Codec.LZ4, lz4_blocks)):
+        before = time.process_time()
+        opened_size(codec, data, opened_max(len(data)))
+        assert time.process_time() - before < 0.5, "0.01 s here"
