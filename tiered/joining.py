@@ -163,7 +163,9 @@ class Joining:
         return known[at.partition] if at.partition < len(known) else None
 
     def _loss(self, replica: Replica) -> requests.ReportLoss:
-        return requests.ReportLoss(replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start)
+        return requests.ReportLoss(
+            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start, replica.stored_to
+        )
 
     def _is_unheard(self, replica: Replica) -> bool:
         """Whether the cluster still has to be told."""
@@ -171,7 +173,9 @@ class Joining:
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
         told = known.loss
-        return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
+        if told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start:
+            return True
+        return told.leader_epoch == replica.leader_epoch and told.from_offset < replica.stored_to
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
@@ -181,7 +185,7 @@ class Joining:
     async def _report_losses(self) -> None:
         node, partitions = self._node, self._node.partitions
         lost = list(partitions.unreported)
-        _say([replica for replica in lost if replica not in self._said])
+        _say([replica for replica in lost if replica not in self._said and replica.possible_loss is not None])
         self._said = set(lost)
         try:
             # The lowest offset last: it is the one that stays.

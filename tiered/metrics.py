@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Labels = tuple[str, ...]
+OTHERS = "(others)"
+"""A label's value that no topic can have."""
 M = TypeVar("M", bound="Counter | Gauge | Histogram")
 
 
@@ -157,6 +159,16 @@ class Metrics:
         if type(there) is not type(new) or there.labels != new.labels:
             raise ValueError(f"metric {new.name} exists as {there.kind} with labels {there.labels}")
         return there
+
+
+def by_topic(values: Mapping[str, float], most: int) -> dict[Labels, float]:
+    """Numbers by topic as samples, in no more than `most` and one: what other topics have is added up under `OTHERS`.
+    Those with the largest numbers are kept."""
+    if len(values) <= most:
+        return {(topic,): value for topic, value in values.items()}
+    found = sorted(values.items(), key=lambda each: (-each[1], each[0]))
+    kept: dict[Labels, float] = {(topic,): value for topic, value in found[:most]}
+    return kept | {(OTHERS,): sum(value for _, value in found[most:])}
 
 
 def _told(now: float | Mapping[Labels, float]) -> Mapping[Labels, float]:

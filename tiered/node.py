@@ -44,7 +44,7 @@ from tiered.metadata.load import read_format
 from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metadata.requests import Request
 from tiered.metadata.settings import broker_settings
-from tiered.metadata.told import told
+from tiered.metadata.told import lost_since, told
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions
 from tiered.patience import Patience
@@ -55,6 +55,7 @@ from tiered.replication.copy import Copy
 from tiered.replication.followed import Followed
 from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
+from tiered.stored_ends import StoredEnds
 from tiered.tiering import Tiering
 
 T = TypeVar("T")
@@ -112,7 +113,7 @@ class Node:
         self.partitions = Partitions(
             settings, self.world, metrics, incarnation=self.incarnation,
             disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images, peers=peers,
-            begun=self.coordinators.lead,
+            begun=self._begun,
             closed=lambda replica: self.tiering.closed(replica),
             configured=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
@@ -126,6 +127,10 @@ class Node:
         self.in_sync_sets = InSyncSets(
             self.submit, self.partitions.led, lambda: self.partitions.unreported, lambda: self.image,
             lambda: self.settings, self.incarnation, world.clock, metrics,
+        )  # fmt: skip
+        self.stored_ends = StoredEnds(
+            self.submit, self.partitions.led, lambda: self.partitions.unreported, lambda: self.image,
+            settings.node_id, self.incarnation, world.clock,
         )  # fmt: skip
         self.awaited_ends = AwaitedEnds(
             self.submit, self.partitions.end_of, settings.node_id, self.incarnation, world.clock
@@ -306,6 +311,7 @@ class Node:
                     group.create_task(self.partitions.copy(), name="copying"),
                     group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
                     group.create_task(self.awaited_ends.run(), name="awaited-ends"),
+                    group.create_task(self.stored_ends.run(), name="stored-ends"),
                 ]
         except Exception as error:
             cause = first_cause(error)
@@ -341,6 +347,9 @@ class Node:
         self.figures.count(changes, old, new)
         for line in told(changes, old, new):
             log.info("%s", line)
+        lost = lost_since(old, new)
+        if lost:
+            log.error("%s", lost)
 
     async def _act(self, old: Image, new: Image) -> None:
         """Brokers act on committed entries only (M5): here they do."""
@@ -354,6 +363,10 @@ class Node:
         self.coordinators.follow(old, new)
         self.awaited_ends.on_image(new)
         self.doubts.grown()
+
+    def _begun(self, replica: Replica) -> None:
+        self.stored_ends.lead(replica)
+        self.coordinators.lead(replica)
 
     def _forgotten(self, replica: Replica) -> None:
         self.tiering.forget(replica)

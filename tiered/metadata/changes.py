@@ -157,6 +157,22 @@ class LossReported:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredEndsNoted:
+    """Of each (topic id, partition, offset): all records that were ever acknowledged lie below the offset, and are in
+    the bucket. -1: that is not known any more, records may be on disks alone."""
+
+    ends: tuple[tuple[TopicId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LossesAcknowledged:
+    """An operator has seen the losses of each (topic id, partition, leader epoch), up to those of that epoch."""
+
+    losses: tuple[tuple[TopicId, int, int], ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
     """The ids [first, first + count) belong to a broker, to give to idempotent producers; none is given twice."""
 
@@ -180,6 +196,8 @@ Change = (
     | BrokerConfigChanged
     | PartitionChanged
     | LossReported
+    | StoredEndsNoted
+    | LossesAcknowledged
     | ProducerIdsAllocated
 )
 
@@ -198,6 +216,8 @@ KINDS: dict[str, type[Change]] = {
     "broker_config_changed": BrokerConfigChanged,
     "partition_changed": PartitionChanged,
     "loss_reported": LossReported,
+    "stored_ends_noted": StoredEndsNoted,
+    "losses_acknowledged": LossesAcknowledged,
     "producer_ids_allocated": ProducerIdsAllocated,
 }
 

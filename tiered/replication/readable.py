@@ -16,7 +16,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_view import SegmentView
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
-from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition
 from tiered.replication.explain import explain
 from tiered.replication.fetched import Fetched
 from tiered.replication.partition import Partition
@@ -104,6 +104,14 @@ class Readable:
     def cold_end_offset(self) -> int:
         """Everything from the log start up to here is in the bucket; 0 while nothing ever was."""
         return self.manifest.cold_end_offset if self.manifest is not None else 0
+
+    @property
+    def stored_end(self) -> int:
+        """The log end where all that was ever written here is committed, and either in the bucket or deleted; else
+        `UNKNOWN_END`. (The log of `__consumer_offsets` starts where its last image in the bucket ends.)"""
+        end = self.log.end_offset
+        whole = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
+        return end if whole else UNKNOWN_END
 
     @property
     def cold_bytes(self) -> int:

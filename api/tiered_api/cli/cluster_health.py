@@ -150,6 +150,10 @@ def _say(found: dict[str, Any]) -> None:
     }
     for words, key in LISTS.items():
         lines[f"{words} ({len(found[key])})"] = _few(sorted(found[key], key=_is_internal))
+    lost = sorted(found["possible_losses"], key=lambda each: _is_internal(each["topic"]))
+    if lost:
+        names = [f"{each['topic']}/{each['partition']} from offset {each['from_offset']} on" for each in lost]
+        lines[f"Possible losses ({len(lost)})"] = [*_few(names), "see: tiered cluster losses"]
     for number, sentence in enumerate(found["broker_problems"], 1):
         lines[f"Problem {number}"] = sentence
     width = max(map(len, lines)) + 2

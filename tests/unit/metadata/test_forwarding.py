@@ -56,13 +56,17 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
         requests.ReportEnds, NUMBER, TEXT, tuples(st.builds(requests.AwaitedEnd, IDS, NUMBER, NUMBER, NUMBER, NUMBER))
     ),
     requests.Reassign: st.builds(requests.Reassign, MOVES, st.booleans()),
+    requests.AcknowledgeLosses: st.builds(requests.AcknowledgeLosses, tuples(st.tuples(IDS, NUMBER, NUMBER))),
+    requests.NoteStoredEnds: st.builds(
+        requests.NoteStoredEnds, NUMBER, TEXT, tuples(st.builds(requests.StoredEnd, IDS, NUMBER, NUMBER, NUMBER))
+    ),
 }  # fmt: skip
 """The others are of texts and numbers only."""
 
 NUMBERS = tuples(NUMBER)
 PARTITION = st.builds(
     PartitionImage, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBERS, st.none() | st.builds(Loss, NUMBER, NUMBER, NUMBER),
-    NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)), NUMBERS, NUMBERS,
+    NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)), NUMBERS, NUMBERS, NUMBER,
 )  # fmt: skip
 TOPIC = st.builds(TopicImage, TEXT, IDS, tuples(PARTITION), st.dictionaries(TEXT, TEXT, max_size=3), NUMBER)
 CODE = st.sampled_from(Code)
