@@ -127,10 +127,10 @@ class Joining:
         except Unavailable as error:
             log.warning("the data directory is trusted later why=%s", error)
 
-    async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
+    async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str) -> None:
         """Tells the cluster where this incarnation answers; waits a while for a way that may come to be open."""
         node = self._node
-        announced = requests.AnnounceBroker(node.settings.node_id, node.incarnation, http, listeners)
+        announced = requests.AnnounceBroker(node.settings.node_id, node.incarnation, http, listeners, advertised_http)
         until_ns = node.world.clock.mono_ns() + int(REACH_SECONDS * 1e9)
         while True:
             try:

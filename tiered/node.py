@@ -226,10 +226,11 @@ class Node:
                 log.info("asks the controller again request=%s why=%s", type(request).__name__, refused.why)
             await self.world.clock.sleep(AGAIN_SECONDS)
 
-    async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
-        """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks; clients are
-        told `listeners`. Says nothing to the cluster that it knows already. `Refused` where nobody reaches them."""
-        await self.joining.announce(http, listeners)
+    async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:
+        """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks. Clients are
+        told `listeners`, and HTTP clients `advertised_http` (`http://HOST:PORT`; "": as `http` says). Says nothing to
+        the cluster that it knows already. `Refused` where nobody reaches them."""
+        await self.joining.announce(http, listeners, advertised_http)
 
     def health(self) -> Health:
         """Whether the broker serves, and what is wrong."""

@@ -30,7 +30,8 @@ class ControllerElected:
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
     """A process took a node id. `http` is where its incarnation answers, `directory` names its data directory,
-    `listeners` is what clients are told: HOST:PORT by the listener's name."""
+    `listeners` is what clients are told: HOST:PORT by the listener's name. `advertised_http` is what HTTP clients are
+    told (`http://HOST:PORT`), "" where that is `http`."""
 
     node_id: int
     incarnation: str
@@ -39,6 +40,7 @@ class BrokerRegistered:
     rack: str
     at_ms: int
     listeners: Mapping[str, str] = field(default_factory=dict)
+    advertised_http: str = field(default_factory=str)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class BrokerImage:
     fenced: bool = False
     stopping: bool = False
     """It has said so, and still serves."""
+    advertised_http: str = ""
+    """What HTTP clients are told, `http://HOST:PORT`; "" where that is `http`."""
 
     @property
     def live(self) -> bool:
@@ -234,7 +236,7 @@ class _Draft:
             fenced, stopping = (known.fenced, known.stopping) if known is not None and same else (False, False)
             self.brokers[change.node_id] = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
-                change.listeners, fenced, stopping,
+                change.listeners, fenced, stopping, change.advertised_http,
             )  # fmt: skip
         elif known is not None and same:
             if isinstance(change, kinds.BrokerStopped):

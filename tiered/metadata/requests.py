@@ -128,6 +128,7 @@ class AnnounceBroker:
     incarnation: str
     http: str
     listeners: Mapping[str, str]
+    advertised_http: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterato
                 log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
         told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
         where = chosen.http if address(chosen.http, "http")[1] else http.url.removeprefix("http://")
-        await node.announce(where, told)
+        await node.announce(where, told, chosen.advertised_origin(address(where, "http")[1]))
         kafka.release()
         yield Running(node, http.url, tuple(each.address for each in bound))
         await node.hand_over()

@@ -47,7 +47,9 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.RegisterBroker: st.builds(
         requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS
     ),
-    requests.AnnounceBroker: st.builds(requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT)),
+    requests.AnnounceBroker: st.builds(
+        requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT), TEXT
+    ),
     requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, WISHES),
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))
