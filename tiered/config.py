@@ -315,6 +315,9 @@ class Settings:
         (),
         "Host names, beside its own, by which HTTP reaches the broker, and whose pages may use it; `*` is any name.",
     )
+    tiered_metrics_max_topics: int = setting(
+        1000, "Topics that have labels of their own in metrics; all others share one.", 0, 100_000
+    )
     tiered_http_connections_max: int = setting(1000, "HTTP connections at the same time.", 1, 1_000_000)
     tiered_http_connections_max_per_ip: int = setting(
         500, "HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000

@@ -57,6 +57,7 @@ from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
 from tiered.stored_ends import StoredEnds
 from tiered.tiering import Tiering
+from tiered.topic_metrics import TopicLabels, TopicMetrics
 
 T = TypeVar("T")
 
@@ -135,6 +136,8 @@ class Node:
         self.awaited_ends = AwaitedEnds(
             self.submit, self.partitions.end_of, settings.node_id, self.incarnation, world.clock
         )
+        labels = TopicLabels(settings.tiered_metrics_max_topics, lambda: self.image)
+        self.topic_metrics = TopicMetrics(metrics, labels, self.partitions.held, lambda: self.image)
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self.joining = Joining(self)

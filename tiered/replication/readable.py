@@ -42,6 +42,7 @@ class Readable:
         self.pid = self.id_of(at, topic_id)
         self.log = log
         self.cold = cold
+        self.traffic = log.traffic
         self.state = partition
         self.epoch_start = log.end_offset
         self.upload_problem = ""
@@ -235,15 +236,15 @@ class Readable:
         `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end]; `Unavailable`, `Corrupt` from the bucket.
         """
         fetched = await self._read(offset, max_bytes, read_committed)
-        if fetched.size >= min_bytes or max_wait_ms <= 0:
-            return fetched
-        try:
-            async with asyncio.timeout(max_wait_ms / 1000):
-                while fetched.size < min_bytes:
-                    await self._until(fetched.high_watermark + 1)
-                    fetched = await self._read(offset, max_bytes, read_committed)
-        except TimeoutError:
-            return await self._read(offset, max_bytes, read_committed)
+        if fetched.size < min_bytes and max_wait_ms > 0:
+            try:
+                async with asyncio.timeout(max_wait_ms / 1000):
+                    while fetched.size < min_bytes:
+                        await self._until(fetched.high_watermark + 1)
+                        fetched = await self._read(offset, max_bytes, read_committed)
+            except TimeoutError:
+                fetched = await self._read(offset, max_bytes, read_committed)
+        self.traffic.bytes_out += fetched.size
         return fetched
 
     def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> Fetched | None:

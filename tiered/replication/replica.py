@@ -154,6 +154,9 @@ class Replica(Readable):
         except Refused as refused:
             disk.judge(refused, hot)
             raise
+        traffic = self.traffic
+        traffic.bytes_in += len(data)
+        traffic.records_in += 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
         if disk.full is not None:
             disk.worked()
         if hot.segment_count != self._segments_seen:

@@ -1,0 +1,90 @@
+"""What clients wrote and read, and how large topics are, in metrics by topic: as many as the setting says."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from tests.e2e import kafka_site
+from tests.e2e.kafka_site import KafkaSite, fetch, produce
+from tests.e2e.site import QUICK, Site, batch, fill, run
+from tests.metric_samples import samples
+from tiered.metadata.requests import DeleteTopic
+from tiered.metrics import OTHERS
+from tiered_api.kafka.messages.fetch import FetchResponse
+from tiered_api.kafka.messages.produce import ProduceResponse
+
+TOTAL = "kafka_server_brokertopicmetrics_{}_total"
+
+
+def total(site: Site | KafkaSite, name: str) -> dict[tuple[str, ...], float]:
+    return samples(site.node.metrics.render(), TOTAL.format(name))
+
+
+def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        first, other = await site.create("t", 2), await site.create("u")
+        second = site.node.replica("t", 1)
+        client = await site.client()
+        sizes = []
+        for replica, values in ((first, (b"a", b"b")), (second, (b"c",)), (other, (b"d", b"e", b"f"))):
+            request = produce(replica, *values)
+            sizes.append(len(request.topic_data[0].partition_data[0].records))
+            for _ in range(2):  # the second one the short way
+                await client.ask(request, 9, ProduceResponse)
+        assert total(site, "messagesin") == {("t",): 6, ("u",): 6}
+        assert total(site, "bytesin") == {("t",): 2 * (sizes[0] + sizes[1]), ("u",): 2 * sizes[2]}
+        assert total(site, "bytesout") == {("t",): 0, ("u",): 0}
+        both = fetch((first, 0), (second, 0))
+        for _ in range(2):
+            await client.ask(both, 12, FetchResponse)
+        await client.ask(fetch((second, 1)), 12, FetchResponse)
+        read = 4 * (sizes[0] + sizes[1]) + sizes[1]
+        assert total(site, "bytesout") == {("t",): read, ("u",): 0}
+        waits = asyncio.ensure_future(client.ask(fetch((other, 6), wait_ms=10_000), 12, FetchResponse))
+        await kafka_site.until(lambda: bool(site.server.dispatch.fetches.waiting))
+        await other.append(batch([b"g"]))
+        await waits
+        assert total(site, "bytesout")["u",] == len(batch([b"g"]))
+        (fetched,) = samples(site.node.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
+        assert fetched == sum(total(site, "bytesout").values())
+
+    kafka_site.run(tmp_path, story)
+
+
+def test_sizes_on_disk_and_in_the_bucket_show_by_topic() -> None:
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create("t", 2, segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        await fill(replica, 10)
+        await site.until(lambda: replica.local_start_offset == 9)
+        text = site.node.metrics.render()
+        cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
+        assert samples(text, "kafka_log_log_size") == {("t",): replica.local_bytes} and 0 < replica.local_bytes < 2000
+        assert cold == {("t",): replica.cold_bytes} and replica.cold_bytes > 9000
+        await site.stop()
+
+    run(story)
+
+
+def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
+    async def story(site: Site) -> None:
+        await site.start(replace(QUICK, tiered_metrics_max_topics=2))
+        for count, name in enumerate(("a", "b", "c", "d"), 1):
+            replica = await site.create(name)
+            for _ in range(count):
+                await replica.append(batch([b"v"]))
+            assert len(total(site, "messagesin")) <= 3
+        assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
+        await site.node.submit(DeleteTopic("c"))
+        await site.until(lambda: len(site.node.replicas()) == 3)
+        assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
+        await site.node.submit(DeleteTopic("a"))
+        await site.until(lambda: len(site.node.replicas()) == 2)
+        assert total(site, "messagesin") == {("b",): 2, ("d",): 0, (OTHERS,): 7}, "the place is free, and taken"
+        await site.node.replica("d", 0).append(batch([b"v"]))
+        assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
+        await site.stop()
+
+    run(story)
