@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import platform
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import tiered
 from tests.e2e import kafka_site
 from tests.e2e.kafka_site import KafkaSite, fetch, produce
+from tests.e2e.serving import Served
 from tests.e2e.site import QUICK, Site, batch, fill, run
 from tests.metric_samples import samples
 from tiered.metadata.requests import DeleteTopic
@@ -88,3 +93,41 @@ def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
         await site.stop()
 
     run(story)
+
+
+def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        for _ in range(3):
+            await client.ask(produce(replica, b"a"), 9, ProduceResponse)
+        await client.ask(fetch((replica, 0)), 12, FetchResponse)
+        await client.ask(fetch((replica, 3), wait_ms=300), 12, FetchResponse)
+        text = site.node.metrics.render()
+        assert samples(text, "tiered_kafka_request_seconds_count") == {("Produce",): 3, ("FetchConsumer",): 2}
+        took = samples(text, "tiered_kafka_request_seconds_sum")
+        assert 0 < took["Produce",] < took["FetchConsumer",] and took["FetchConsumer",] >= 0.3
+        slow = samples(text, "tiered_kafka_request_seconds_bucket")
+        assert slow["FetchConsumer", "0.25"] == 1, "the one that waited is above it"
+
+    kafka_site.run(tmp_path, story)
+
+
+def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as broker:
+        status, text = broker.ask("GET", "/metrics")
+        assert status == 200
+        (build,) = samples(text, "tiered_build_info")
+        assert build == (tiered.__version__, platform.python_version())
+        (began,) = samples(text, "process_start_time_seconds").values()
+        assert abs(time.time() - began) < 60
+        (cpu,) = samples(text, "process_cpu_seconds_total").values()
+        assert 0 < cpu < 60
+        if sys.platform == "linux":
+            (resident,) = samples(text, "process_resident_memory_bytes").values()
+            (virtual,) = samples(text, "process_virtual_memory_bytes").values()
+            assert 10 << 20 < resident < 1 << 30 and resident < virtual
+            (opened,) = samples(text, "process_open_fds").values()
+            (most,) = samples(text, "process_max_fds").values()
+            assert 3 < opened < most
+        assert samples(broker.ask("GET", "/metrics")[1], "tiered_http_request_seconds_count")["metrics",] == 1

@@ -85,3 +85,20 @@ def test_topics_that_are_too_many_share_one_sample() -> None:
     assert by_topic(values, 4) == {("a",): 1, ("b",): 5, ("c",): 2, ("d",): 2}
     assert by_topic(values, 2) == {("b",): 5, ("c",): 2, (OTHERS,): 3}
     assert by_topic(values, 0) == {(OTHERS,): 10}
+
+
+def test_a_series_counts_for_its_histogram() -> None:
+    metrics = Metrics()
+    histogram = metrics.histogram("took_seconds", "Time.", (0.1, 1), ("api",))
+    series = histogram.series("Fetch")
+    for value in (0.05, 0.1, 0.5, 7):
+        series.observe(value)
+    histogram.observe(0.5, "Fetch")
+    assert histogram.count("Fetch") == 5 and histogram.count("Produce") == 0
+    assert list(histogram.lines()) == [
+        'took_seconds_bucket{api="Fetch",le="0.1"} 2',
+        'took_seconds_bucket{api="Fetch",le="1"} 4',
+        'took_seconds_bucket{api="Fetch",le="+Inf"} 5',
+        'took_seconds_sum{api="Fetch"} 8.15',
+        'took_seconds_count{api="Fetch"} 5',
+    ]

@@ -21,6 +21,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.local_disk import LockFile
 from tiered.metrics import Metrics
 from tiered.node import Node
+from tiered.process_metrics import process_metrics
 from tiered.world import real_world
 from tiered_api.cli.directories import LOCK, claim, refuse_that_of_a_cluster
 from tiered_api.cli.exits import Exit
@@ -83,7 +84,9 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     claim(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
+        metrics = Metrics()
+        process_metrics(metrics)
+        node = Node(chosen, world, metrics, peers=KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}"))
         try:
             async with _http(node, chosen) as http:
                 await _refuse_taken(node, chosen)

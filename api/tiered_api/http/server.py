@@ -234,6 +234,7 @@ class Listener(web.Server):
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
         connection = request.protocol
         assert isinstance(connection, Connection)
+        begun_ns = self.site.clock.mono_ns()
         try:
             self._hosts.check(request.headers, request.version)
             route, request.args = self.table.match(request.method, request.target)
@@ -255,6 +256,7 @@ class Listener(web.Server):
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = refusal(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.site.requests.inc(1, request.operation, str(response.status))
+        self.site.seconds.observe((self.site.clock.mono_ns() - begun_ns) * 1e-9, request.operation)
         if connection.is_spare:
             response.force_close()
         connection.answered(request, response)

@@ -12,6 +12,7 @@ from tiered.node import Node
 from tiered_api.http.elsewhere import Elsewhere
 from tiered_api.http.errors import HttpError
 from tiered_api.http.limits import Budget, Exhausted, Limits
+from tiered_api.kafka.latencies import BUCKETS
 
 if TYPE_CHECKING:
     from tiered_api.http.consumers.instances import Instances
@@ -46,6 +47,10 @@ class Site:
         self._working = 0
         metrics = node.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
+        self.seconds = metrics.histogram(
+            "tiered_http_request_seconds", "Time to the answer of a request, by operation; streams last.",
+            BUCKETS, ("operation",),
+        )  # fmt: skip
         self.connections = metrics.gauge("tiered_http_connections", "Open HTTP connections.")
         self.refused_connections = metrics.counter(
             "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are answered."

@@ -27,6 +27,7 @@ from tiered_api.kafka.cold_loads import ColdLoads
 from tiered_api.kafka.fetch_frames import BY_ID, FLEXIBLE, RACKS, FetchAsk, Found, Topic
 from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
 from tiered_api.kafka.known_fetches import Head
+from tiered_api.kafka.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.poll import NAME, Poll, note_sent
 from tiered_api.kafka.produce_frames import CORRELATED
 from tiered_api.kafka.site import Site
@@ -77,6 +78,7 @@ class Fetches:
         if version == replica_frames.VERSION and replica_frames.is_replicas(frame):
             theirs = replica_frames.parse(frame, at)
             if theirs is not None:
+                connection.key = FOLLOWER_FETCH
                 return self.copies.take(connection, theirs, correlation_id)
         ask = self._ask(connection, frame, version, at)
         if ask.replica >= 0:
