@@ -318,6 +318,12 @@ class Settings:
     tiered_metrics_max_topics: int = setting(
         1000, "Topics that have labels of their own in metrics; all others share one.", 0, 100_000
     )
+    tiered_metrics_max_group_topics: int = setting(
+        1000,
+        "Pairs of a group and a topic that it reads that have labels of their own in metrics; all others share one.",
+        0,
+        100_000,
+    )
     tiered_http_connections_max: int = setting(1000, "HTTP connections at the same time.", 1, 1_000_000)
     tiered_http_connections_max_per_ip: int = setting(
         500, "HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000

@@ -56,11 +56,23 @@ class TopicMetrics:
 
         def counter(name: str, help: str, of: Callable[[Traffic], int]) -> None:
             total = _Total(self, of)
-            metrics.counter(f"kafka_server_brokertopicmetrics_{name}_total", help, TOPIC).read(total.read)
+            metrics.counter(name, help, TOPIC).read(total.read)
 
-        counter("bytesin", "Bytes of record batches that clients wrote here.", lambda traffic: traffic.bytes_in)
-        counter("messagesin", "Records that clients wrote here.", lambda traffic: traffic.records_in)
-        counter("bytesout", "Bytes of record batches that clients read here.", lambda traffic: traffic.bytes_out)
+        counter(
+            "kafka_server_brokertopicmetrics_bytesin_total",
+            "Bytes of record batches that clients wrote here.",
+            lambda traffic: traffic.bytes_in,
+        )
+        counter(
+            "kafka_server_brokertopicmetrics_messagesin_total",
+            "Records that clients wrote here.",
+            lambda traffic: traffic.records_in,
+        )
+        counter(
+            "kafka_server_brokertopicmetrics_bytesout_total",
+            "Bytes of record batches that clients read here.",
+            lambda traffic: traffic.bytes_out,
+        )
 
         def gauge(name: str, help: str, of: Callable[[Replica | Copy], int]) -> None:
             metrics.gauge(name, help, TOPIC).read(lambda: self._sizes(of))

@@ -21,6 +21,7 @@ from tiered_api.http.allowed_hosts import AllowedHosts
 from tiered_api.http.answers import refusal
 from tiered_api.http.consumers.instances import Instances
 from tiered_api.http.errors import BROKER_NOT_AVAILABLE, NAMED, HttpError, from_named
+from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.limits import Limits
 from tiered_api.http.quick import Heads
 from tiered_api.http.request import Request
@@ -294,6 +295,7 @@ async def serve_http(node: Node, host: str, port: int, *, limits: Limits | None 
     """Serves `node` on host and port (0: any free one); `.url` says where."""
     site = Site(node, limits or Limits.of(node.settings))
     site.instances = Instances(site)
+    site.group_lags = GroupLags(site)
     listener = Listener(site, table(), AllowedHosts(node.settings, socket.gethostname()))
     site.connections.read(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)

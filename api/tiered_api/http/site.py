@@ -16,6 +16,7 @@ from tiered_api.kafka.latencies import BUCKETS
 
 if TYPE_CHECKING:
     from tiered_api.http.consumers.instances import Instances
+    from tiered_api.http.group_lags import GroupLags
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +41,8 @@ class Site:
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
         self.instances: Instances
-        """Set before the first request."""
+        self.group_lags: GroupLags
+        """Both are set before the first request."""
         self._patient: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and how many seconds each has left once the server closes."""
         self._workers = Lane("http", WORKERS)
