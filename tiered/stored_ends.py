@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,8 @@ REST_SECONDS = 60.0
 """Between two looks. What has the same end in both of them rests."""
 ENDS_MAX = 1_000
 """In one request."""
+LOOKED_AT_ONCE = 200
+"""Logs, before others have a turn."""
 ASK_SECONDS = 10.0
 AGAIN_SECONDS = 1.0
 """Before what was not taken is said again."""
@@ -74,10 +76,11 @@ class StoredEnds:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                ends = self._gather()
-                if ends:
-                    await self._submit(ends)
-                if self._written:  # not taken, or a loss is still to be told
+                await self._submit(self._gather())
+                if self._looking:
+                    self._looking = False
+                    await self._look()
+                if self._written:  # not taken, or a loss is still to be told, or there are many
                     await self._clock.sleep(AGAIN_SECONDS)
                     self._wake.set()
 
@@ -92,38 +95,43 @@ class StoredEnds:
         self._wake.set()
 
     def _gather(self) -> dict[Replica, int]:
-        """What is to be noted."""
-        untold = self._untold()
+        """What was written to and is to be noted so."""
+        untold = set(self._untold())
         self._written = {each: None for each in self._written if not each.gone}
-        found = {each: UNKNOWN_END for each in self._written if each not in untold}
-        if self._looking:
-            self._looking = False
-            for replica, end in self._look():
-                if replica not in untold and replica not in found:
-                    found[replica] = end
-        some = dict(list(found.items())[:ENDS_MAX])
-        if len(found) > len(some):
-            self._looking = True
-            self._wake.set()
-        for replica, end in some.items():
-            self._written.pop(replica, None)
-            if end != UNKNOWN_END:
-                replica.rested = partial(self._stirred, replica)
-        return some
+        found = [each for each in self._written if each not in untold][:ENDS_MAX]
+        for replica in found:
+            del self._written[replica]
+        return dict.fromkeys(found, UNKNOWN_END)
 
-    def _look(self) -> Iterable[tuple[Replica, int]]:
-        """Of all that are led here: each that rests and is not noted so, or is noted and does not rest."""
+    async def _look(self) -> None:
+        """Looks at all that is led here, with turns for others in between, and has it noted. What is written to
+        meanwhile goes first."""
+        untold = set(self._untold())
         before, self._resting = self._resting, {}
-        for replica in self._replicas():
-            end, known = replica.stored_end, self._known(replica)
-            if known is None:
-                continue
-            if end != UNKNOWN_END:
-                self._resting[replica] = end
-            if known.stored_end != UNKNOWN_END and known.stored_end < replica.log.end_offset:
-                yield replica, UNKNOWN_END
-            elif known.stored_end != end != UNKNOWN_END and before.get(replica) == end:
-                yield replica, end
+        found: dict[Replica, int] = {}
+        for number, replica in enumerate(list(self._replicas()), 1):
+            if not replica.gone and replica not in untold:
+                self._look_at(replica, before.get(replica, UNKNOWN_END), found)
+            if number % LOOKED_AT_ONCE == 0:
+                await self._clock.sleep(0)
+            if len(found) == ENDS_MAX:
+                await self._submit(found)
+                await self._submit(self._gather())
+                found = {}
+        await self._submit(found)
+
+    def _look_at(self, replica: Replica, before: int, found: dict[Replica, int]) -> None:
+        """Notes in `found` that it rests where it did at the look before, or that it does not rest as it is noted."""
+        end, known = replica.stored_end, self._known(replica)
+        if known is None:
+            return
+        if end != UNKNOWN_END:
+            self._resting[replica] = end
+        if known.stored_end != UNKNOWN_END and known.stored_end < replica.log.end_offset:
+            found[replica] = UNKNOWN_END
+        elif known.stored_end != end != UNKNOWN_END and before == end:
+            found[replica] = end
+            replica.rested = partial(self._stirred, replica)
 
     def _known(self, replica: Replica) -> PartitionImage | None:
         """What the cluster knows of a partition, where it is led here under the epoch that it has there."""
@@ -131,7 +139,9 @@ class StoredEnds:
         known = topic.partitions[replica.partition] if topic is not None else None
         return known if known is not None and known.leader_epoch == replica.leader_epoch else None
 
-    async def _submit(self, ends: dict[Replica, int]) -> None:
+    async def _submit(self, ends: Mapping[Replica, int]) -> None:
+        if not ends:
+            return
         said = (StoredEnd(each.topic_id, each.partition, each.leader_epoch, end) for each, end in ends.items())
         try:
             await self._ask(NoteStoredEnds(self._node_id, self._incarnation, tuple(said)), ASK_SECONDS)

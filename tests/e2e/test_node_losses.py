@@ -9,7 +9,9 @@ import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, run
 from tiered.ids import UNKNOWN_END
+from tiered.metadata.groups.requests import Commit, CommitOffsets
 from tiered.metadata.requests import AcknowledgeLosses
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.stored_ends import REST_SECONDS
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
@@ -107,6 +109,28 @@ def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
         replica.rested = None
         await replica.append(batch([b"v"]))
         await site.until(lambda: stored_end(site, "t") == UNKNOWN_END, 2 * REST_SECONDS)
+        await site.stop()
+
+    run(story)
+
+
+def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
+    async def story(site: Site) -> None:
+        await site.start(LAGGING)
+        await site.create()
+        await site.node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 0),)))
+        (written,) = [each for each in site.node.replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark]
+
+        def noted() -> set[int]:
+            return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
+
+        await site.until(lambda: noted() == {0, written.log.end_offset}, 300)
+        await site.node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 0),)))
+        await site.until(lambda: UNKNOWN_END in noted(), 1)
+        end = written.log.start_offset
+        await site.crash(site.machine.lose_disk)
+        await site.start(LAGGING)
+        await site.until(lambda: lost(site) == {f"{OFFSETS_TOPIC}-{written.partition}": end}, 10)
         await site.stop()
 
     run(story)
