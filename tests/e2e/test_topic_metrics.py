@@ -131,3 +131,18 @@ def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
             (most,) = samples(text, "process_max_fds").values()
             assert 3 < opened < most
         assert samples(broker.ask("GET", "/metrics")[1], "tiered_http_request_seconds_count")["metrics",] == 1
+
+
+def test_the_topics_that_lag_most_are_named() -> None:
+    async def story(site: Site) -> None:
+        await site.start(replace(QUICK, tiered_metrics_max_topics=2))
+        for name in ("a", "b", "c", "d"):
+            replica = await site.create(name, segment_bytes="1048576")
+            await replica.append(batch([b"v"]))
+            await asyncio.sleep(10)
+        lag = samples(site.node.metrics.render(), "tiered_remote_copy_lag_seconds")
+        assert lag.keys() == {("a",), ("b",), (OTHERS,)}
+        assert lag["a",] > lag["b",] > lag[OTHERS,] > 15, "the others are as late as the latest of them"
+        await site.stop()
+
+    run(story)
