@@ -368,7 +368,7 @@ class Settings:
         return listeners.advertise(bound, told, hostname)
 
     def advertised_origin(self, bound_port: int) -> str:
-        """What HTTP clients are told, as `http://HOST:PORT`; "" where nothing is set. Refused(INVALID_CONFIG)."""
+        """Returns the `http://HOST:PORT` that HTTP clients are told; "" where none is set. Refused(INVALID_CONFIG)."""
         if not self.advertised_http:
             return ""
         found = listeners.http_origin(self.advertised_http, bound_port)

@@ -1,5 +1,6 @@
-"""What Prometheus' own clients say of a process, under their names, and which build runs. Only for a real process: in
-simulations there are several brokers in one."""
+"""Metrics of the process under the names that Prometheus' own clients use, and which build runs.
+
+Only a real process has them: in simulations there are several brokers in one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PROC = Path("/proc/self")
 
 
 def process_metrics(metrics: Metrics) -> None:
-    """Adds them. What the system does not tell (memory and descriptors, without /proc) is left out."""
+    """Adds them. Memory and descriptors are left out where there is no /proc."""
     began = time.time()
     build = metrics.gauge("tiered_build_info", "1; the labels say which build runs.", ("version", "python"))
     build.set(1, __version__, platform.python_version())

@@ -24,7 +24,7 @@ from tiered.replication.replica import Replica
 log = logging.getLogger(__name__)
 
 REST_SECONDS = 60.0
-"""Between two looks. What has the same end in both of them rests."""
+"""Between two looks. A log that has the same end in both of them rests."""
 ENDS_MAX = 1_000
 """In one request."""
 LOOKED_AT_ONCE = 200
@@ -95,7 +95,7 @@ class StoredEnds:
         self._wake.set()
 
     def _gather(self) -> dict[Replica, int]:
-        """What was written to and is to be noted so."""
+        """Takes those that were written to and are to be noted so."""
         untold = set(self._untold())
         self._written = {each: None for each in self._written if not each.gone}
         found = [each for each in self._written if each not in untold][:ENDS_MAX]
@@ -104,8 +104,8 @@ class StoredEnds:
         return dict.fromkeys(found, UNKNOWN_END)
 
     async def _look(self) -> None:
-        """Looks at all that is led here, with turns for others in between, and has it noted. What is written to
-        meanwhile goes first."""
+        """Looks at all that is led here, with turns for others in between, and has it noted. Logs that
+        are written to meanwhile go first."""
         untold = set(self._untold())
         before, self._resting = self._resting, {}
         found: dict[Replica, int] = {}
@@ -134,7 +134,7 @@ class StoredEnds:
             replica.rested = partial(self._stirred, replica)
 
     def _known(self, replica: Replica) -> PartitionImage | None:
-        """What the cluster knows of a partition, where it is led here under the epoch that it has there."""
+        """Returns the partition as the cluster knows it, if it is led here under the epoch that it has there."""
         topic = self._image().topics_by_id.get(replica.topic_id)
         known = topic.partitions[replica.partition] if topic is not None else None
         return known if known is not None and known.leader_epoch == replica.leader_epoch else None

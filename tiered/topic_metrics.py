@@ -89,7 +89,7 @@ class TopicMetrics:
         return {each.log: self._labels.of(each.at.topic) for each in self._held()}
 
     def is_there(self, label: str) -> bool:
-        """Whether a label is that of a topic that was not deleted."""
+        """True if a label is that of a topic that was not deleted."""
         return label == OTHERS or label in self._image().topics
 
     def _sizes(self, of: Callable[[Replica | Copy], int]) -> dict[Labels, float]:
@@ -107,7 +107,7 @@ class _Total:
         self._of = of
         self._totals: dict[str, int] = {}
         self._seen: dict[DiskLog, int] = {}
-        """What of each log is in the totals."""
+        """The part of each log's number that is in the totals."""
 
     def read(self) -> Mapping[Labels, float]:
         """The totals as of now."""

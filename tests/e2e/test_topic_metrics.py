@@ -1,4 +1,4 @@
-"""What clients wrote and read, and how large topics are, in metrics by topic: as many as the setting says."""
+"""Metrics by topic say what clients wrote and read, and how large topics are: of as many as the setting says."""
 
 from __future__ import annotations
 

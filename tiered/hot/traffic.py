@@ -1,10 +1,10 @@
-"""What clients wrote to a log and read from it, since it was opened here. The metrics read it when somebody looks."""
+"""Counts of what clients wrote to a log and read from it, since it was opened here, for the metrics."""
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Plain numbers. Whoever appends or answers adds to them, once for each request and partition."""
+    """Plain numbers. Appends and answers add to them, once for each request and partition."""
 
     __slots__ = ("bytes_in", "bytes_out", "records_in")
 

@@ -103,7 +103,7 @@ class BrokerImage:
     stopping: bool = False
     """It has said so, and still serves."""
     advertised_http: str = ""
-    """What HTTP clients are told, `http://HOST:PORT`; "" where that is `http`."""
+    """The `http://HOST:PORT` that HTTP clients are told; "" where that is `http`."""
 
     @property
     def live(self) -> bool:
@@ -141,7 +141,7 @@ class Image:
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
     next_producer_id: int = 0
     losses: Mapping[PartitionId, tuple[Loss, ...]] = field(default_factory=dict)
-    """What may be gone and no operator has acknowledged, the oldest first."""
+    """Losses that no operator has acknowledged, the oldest first."""
 
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
         """The image after `changes`, which end at `slot`. `Corrupt` when a change does not fit: the log forked."""

@@ -230,8 +230,8 @@ class Reassign:
 
 @dataclass(frozen=True, slots=True)
 class ReportLoss:
-    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone. What lay below
-    `stored_to` when its epoch began is in the bucket, whatever was told before."""
+    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone. All that
+    lay below `stored_to` when its epoch began is in the bucket, whatever was told before."""
 
     topic_id: TopicId
     partition: int
@@ -259,7 +259,7 @@ class StoredEnd:
 
 @dataclass(frozen=True, slots=True)
 class NoteStoredEnds:
-    """-> None. Said by the leader of all of them. What another one leads by now is passed over."""
+    """-> None. Said by the leader of all of them. Partitions that another one leads by now are passed over."""
 
     node_id: int
     incarnation: str

@@ -67,8 +67,8 @@ def _count_led(made: Standing, at: TopicPartition, each: PartitionImage, asked: 
 
 
 def losses(image: Image) -> dict[TopicPartition, Loss]:
-    """What may be gone and no operator has acknowledged: one for each partition, in order of their names. It reaches as
-    far back as any of them, was told when the first was, and is of the epoch of the last."""
+    """The losses that no operator has acknowledged, one for each partition, in order of their names. It reaches as far
+    back as any of them, was told when the first was, and is of the epoch of the last."""
     found = {
         TopicPartition(topic.name, pid.partition): Loss(
             each[-1].leader_epoch, min(one.from_offset for one in each), each[0].at_ms

@@ -50,7 +50,7 @@ class Replica(Readable):
         super().__init__(at, topic_id, log, partition, cold, begun.manifest)
         self.restarted = begun.restart is not None and not begun.restart.empty
         self.stored_to = _stored_to(begun)
-        """What lies below was in the bucket when this leader began."""
+        """All records below were in the bucket when this leader began."""
         self.rested: Callable[[], None] | None = None
         """Called with the next append, once: the cluster counts on it that all of the log is in the bucket."""
         self._owes = begun.owes

@@ -45,7 +45,7 @@ async def _losses(args: Namespace) -> Exit:
 
 
 async def possible_losses(client: Client) -> Sequence[PossibleLoss]:
-    """What nobody has acknowledged. `Refused` by brokers that are not ours."""
+    """The losses that nobody has acknowledged. `Refused` by brokers that are not ours."""
     got = await client.ask(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
     if got.losses is None:
         raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not say what they may have lost")

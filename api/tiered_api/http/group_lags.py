@@ -23,7 +23,7 @@ from tiered_api.kafka.routing import LATEST
 FRESH_MS = 2_000
 """A look that is younger is not made again."""
 LOOK_SECONDS = 2.0
-"""What other brokers may take to say where partitions end; of those that do not, the ends of before count."""
+"""The time that other brokers have to say where partitions end. For those that do not, the ends of before count."""
 PARTITIONS_MAX = 100_000
 """Of which ends are looked up."""
 LABELS = ("consumergroup", "topic")
@@ -147,7 +147,7 @@ class GroupLags:
         return found
 
     async def _asked(self, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
-        """What one broker says of those that it leads; nothing where it says nothing in time."""
+        """The ends that one broker tells of those that it leads; nothing where it says nothing in time."""
         wanted = {at: (leader.epoch, LATEST) for at, leader in share.items()}
         with suppress(Refused, Unavailable, Corrupt, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):

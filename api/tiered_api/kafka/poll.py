@@ -333,7 +333,7 @@ def _without(replica: Source, index: int) -> Found:
 
 
 def note_sent(founds: Sequence[Found | bytes | None], sources: Sequence[Source | None]) -> None:
-    """What an answer gives of each partition counts as read from there."""
+    """Counts the bytes that an answer gives of each partition as read from there."""
     for found, source in zip(founds, sources, strict=True):
         if isinstance(found, Found) and source is not None:
             source.traffic.bytes_out += found.data.length if isinstance(found.data, FileSlice) else len(found.data)

@@ -24,7 +24,7 @@ from tiered_api.kafka.site import Call, Site
 
 
 async def handle(site: Site, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:
-    """What was acknowledged, once that is committed."""
+    """The losses that were acknowledged, once that is committed."""
     image = site.node.image
     try:
         found = _chosen(image, call.request.topics)
