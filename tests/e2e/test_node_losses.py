@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -131,6 +132,22 @@ def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
         await site.until(lambda: lost(site) == {f"{OFFSETS_TOPIC}-{written.partition}": end}, 10)
+        await site.stop()
+
+    run(story)
+
+
+def test_a_log_that_rests_and_is_on_disk_alone_is_named() -> None:
+    async def story(site: Site) -> None:
+        await site.start(LAGGING)
+        await fill(await site.create("local", remote_storage_enable="false"), 5)
+        await site.create("empty")
+        await site.until(lambda: stored_end(site, "empty") == 0, 3 * REST_SECONDS)
+        await asyncio.sleep(2 * REST_SECONDS)
+        assert stored_end(site, "local") == UNKNOWN_END
+        await site.crash(site.machine.lose_disk)
+        await site.start(LAGGING)
+        assert lost(site) == {"local-0": 0}
         await site.stop()
 
     run(story)
