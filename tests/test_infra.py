@@ -106,6 +106,7 @@ def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
     assert told[chosen.inter_broker_listener_name] == f"{name}:19092" and service["hostname"] == name
     assert published[told["OUTSIDE"]] == "9092"
     assert published[f"127.0.0.1:{8081 + number}"] == chosen.http.split(":")[1]
+    assert published[chosen.advertised_http] == chosen.http.split(":")[1]
 
 
 Command = tuple[list[str], dict[str, str]]

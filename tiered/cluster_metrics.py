@@ -5,12 +5,16 @@ Gauges are worked out when somebody looks, once for each image; only what must n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
-from tiered.metadata.standing import Standing, resized, standing
-from tiered.metrics import Metrics
+from tiered.metadata.standing import Standing, losses, resized, standing
+from tiered.metrics import Metrics, by_topic
+
+LOST_TOPICS = 100
+"""Topics that are named by a metric of losses."""
 
 
 class ClusterMetrics:
@@ -105,4 +109,12 @@ class ClusterMetrics:
             "kafka_controller_kafkacontroller_fencedbrokercount",
             "Brokers of the cluster that are not heard.",
             lambda image: sum(broker.alive and broker.fenced for broker in image.brokers.values()),
+        )
+        gauge(
+            "tiered_possible_loss_partitions",
+            "Partitions of the cluster of which acknowledged records may be gone, and nobody has acknowledged that.",
+            lambda image: len(image.losses),
+        )
+        metrics.gauge("tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)).read(
+            lambda: by_topic(Counter(at.topic for at in losses(self._image())), LOST_TOPICS)
         )

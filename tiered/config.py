@@ -145,6 +145,11 @@ class Settings:
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
     )
     http: str = setting("127.0.0.1:8082", "HOST:PORT of the HTTP interface; port 0 takes a free one.")
+    advertised_http: str = setting(
+        "",
+        "What HTTP clients are told of this broker, HOST:PORT or http(s)://HOST[:PORT]; else `http`, with the host of"
+        " its listener for one that is bound everywhere.",
+    )
     kafka: str = setting(
         "127.0.0.1:9092", "HOST:PORT of the Kafka protocol; port 0 takes a free one, empty serves it not at all."
     )
@@ -335,6 +340,15 @@ class Settings:
         (),
         "Host names, beside its own, by which HTTP reaches the broker, and whose pages may use it; `*` is any name.",
     )
+    tiered_metrics_max_topics: int = setting(
+        1000, "Topics that have labels of their own in metrics; all others share one.", 0, 100_000
+    )
+    tiered_metrics_max_group_topics: int = setting(
+        1000,
+        "Pairs of a group and a topic that it reads that have labels of their own in metrics; all others share one.",
+        0,
+        100_000,
+    )
     tiered_http_connections_max: int = setting(1000, "HTTP connections at the same time.", 1, 1_000_000)
     tiered_http_connections_max_per_ip: int = setting(
         500, "HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000
@@ -348,6 +362,7 @@ class Settings:
         address(made.http, "http")
         made.listeners_in_force()
         made.advertised(made.listeners_in_force(), "localhost")
+        made.advertised_origin(0)
         setting_rules.check_broker(made, broker_rows())
         setting_rules.check_topic(made.topic_defaults(), topic_rows())
         return made
@@ -376,6 +391,16 @@ class Settings:
             if each.host in listeners.WILDCARDS:
                 raise row.refuse(f"{each.name}://{each.address}", "it must name a host that clients can reach")
         return listeners.advertise(bound, told, hostname)
+
+    def advertised_origin(self, bound_port: int) -> str:
+        """Returns the `http://HOST:PORT` that HTTP clients are told; "" where none is set. Refused(INVALID_CONFIG)."""
+        if not self.advertised_http:
+            return ""
+        found = listeners.http_origin(self.advertised_http, bound_port)
+        if found is None:
+            why = "it must be HOST:PORT or http(s)://HOST[:PORT], of a host that clients can reach"
+            raise broker_rows()["advertised.http"].refuse(self.advertised_http, why)
+        return found
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic has that sets nothing itself."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -172,6 +172,14 @@ class Coordinators:
         """Bytes of memory that all groups hold here, about."""
         shards = (place.coordinator.shard for place in self._places.values() if place.coordinator is not None)
         return sum(shard.live.held for shard in shards)
+
+    def committed(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Offsets of all groups that are coordinated here: group, topic, offset by partition."""
+        for place in self._places.values():
+            if place.coordinator is not None:
+                for group, topics in place.coordinator.shard.live.log.offsets.items():
+                    for topic, offsets in topics.items():
+                        yield group, topic, {partition: each.offset for partition, each in offsets.items()}
 
     def troubles(self) -> dict[str, str]:
         """Partitions whose groups cannot be served, with the reason."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from tiered.cold.observed import Outage
 from tiered.ids import TopicPartition
-from tiered.metadata.image import Image, PartitionImage
-from tiered.metadata.standing import Standing, not_in_sync, state_of, why_leaderless
+from tiered.metadata.image import Image, Loss, PartitionImage
+from tiered.metadata.standing import Standing, losses, not_in_sync, state_of, why_leaderless
 from tiered.replication.replica import Replica
 from tiered.replication.storage import DiskState
 
@@ -96,6 +96,8 @@ def assess(
     if started and silent_ms:
         problems.append(f"the controller (broker {image.controller}) is not heard for {silent_ms / 1000:.0f} s")
     problems += _lacking(image, standing)
+    lost = losses(image)
+    problems += _lost(lost)
     details = {
         "partitions": len(listed),
         "controller": image.controller,
@@ -109,7 +111,7 @@ def assess(
         "store_unreachable_since_ms": outage.since_ms if outage else None,
         "disk_full_since_ms": disk.full.since_ms if disk.full else None,
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
-        "possible_loss": {str(each.at): each.possible_loss for each in listed if each.possible_loss},
+        "possible_loss": {str(at): loss._asdict() for at, loss in lost.items()},
     }
     return Health(started and not failure and disk.dead is None, problems, details, own)
 
@@ -130,6 +132,16 @@ def _lacking(image: Image, standing: Standing) -> Iterator[str]:
     yield from _each("refuses acks=all, for too few are in sync", standing.under_min_isr, missing)
     others = {at: each for at, each in standing.under_replicated.items() if at not in standing.under_min_isr}
     yield from _each("has replicas that are not in sync", others, missing)
+
+
+def _lost(lost: Mapping[TopicPartition, Loss]) -> Iterator[str]:
+    for at, loss in islice(lost.items(), LISTED_MAX):
+        yield (
+            f"acknowledged records of partition {at} may be gone from offset {loss.from_offset} on,"
+            f" told at {_when(loss.at_ms)} (see tiered cluster losses)"
+        )
+    if len(lost) > LISTED_MAX:
+        yield f"and of {len(lost) - LISTED_MAX} more partitions acknowledged records may be gone"
 
 
 def _each(

@@ -10,6 +10,9 @@ from typing import NamedTuple, NewType
 NO_EPOCH = -1
 """Leader epoch of a batch or partition that has none (Kafka writes -1 for it)."""
 
+UNKNOWN_END = -1
+"""Offset of a stored end that is not known."""
+
 TopicId = NewType("TopicId", str)
 """Kafka's text form of a topic's UUID: 22 characters of URL-safe base64 without padding."""
 

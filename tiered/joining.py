@@ -128,10 +128,10 @@ class Joining:
         except Unavailable as error:
             log.warning("the data directory is trusted later why=%s", error)
 
-    async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
+    async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str) -> None:
         """Tells the cluster where this incarnation answers; waits a while for a way that may come to be open."""
         node = self._node
-        announced = requests.AnnounceBroker(node.settings.node_id, node.incarnation, http, listeners)
+        announced = requests.AnnounceBroker(node.settings.node_id, node.incarnation, http, listeners, advertised_http)
         until_ns = node.world.clock.mono_ns() + int(REACH_SECONDS * 1e9)
         while True:
             try:
@@ -164,7 +164,9 @@ class Joining:
         return known[at.partition] if at.partition < len(known) else None
 
     def _loss(self, replica: Replica) -> requests.ReportLoss:
-        return requests.ReportLoss(replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start)
+        return requests.ReportLoss(
+            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start, replica.stored_to
+        )
 
     def _is_unheard(self, replica: Replica) -> bool:
         """Whether the cluster still has to be told."""
@@ -172,7 +174,9 @@ class Joining:
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
         told = known.loss
-        return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
+        if told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start:
+            return True
+        return told.leader_epoch == replica.leader_epoch and told.from_offset < replica.stored_to
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
@@ -182,7 +186,7 @@ class Joining:
     async def _report_losses(self) -> None:
         node, partitions = self._node, self._node.partitions
         lost = list(partitions.unreported)
-        _say([replica for replica in lost if replica not in self._said])
+        _say([replica for replica in lost if replica not in self._said and replica.possible_loss is not None])
         self._said = set(lost)
         try:
             # The lowest offset last: it is the one that stays.

@@ -6,6 +6,7 @@ ties them together, and a client is told the address of the listener through whi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from tiered.errors import Refused
 PLAINTEXT = "PLAINTEXT"
 ANY_HOST = "0.0.0.0"
 WILDCARDS = (ANY_HOST, "::", "")
+_ORIGIN = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 Refuse = Callable[[str, str], Refused]
 
 
@@ -36,6 +38,18 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     if not colon or not port.isdecimal() or int(port) > 65535:
         return None
     return host.strip("[]"), int(port)
+
+
+def http_origin(text: str, bound_port: int) -> str | None:
+    """`http://HOST:PORT` of HOST:PORT, or of `http(s)://HOST[:PORT]`; None when the text is neither. Port 0 stands for
+    the port that is bound."""
+    found = _ORIGIN.fullmatch(text)
+    if found is None:
+        return None
+    scheme, host, port = found.groups()
+    if (scheme is None and port is None) or host.strip("[]") in WILDCARDS or int(port or 0) > 65535:
+        return None
+    return f"{scheme or 'http'}://{host}" + ("" if port is None else f":{int(port) or bound_port}")
 
 
 def parse(texts: Sequence[str], skipped: Sequence[str], refuse: Refuse) -> tuple[Endpoint, ...]:

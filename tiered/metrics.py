@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Labels = tuple[str, ...]
+OTHERS = "(others)"
+"""A label's value that no topic can have."""
 M = TypeVar("M", bound="Counter | Gauge | Histogram")
 
 
@@ -86,6 +88,22 @@ class Gauge:
         return self._values if self._read is None else _told(self._read())
 
 
+class Series:
+    """Values of a histogram under one combination of label values: how many fell into each bucket, and their sum."""
+
+    __slots__ = ("buckets", "counts", "sum")
+
+    def __init__(self, buckets: tuple[float, ...]) -> None:
+        self.buckets = buckets
+        self.counts = [0] * (len(buckets) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts one value."""
+        self.counts[bisect_left(self.buckets, value)] += 1
+        self.sum += value
+
+
 class Histogram:
     """How often values fell below each bound of `buckets` (ascending), their sum and number."""
 
@@ -95,33 +113,35 @@ class Histogram:
         assert list(buckets) == sorted(set(buckets)) and buckets, (name, buckets)
         self.name, self.help, self.labels = name, help, labels
         self.buckets = tuple(float(bound) for bound in buckets)
-        self._counts: dict[Labels, list[int]] = {}
-        self._sums: dict[Labels, float] = {}
+        self._series: dict[Labels, Series] = {}
+
+    def series(self, *label_values: str) -> Series:
+        """The values under these label values: for who counts often."""
+        found = self._series.get(label_values)
+        if found is None:
+            assert len(label_values) == len(self.labels), (self.name, label_values)
+            found = self._series[label_values] = Series(self.buckets)
+        return found
 
     def observe(self, value: float, *label_values: str) -> None:
         """Counts one value."""
-        counts = self._counts.get(label_values)
-        if counts is None:
-            assert len(label_values) == len(self.labels), (self.name, label_values)
-            counts = self._counts[label_values] = [0] * (len(self.buckets) + 1)
-            self._sums[label_values] = 0
-        counts[bisect_left(self.buckets, value)] += 1
-        self._sums[label_values] += value
+        self.series(*label_values).observe(value)
 
     def count(self, *label_values: str) -> int:
         """How many values were observed."""
-        return sum(self._counts.get(label_values, ()))
+        found = self._series.get(label_values)
+        return sum(found.counts) if found is not None else 0
 
     def lines(self) -> Iterable[str]:
         """Samples in Prometheus text form: cumulative buckets, sum, count."""
         bounds = [_number(bound) for bound in self.buckets] + ["+Inf"]
-        for values, counts in sorted(self._counts.items()):
+        for values, series in sorted(self._series.items()):
             so_far = 0
-            for bound, count in zip(bounds, counts, strict=True):
+            for bound, count in zip(bounds, series.counts, strict=True):
                 so_far += count
                 yield f"{self.name}_bucket{_labels((*self.labels, 'le'), (*values, bound))} {so_far}"
             tail = _labels(self.labels, values)
-            yield f"{self.name}_sum{tail} {_number(self._sums[values])}"
+            yield f"{self.name}_sum{tail} {_number(series.sum)}"
             yield f"{self.name}_count{tail} {so_far}"
 
 
@@ -157,6 +177,16 @@ class Metrics:
         if type(there) is not type(new) or there.labels != new.labels:
             raise ValueError(f"metric {new.name} exists as {there.kind} with labels {there.labels}")
         return there
+
+
+def by_topic(values: Mapping[str, float], most: int) -> dict[Labels, float]:
+    """Numbers by topic as samples, in no more than `most` and one: what other topics have is added up under `OTHERS`.
+    Those with the largest numbers are kept."""
+    if len(values) <= most:
+        return {(topic,): value for topic, value in values.items()}
+    found = sorted(values.items(), key=lambda each: (-each[1], each[0]))
+    kept: dict[Labels, float] = {(topic,): value for topic, value in found[:most]}
+    return kept | {(OTHERS,): sum(value for _, value in found[most:])}
 
 
 def _told(now: float | Mapping[Labels, float]) -> Mapping[Labels, float]:

@@ -45,7 +45,7 @@ from tiered.metadata.load import read_format
 from tiered.metadata.metadata_log import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metadata.requests import Request
 from tiered.metadata.settings import broker_settings
-from tiered.metadata.told import told
+from tiered.metadata.told import lost_since, told
 from tiered.metrics import Metrics
 from tiered.partitions import Partitions
 from tiered.patience import Patience
@@ -56,7 +56,9 @@ from tiered.replication.copy import Copy
 from tiered.replication.followed import Followed
 from tiered.replication.replica import Replica
 from tiered.replication.storage import ColdTier, DiskState
+from tiered.stored_ends import StoredEnds
 from tiered.tiering import Tiering
+from tiered.topic_metrics import TopicLabels, TopicMetrics
 
 T = TypeVar("T")
 
@@ -118,7 +120,7 @@ class Node:
         self.partitions = Partitions(
             settings, self.world, metrics, incarnation=self.incarnation,
             disk=self.disk, directory=self.directory, cold=self.cold, images=self.coordinators.images, peers=peers,
-            begun=self.coordinators.lead,
+            begun=self._begun,
             closed=lambda replica: self.tiering.closed(replica),
             configured=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
@@ -133,9 +135,15 @@ class Node:
             self.submit, self.partitions.led, lambda: self.partitions.unreported, lambda: self.image,
             lambda: self.settings, self.incarnation, world.clock, metrics,
         )  # fmt: skip
+        self.stored_ends = StoredEnds(
+            self.submit, self.partitions.led, lambda: self.partitions.unreported, lambda: self.image,
+            settings.node_id, self.incarnation, world.clock,
+        )  # fmt: skip
         self.awaited_ends = AwaitedEnds(
             self.submit, self.partitions.end_of, settings.node_id, self.incarnation, world.clock
         )
+        labels = TopicLabels(settings.tiered_metrics_max_topics, lambda: self.image)
+        self.topic_metrics = TopicMetrics(metrics, labels, self.partitions.held, lambda: self.image)
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self.joining = Joining(self)
@@ -229,10 +237,11 @@ class Node:
                 log.info("asks the controller again request=%s why=%s", type(request).__name__, refused.why)
             await self.world.clock.sleep(AGAIN_SECONDS)
 
-    async def announce(self, http: str, listeners: Mapping[str, str]) -> None:
-        """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks; clients are
-        told `listeners`. Says nothing to the cluster that it knows already. `Refused` where nobody reaches them."""
-        await self.joining.announce(http, listeners)
+    async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:
+        """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks. Clients are
+        told `listeners`, and HTTP clients `advertised_http` (`http://HOST:PORT`; "": as `http` says). Says nothing to
+        the cluster that it knows already. `Refused` where nobody reaches them."""
+        await self.joining.announce(http, listeners, advertised_http)
 
     def health(self) -> Health:
         """Whether the broker serves, and what is wrong."""
@@ -314,6 +323,7 @@ class Node:
                     group.create_task(self.partitions.copy(), name="copying"),
                     group.create_task(self.in_sync_sets.run(), name="in-sync-sets"),
                     group.create_task(self.awaited_ends.run(), name="awaited-ends"),
+                    group.create_task(self.stored_ends.run(), name="stored-ends"),
                 ]
         except Exception as error:
             cause = first_cause(error)
@@ -351,6 +361,9 @@ class Node:
         self.figures.count(changes, old, new)
         for line in told(changes, old, new):
             log.info("%s", line)
+        lost = lost_since(old, new)
+        if lost:
+            log.error("%s", lost)
 
     async def _act(self, old: Image, new: Image) -> None:
         """Brokers act on committed entries only (M5): here they do."""
@@ -372,6 +385,10 @@ class Node:
         was, self.settings = self.settings, broker_settings(image, self.started_with, self.settings.node_id)
         if self.settings.log_level != was.log_level:
             self._log_level(self.settings.log_level)
+
+    def _begun(self, replica: Replica) -> None:
+        self.stored_ends.lead(replica)
+        self.coordinators.lead(replica)
 
     def _forgotten(self, replica: Replica) -> None:
         self.tiering.forget(replica)

@@ -16,7 +16,7 @@ from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.producers import ProducerLimits
-from tiered.ids import TopicId, TopicPartition, incarnation_number
+from tiered.ids import UNKNOWN_END, TopicId, TopicPartition, incarnation_number
 from tiered.logs import OPENING_AT_ONCE, Logs
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
 from tiered.metadata.delta import Follow, Lead, between, held
@@ -280,7 +280,7 @@ class Partitions:
         await self._lead_all(new, delta.led)
         for at, loss in delta.lost:
             if at in self._replicas:
-                self._replicas[at].possible_loss = loss._asdict()
+                self._replicas[at].possible_loss = loss._asdict() if loss is not None else None
 
     async def open_missing(self, image: Callable[[], Image]) -> None:
         """Tries again to lead and to follow what could not be opened. Not while the image is followed: what is opened
@@ -322,11 +322,15 @@ class Partitions:
             return  # its log goes when that is followed
         self._replicas[lead.at] = replica
         self.unopened.pop(lead.at, None)
-        told = topic.partitions[lead.at.partition].loss
-        replica.possible_loss = told._asdict() if told is not None else None
+        told, known = image.losses.get(replica.pid), topic.partitions[lead.at.partition]
+        replica.possible_loss = told[-1]._asdict() if told else None
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
-            replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())._asdict()
+            if known.stored_end == UNKNOWN_END:
+                made = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
+                replica.possible_loss = made._asdict()
+        elif _is_told_too_low(known.loss, replica):
+            self.unreported.append(replica)
         self._look_at(replica.log)
         self._begun(replica)
 
@@ -486,6 +490,11 @@ class Partitions:
 
 def _deleted(at: TopicPartition) -> Refused:
     return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
+
+
+def _is_told_too_low(told: Loss | None, replica: Replica) -> bool:
+    """True if a loss reaches below what was in the bucket when this leader began: the controller did not know."""
+    return told is not None and told.leader_epoch == replica.leader_epoch and told.from_offset < replica.stored_to
 
 
 def _say(done: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:

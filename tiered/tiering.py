@@ -20,7 +20,7 @@ from tiered.cold.uploader import TOGETHER_BYTES
 from tiered.config import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot import retention
-from tiered.metrics import Metrics
+from tiered.metrics import OTHERS, Metrics
 from tiered.ports import Clock, Rng
 from tiered.quiet import Quiet
 from tiered.replication.replica import Replica
@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 _PAUSE_SECONDS = (0.5, 60.0)
 LOOK_SECONDS = (0.05, 1.0)
 """Between two looks for records that are due in the bucket: at least, and at most."""
-LAG_TOPICS = 1_000
-"""Topics whose lag is a metric: those that lag most."""
 NEVER = 2**63
 TIDY_SHARE = 8
 """One pass in so many is of a partition that has nothing to upload, however many others do."""
@@ -189,8 +187,9 @@ class Tiering:
                 since_ms = replica.uncopied_since_ms
                 lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
                 lags[replica.topic] = max(lag, lags.get(replica.topic, 0.0))
-        most = heapq.nlargest(LAG_TOPICS, lags.items(), key=lambda each: each[1])
-        return {(topic,): lag for topic, lag in most}
+        most = self._settings.tiered_metrics_max_topics
+        found = heapq.nlargest(most + 1, lags.items(), key=lambda each: each[1])
+        return {(topic if number < most else OTHERS,): lag for number, (topic, lag) in enumerate(found)}
 
     async def _run_pass(self, replica: Replica, group: asyncio.TaskGroup) -> None:
         try:

@@ -121,6 +121,28 @@ def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> No
     run(tmp_path, story)
 
 
+def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None:
+    """As behind a port mapping: `localhost` is another name here, and no broker listens there by it."""
+
+    async def story(three: Cluster) -> None:
+        await three.create("t", [2])
+        told = {}
+        for number, broker in three.brokers.items():
+            known = broker.node.image.brokers[number]
+            told[broker.url] = broker.url.replace("127.0.0.1", "localhost")
+            await broker.node.announce(known.http, known.listeners, told[broker.url])
+        await until(lambda: three.knows(lambda node: all(each.advertised_http for each in node.image.brokers.values())))
+        path = "/tiered/v1/topics/t/partitions/0"
+        async with three[1].session.get(three[1].url + path, allow_redirects=False) as response:
+            assert (response.status, response.headers["Location"]) == (307, told[three[2].url] + path)
+        assert (await three[1].get(path)).status == 200, "a client that follows gets there"
+        made = [await each.ask("POST", "/consumers/g", {"format": "json"}, kind=V2) for each in three.brokers.values()]
+        (home,) = {each.json["base_uri"].partition("/consumers/")[0] for each in made}
+        assert home in told.values()
+
+    run(tmp_path, story)
+
+
 def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) -> None:
     async def story(three: Cluster) -> None:
         await three.create("t", [2])

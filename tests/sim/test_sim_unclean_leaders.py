@@ -11,7 +11,7 @@ from tests.e2e.site import batch
 from tests.sim.three import Broker, Three, told
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
-from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, ElectLeaders
+from tiered.metadata.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
 from tiered.replication.replica import ALL
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -71,5 +71,35 @@ def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost(
         await first.start()
         await three.until(lambda: now(three).leader == first.node_id, 60)
         assert first.node.replica("t", 0).log.end_offset == 2 and now(three).loss is None
+
+    told(story)
+
+
+def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
+    """Also after another broker has become the controller."""
+
+    async def story(three: Three) -> None:
+        first, last = await behind(three, "true")
+        await three.until(lambda: now(three).leader == last.node_id, 30)
+        await first.start()
+
+        def named() -> list[dict[str, int]]:
+            up = [each for each in three.brokers.values() if each.node.served.is_set()]
+            losses = [each.node.health().details["possible_loss"] for each in up]
+            return [{at: loss["from_offset"] for at, loss in each.items()} for each in losses]
+
+        await three.until(lambda: named() == [{"t-0": 0}] * 3, 10)
+        before = three.controller
+        await before.kill()
+        await three.until(
+            lambda: [each is not before for each in map(three.brokers.get, three.controllers())] == [True], 60
+        )
+        assert "t-0 may be gone from offset 0 on" in " ".join(last.node.health().problems)
+        topic, loss = last.node.image.topics["t"], now(three).loss
+        assert loss is not None
+        await last.node.submit(AcknowledgeLosses(((topic.topic_id, 0, loss.leader_epoch),)))
+        assert last.node.health().details["possible_loss"] == {}
+        await before.start()
+        await three.until(lambda: named() == [{}] * 3, 30)
 
     told(story)

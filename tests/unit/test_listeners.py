@@ -67,3 +67,28 @@ def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str) -
 def test_a_map_in_kafkas_stock_file_does_no_harm() -> None:
     stock = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
     assert bound(listener_security_protocol_map=stock) == bound()
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ("", ""),
+        ("kafka.example.org:8082", "http://kafka.example.org:8082"),
+        ("127.0.0.1:0", "http://127.0.0.1:40000"),
+        ("[::1]:80", "http://[::1]:80"),
+        ("https://kafka.example.org", "https://kafka.example.org"),
+        ("http://10.0.0.1:8083", "http://10.0.0.1:8083"),
+    ],
+)
+def test_http_clients_are_told_an_origin(given: str, origin: str) -> None:
+    assert Settings.from_strings({"advertised.http": given}).advertised_origin(40000) == origin
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["kafka.example.org", "0.0.0.0:80", "[::]:80", "ftp://a:1", "http://a/b", "a:70000", "http://", "a b:1", ":80"],
+)
+def test_http_clients_are_told_nothing_else(given: str) -> None:
+    with pytest.raises(Refused, match=r"advertised\.http=.*it must be HOST:PORT or") as refused:
+        Settings.from_strings({"advertised.http": given})
+    assert refused.value.code is Code.INVALID_CONFIG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.metrics import Metrics
+from tiered.metrics import OTHERS, Metrics, by_topic
 
 
 def test_counters_grow_per_label_values() -> None:
@@ -78,3 +78,27 @@ def test_a_counter_may_be_kept_where_it_is_counted() -> None:
     taken[1] += 1
     assert (counter.value("second"), counter.value("first"), counter.total()) == (8, 0, 8)
     assert list(counter.lines()) == ['taken_total{what="second"} 8']
+
+
+def test_topics_that_are_too_many_share_one_sample() -> None:
+    values = {"a": 1.0, "b": 5.0, "c": 2.0, "d": 2.0}
+    assert by_topic(values, 4) == {("a",): 1, ("b",): 5, ("c",): 2, ("d",): 2}
+    assert by_topic(values, 2) == {("b",): 5, ("c",): 2, (OTHERS,): 3}
+    assert by_topic(values, 0) == {(OTHERS,): 10}
+
+
+def test_a_series_counts_for_its_histogram() -> None:
+    metrics = Metrics()
+    histogram = metrics.histogram("took_seconds", "Time.", (0.1, 1), ("api",))
+    series = histogram.series("Fetch")
+    for value in (0.05, 0.1, 0.5, 7):
+        series.observe(value)
+    histogram.observe(0.5, "Fetch")
+    assert histogram.count("Fetch") == 5 and histogram.count("Produce") == 0
+    assert list(histogram.lines()) == [
+        'took_seconds_bucket{api="Fetch",le="0.1"} 2',
+        'took_seconds_bucket{api="Fetch",le="1"} 4',
+        'took_seconds_bucket{api="Fetch",le="+Inf"} 5',
+        'took_seconds_sum{api="Fetch"} 8.15',
+        'took_seconds_count{api="Fetch"} 5',
+    ]

@@ -28,6 +28,7 @@ from tiered.hot.segment_view import Sections, SegmentView, sections
 from tiered.hot.segments import holder, roll_due
 from tiered.hot.synced import Synced
 from tiered.hot.tail import Tail, Unsynced
+from tiered.hot.traffic import Traffic
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
 from tiered.quiet import Quiet
@@ -66,6 +67,7 @@ class DiskLog:
         self.topic_id = topic_id
         self.start_offset = self.noted_start_offset = start_offset
         self.cut_bytes = opened.cut_bytes  # by recovery, from the tail
+        self.traffic = Traffic()
         self.doubted = False  # records have rotted away that this log once had, and not everybody knows it yet
         self.cuts = Cuts()
         self._files = files

@@ -69,7 +69,8 @@ def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Dec
                 " where that one is reached itself"
             )
             raise Refused(Code.INVALID_REGISTRATION, why)
-    return restate(image, replace(known, http=request.http, listeners=dict(request.listeners)), now_ms)
+    told = replace(known, http=request.http, listeners=dict(request.listeners), advertised_http=request.advertised_http)
+    return restate(image, told, now_ms)
 
 
 def restate(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:
@@ -77,8 +78,9 @@ def restate(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:
     if broker == image.brokers[broker.node_id]:
         return Decision((), None)
     change = kinds.BrokerRegistered(
-        broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners
-    )
+        broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners,
+        broker.advertised_http,
+    )  # fmt: skip
     return Decision((change,), None)
 
 

@@ -30,7 +30,8 @@ class ControllerElected:
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
     """A process took a node id. `http` is where its incarnation answers, `directory` names its data directory,
-    `listeners` is what clients are told: HOST:PORT by the listener's name."""
+    `listeners` is what clients are told: HOST:PORT by the listener's name. `advertised_http` is what HTTP clients are
+    told (`http://HOST:PORT`), "" where that is `http`."""
 
     node_id: int
     incarnation: str
@@ -39,6 +40,7 @@ class BrokerRegistered:
     rack: str
     at_ms: int
     listeners: Mapping[str, str] = field(default_factory=dict)
+    advertised_http: str = field(default_factory=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,22 @@ class LossReported:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredEndsNoted:
+    """Of each (topic id, partition, offset): all records that were ever acknowledged lie below the offset, and are in
+    the bucket. -1: that is not known any more, records may be on disks alone."""
+
+    ends: tuple[tuple[TopicId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LossesAcknowledged:
+    """An operator has seen the losses of each (topic id, partition, leader epoch), up to those of that epoch."""
+
+    losses: tuple[tuple[TopicId, int, int], ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
     """The ids [first, first + count) belong to a broker, to give to idempotent producers; none is given twice."""
 
@@ -189,6 +207,8 @@ Change = (
     | BrokerConfigChanged
     | PartitionChanged
     | LossReported
+    | StoredEndsNoted
+    | LossesAcknowledged
     | ProducerIdsAllocated
 )
 
@@ -208,6 +228,8 @@ KINDS: dict[str, type[Change]] = {
     "broker_config_changed": BrokerConfigChanged,
     "partition_changed": PartitionChanged,
     "loss_reported": LossReported,
+    "stored_ends_noted": StoredEndsNoted,
+    "losses_acknowledged": LossesAcknowledged,
     "producer_ids_allocated": ProducerIdsAllocated,
 }
 

@@ -70,6 +70,10 @@ class Controller:
                 return moves.reassign(image, settings, request, now_ms)
             case requests.ReportLoss():
                 return leaders.report_loss(image, request, now_ms)
+            case requests.AcknowledgeLosses():
+                return leaders.acknowledge_losses(image, request, now_ms)
+            case requests.NoteStoredEnds():
+                return leaders.note_stored_ends(image, request)
             case requests.ReportEnds():
                 return leaders.report_ends(image, settings, request, now_ms)
             case requests.AllocateProducerIds():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 
@@ -37,13 +37,14 @@ class Follow:
 class Delta:
     """In the order in which to act: drop, resign, configure, in sync, follow, lead. `configured` names topics with
     other settings; they count before `in_sync`, the same leaderships with another in-sync set, because a high watermark
-    may have to stand still by the new `min.insync.replicas`. `lost` are the losses that were reported since."""
+    may have to stand still by the new `min.insync.replicas`. `lost` are partitions of which a loss was told since, or
+    acknowledged, each with the last that was not; None: with none."""
 
     dropped: tuple[TopicPartition, ...] = ()
     resigned: tuple[TopicPartition, ...] = ()
     led: tuple[Lead, ...] = ()
     configured: tuple[str, ...] = ()
-    lost: tuple[tuple[TopicPartition, Loss], ...] = ()
+    lost: tuple[tuple[TopicPartition, Loss | None], ...] = ()
     brokers_configured: bool = False
     followed: tuple[Follow, ...] = ()
     in_sync: tuple[tuple[TopicPartition, PartitionImage], ...] = ()
@@ -89,7 +90,6 @@ def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
     to lead or follow all it holds. Topics that are the same object in both cost nothing."""
     draft = _Draft(node_id, _has_place(old, node_id, incarnation), _has_place(new, node_id, incarnation))
     configured: list[str] = []
-    lost: list[tuple[TopicPartition, Loss]] = []
     for topic_id, topic in old.topics_by_id.items():
         if topic_id not in new.topics_by_id:
             held = (p for p, each in enumerate(topic.partitions) if node_id in each.replicas)
@@ -103,8 +103,6 @@ def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
                 continue
             at = TopicPartition(topic.name, p)
             draft.partition(at, topic_id, was, now)
-            if now.loss is not None and (was is None or was.loss != now.loss):
-                lost.append((at, now.loss))
         if before is not None and before.configs != topic.configs:
             configured.append(topic.name)
     return Delta(
@@ -112,11 +110,21 @@ def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
         tuple(draft.resigned),
         tuple(draft.led),
         tuple(configured),
-        tuple(lost),
+        tuple(_lost(old, new)),
         old.broker_configs != new.broker_configs,
         tuple(draft.followed),
         tuple(draft.in_sync),
     )
+
+
+def _lost(old: Image, new: Image) -> Iterable[tuple[TopicPartition, Loss | None]]:
+    if old.losses == new.losses:
+        return
+    for topic_id, p in dict.fromkeys((*old.losses, *new.losses)):
+        pid = PartitionId(topic_id, p)
+        topic, now = new.topics_by_id.get(topic_id), new.losses.get(pid, ())
+        if topic is not None and now != old.losses.get(pid, ()):
+            yield TopicPartition(topic.name, p), now[-1] if now else None
 
 
 def _inherits(was: PartitionImage, now: PartitionImage, node_id: int) -> bool:

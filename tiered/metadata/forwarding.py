@@ -29,6 +29,7 @@ _INSIDE = (
     requests.InSync,
     requests.IsrWish,
     requests.Move,
+    requests.StoredEnd,
 )
 _REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_INSIDE, *_REPLIES)}

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.ids import TopicId
+from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, frozen
+
+LOSSES_KEPT = 4
+"""Of one partition that nobody has acknowledged; of more, the two oldest become one."""
 
 
 class Loss(NamedTuple):
@@ -38,7 +41,8 @@ class PartitionImage:
     """One partition. `leader` is `NO_LEADER` while nobody may lead; `elr` left the ISR whole and may lead again. With
     both sets empty, an election waits until all of `last_known` are back, and takes the one with the highest of `ends`
     (rule R4). `partition_epoch` counts the changes to all this (KIP-497). While it moves (KIP-455), `adding` are the
-    replicas that are new, and `removing` those that leave once all others are in sync."""
+    replicas that are new, and `removing` those that leave once all others are in sync. All that was ever acknowledged
+    lies below `stored_end` and is in the bucket; `UNKNOWN_END` where that is not known."""
 
     replicas: tuple[int, ...]
     leader: int = NO_LEADER
@@ -51,6 +55,7 @@ class PartitionImage:
     ends: tuple[End, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    stored_end: int = UNKNOWN_END
 
     @property
     def moving(self) -> bool:
@@ -98,6 +103,8 @@ class BrokerImage:
     fenced: bool = False
     stopping: bool = False
     """It has said so, and still serves."""
+    advertised_http: str = ""
+    """The `http://HOST:PORT` that HTTP clients are told; "" where that is `http`."""
 
     @property
     def live(self) -> bool:
@@ -134,6 +141,8 @@ class Image:
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
     next_producer_id: int = 0
+    losses: Mapping[PartitionId, tuple[Loss, ...]] = field(default_factory=dict)
+    """Losses that no operator has acknowledged, the oldest first."""
     partitions: int = field(default=0, compare=False)
     """How many all topics have together."""
     replicas: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -160,6 +169,7 @@ class _Draft:
         self.broker_configs = dict(image.broker_configs)
         self.deleted = dict(image.deleted)
         self.next_producer_id = image.next_producer_id
+        self.losses = dict(image.losses)
         self.count, self.replicas = image.partitions, Counter(image.replicas)
         self.partitions: dict[TopicId, list[PartitionImage]] = {}
 
@@ -168,7 +178,7 @@ class _Draft:
             self._put(replace(self.by_id[topic_id], partitions=tuple(self.partitions[topic_id])))
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics, self.by_id,
-            self.broker_configs, self.deleted, self.next_producer_id, self.count, self.replicas,
+            self.broker_configs, self.deleted, self.next_producer_id, self.losses, self.count, self.replicas,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -201,8 +211,18 @@ class _Draft:
             case kinds.BrokerConfigChanged():
                 old = self.broker_configs.get(change.node_id, {})
                 self.broker_configs[change.node_id] = _merged(old, change.configs)
-            case kinds.PartitionChanged() | kinds.LossReported():
+            case kinds.PartitionChanged():
                 self._partition(change)
+            case kinds.LossReported():
+                self._loss(change)
+            case kinds.StoredEndsNoted():
+                for topic_id, partition, offset in change.ends:
+                    partitions, was = self._found(topic_id, partition)
+                    partitions[partition] = replace(was, stored_end=offset)
+            case kinds.LossesAcknowledged():
+                for topic_id, partition, epoch in change.losses:
+                    pid = PartitionId(topic_id, partition)
+                    self._put_losses(pid, tuple(each for each in self.losses.get(pid, ()) if each.leader_epoch > epoch))
             case kinds.ProducerIdsAllocated():
                 if change.first < self.next_producer_id:
                     raise Corrupt(f"producer ids from {change.first} on are given out already")
@@ -224,7 +244,7 @@ class _Draft:
             fenced, stopping = (known.fenced, known.stopping) if known is not None and same else (False, False)
             self.brokers[change.node_id] = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
-                change.listeners, fenced, stopping,
+                change.listeners, fenced, stopping, change.advertised_http,
             )  # fmt: skip
         elif known is not None and same:
             if isinstance(change, kinds.BrokerStopped):
@@ -258,23 +278,29 @@ class _Draft:
             self.replicas.subtract(each.replicas)
         del self.topics[topic.name], self.by_id[change.topic_id]
         self.deleted[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
+        self.losses = {pid: each for pid, each in self.losses.items() if pid.topic_id != change.topic_id}
 
-    def _partition(self, change: kinds.PartitionChanged | kinds.LossReported) -> None:
-        partitions = self._open(change.topic_id)
-        if not 0 <= change.partition < len(partitions):
-            raise Corrupt(f"no partition {change.partition} in topic {change.topic_id}")
-        old = partitions[change.partition]
-        if isinstance(change, kinds.LossReported):
-            partitions[change.partition] = replace(
-                old, loss=Loss(change.leader_epoch, change.from_offset, change.at_ms)
-            )
-            return
+    def _loss(self, change: kinds.LossReported) -> None:
+        partitions, old = self._found(change.topic_id, change.partition)
+        made = Loss(change.leader_epoch, change.from_offset, change.at_ms)
+        partitions[change.partition] = replace(old, loss=made)
+        pid = PartitionId(change.topic_id, change.partition)
+        self._put_losses(pid, unseen(self.losses.get(pid, ()), old, made))
+
+    def _put_losses(self, pid: PartitionId, losses: tuple[Loss, ...]) -> None:
+        if losses:
+            self.losses[pid] = losses
+        else:
+            self.losses.pop(pid, None)
+
+    def _partition(self, change: kinds.PartitionChanged) -> None:
+        partitions, old = self._found(change.topic_id, change.partition)
         if change.leader_epoch < old.leader_epoch:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
         ends = tuple(End(*each) for each in change.ends)
         partitions[change.partition] = new = PartitionImage(
             change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
-            old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing,
+            old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing, old.stored_end,
         )  # fmt: skip
         if new.replicas != old.replicas:
             self.replicas.subtract(old.replicas)
@@ -289,6 +315,13 @@ class _Draft:
             raise Corrupt(f"a change names the topic {topic_id}, which is not there")
         return topic
 
+    def _found(self, topic_id: TopicId, partition: int) -> tuple[list[PartitionImage], PartitionImage]:
+        """A partition, and the list to put another one into."""
+        partitions = self._open(topic_id)
+        if not 0 <= partition < len(partitions):
+            raise Corrupt(f"no partition {partition} in topic {topic_id}")
+        return partitions, partitions[partition]
+
     def _open(self, topic_id: TopicId) -> list[PartitionImage]:
         if topic_id not in self.partitions:
             self.partitions[topic_id] = list(self._topic(topic_id).partitions)
@@ -296,6 +329,22 @@ class _Draft:
 
     def _put(self, topic: TopicImage) -> None:
         self.topics[topic.name] = self.by_id[topic.topic_id] = topic
+
+
+def unseen(known: tuple[Loss, ...], old: PartitionImage, new: Loss) -> tuple[Loss, ...]:
+    """The losses of a partition that an operator has still to see, after one more was told of it as it was (`old`).
+    Where all that was acknowledged is in the bucket, nothing is missing. The same loss may be told again: with an
+    earlier offset it is seen anew, with a later one it only becomes smaller."""
+    if any(each.leader_epoch == new.leader_epoch for each in known):
+        return tuple(new if each.leader_epoch == new.leader_epoch else each for each in known)
+    same = old.loss is not None and old.loss[:2] <= new[:2] and old.loss.leader_epoch == new.leader_epoch
+    if same or old.stored_end != UNKNOWN_END:
+        return known
+    if len(known) == LOSSES_KEPT:
+        first, second, *rest = known
+        from_offset = min(first.from_offset, second.from_offset)
+        known = (Loss(second.leader_epoch, from_offset, first.at_ms), *rest)
+    return (*known, new)
 
 
 def _merged(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
@@ -324,6 +373,7 @@ def to_json(image: Image) -> dict[str, Any]:
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
         "deleted": [_plain(topic) for topic in image.deleted.values()],
         "next_producer_id": image.next_producer_id,
+        "losses": [[*pid, [list(each) for each in losses]] for pid, losses in image.losses.items()],
     }
 
 
@@ -345,6 +395,10 @@ def from_json(body: dict[str, Any]) -> Image:
         {each["node_id"]: each["configs"] for each in body["broker_configs"]},
         {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
         body.get("next_producer_id", 0),
+        {
+            PartitionId(topic_id, partition): tuple(Loss(*each) for each in losses)
+            for topic_id, partition, losses in body.get("losses", ())
+        },
         sum(len(topic.partitions) for topic in topics),
         counts,
     )

@@ -256,7 +256,7 @@ def _with(
     """Under the same epoch. (Written out: `replace` takes four times as long, and a broker has ten thousand.)"""
     return PartitionImage(
         old.replicas, leader, old.leader_epoch, isr, elr, old.loss, old.partition_epoch, last_known, ends,
-        old.adding, old.removing,
+        old.adding, old.removing, old.stored_end,
     )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def _elected(
     elr = () if len(isr) >= terms.min_isr else elr
     return PartitionImage(
         old.replicas, heir, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch, (), (),
-        old.adding, old.removing,
+        old.adding, old.removing, old.stored_end,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tiered.config import Settings
 from tiered.errors import Code, Refused
-from tiered.ids import TopicId, incarnation_number
+from tiered.ids import PartitionId, TopicId, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata import in_sync, requests
 from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
@@ -233,17 +233,45 @@ def misplaced(image: Image) -> tuple[tuple[TopicId, int], ...]:
 
 def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
     """Also of a leader that is in force no more: whoever followed it has no more than it had. Of several losses the
-    newest stays, and reaches as far back as any that is told of after it."""
+    newest stays, and reaches as far back as any that is told of after it; what its own leader found in the bucket is
+    not lost."""
     found = _partition(image, request.topic_id, request.partition)
     if isinstance(found, Code) or found[1].leader_epoch < request.leader_epoch:
         return Decision((), None)
     epoch, offset, known = request.leader_epoch, request.from_offset, found[1].loss
     if known is not None and known.leader_epoch >= epoch:
-        if known.from_offset <= offset:
+        offset = min(offset, known.from_offset)
+        if known.leader_epoch == epoch:
+            offset = max(offset, request.stored_to)
+        if known.from_offset == offset:
             return Decision((), None)
         epoch = known.leader_epoch
     lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms)
     return Decision((lost,), None)
+
+
+def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms: int) -> Decision[None]:
+    """Those that are there; a loss that was told since stays."""
+    seen = tuple(
+        (topic_id, p, epoch)
+        for topic_id, p, epoch in dict.fromkeys(request.losses)
+        if any(each.leader_epoch <= epoch for each in image.losses.get(PartitionId(topic_id, p), ()))
+    )
+    return Decision((kinds.LossesAcknowledged(seen, now_ms),) if seen else (), None)
+
+
+def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision[None]:
+    """Of the partitions that the broker still leads under the epoch that it names."""
+    incarnation(image, request.node_id, request.incarnation)
+    made = []
+    for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
+        found = _partition(image, each.topic_id, each.partition)
+        if isinstance(found, Code):
+            continue
+        leads = (found[1].leader, found[1].leader_epoch) == (request.node_id, each.leader_epoch)
+        if leads and found[1].stored_end != each.offset:
+            made.append((each.topic_id, each.partition, each.offset))
+    return Decision((kinds.StoredEndsNoted(tuple(made)),) if made else (), None)
 
 
 def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> Decision[None]:

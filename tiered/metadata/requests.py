@@ -128,6 +128,7 @@ class AnnounceBroker:
     incarnation: str
     http: str
     listeners: Mapping[str, str]
+    advertised_http: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +247,40 @@ class Reassign:
 
 @dataclass(frozen=True, slots=True)
 class ReportLoss:
-    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone."""
+    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone. All that
+    lay below `stored_to` when its epoch began is in the bucket, whatever was told before."""
 
     topic_id: TopicId
     partition: int
     leader_epoch: int
     from_offset: int
+    stored_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeLosses:
+    """-> None. An operator has seen the losses of each (topic id, partition, leader epoch), up to that epoch."""
+
+    losses: tuple[tuple[TopicId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnd:
+    """All of a partition lies below `offset` and is in the bucket; -1: that is so no more."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteStoredEnds:
+    """-> None. Said by the leader of all of them. Partitions that another one leads by now are passed over."""
+
+    node_id: int
+    incarnation: str
+    ends: tuple[StoredEnd, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,5 +321,7 @@ Request = (
     | Reassign
     | ReportLoss
     | ReportEnds
+    | AcknowledgeLosses
+    | NoteStoredEnds
     | AllocateProducerIds
 )

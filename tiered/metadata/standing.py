@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
-from tiered.metadata.image import BrokerImage, Image, PartitionImage
+from tiered.metadata.image import BrokerImage, Image, Loss, PartitionImage
 from tiered.metadata.in_sync import awaited
 from tiered.metadata.leaders import live_ids
 from tiered.metadata.settings import MIN_ISR, cluster_min_isr
@@ -64,6 +64,19 @@ def _count_led(made: Standing, at: TopicPartition, each: PartitionImage, asked: 
     if in_sync < least:
         made.under_min_isr[at] = each
     made.at_min_isr += in_sync == least
+
+
+def losses(image: Image) -> dict[TopicPartition, Loss]:
+    """The losses that no operator has acknowledged, one for each partition, in order of their names. It reaches as far
+    back as any of them, was told when the first was, and is of the epoch of the last."""
+    found = {
+        TopicPartition(topic.name, pid.partition): Loss(
+            each[-1].leader_epoch, min(one.from_offset for one in each), each[0].at_ms
+        )
+        for pid, each in image.losses.items()
+        if (topic := image.topics_by_id.get(pid.topic_id)) is not None
+    }
+    return dict(sorted(found.items()))
 
 
 def why_leaderless(image: Image, each: PartitionImage) -> str:

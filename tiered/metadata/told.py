@@ -15,6 +15,12 @@ NAMES_MAX = 5
 """Of one kind in one entry; of more their number is told."""
 
 
+LOST_MAX = 100
+"""Partitions in a line about losses; the image has them all."""
+MORE = 2**63
+"""Above every offset."""
+
+
 def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
     """Lines for a log, in the order of the changes' kinds."""
     created, grown, deleted, altered = list[str](), list[str](), list[str](), list[str]()
@@ -53,6 +59,26 @@ def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str
         lost, found = _leaderships(changed, before, after)
         yield from _lines("partition has no leader name=", lost, "partitions have no leader count=")
         yield from _lines("partition is led again name=", found, "partitions are led again count=")
+
+
+def lost_since(before: Image, after: Image) -> str:
+    """A line about the losses that were told in between, or reach further back than they did; "" without any."""
+    if before.losses == after.losses:
+        return ""
+    found = list[str]()
+    for pid, losses in after.losses.items():
+        known = {each.leader_epoch: each.from_offset for each in before.losses.get(pid, ())}
+        new = [each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, MORE)]
+        topic = after.topics_by_id.get(pid.topic_id)
+        if new and topic is not None:
+            found.append(f"{topic.name}-{pid.partition}@{min(new)}")
+    if not found:
+        return ""
+    more = ",..." if len(found) > LOST_MAX else ""
+    return (
+        f"acknowledged records may be gone from an offset on partitions={len(found)}"
+        f" partition@offset={','.join(found[:LOST_MAX])}{more}: see `tiered cluster losses`"
+    )
 
 
 def _serves(image: Image) -> bool:

@@ -23,6 +23,7 @@ class Followed:
     def __init__(self, copy: Copy, in_sync: Callable[[], bool]) -> None:
         self.state = copy
         """Who knows the leader epoch."""
+        self.traffic = copy.log.traffic
         self._in_sync = in_sync
 
     @property

@@ -16,7 +16,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_view import SegmentView
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
-from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition
 from tiered.replication.explain import explain
 from tiered.replication.fetched import Fetched
 from tiered.replication.partition import Partition
@@ -42,6 +42,7 @@ class Readable:
         self.pid = self.id_of(at, topic_id)
         self.log = log
         self.cold = cold
+        self.traffic = log.traffic
         self.state = partition
         self.epoch_start = log.end_offset
         self.upload_problem = ""
@@ -104,6 +105,14 @@ class Readable:
     def cold_end_offset(self) -> int:
         """Everything from the log start up to here is in the bucket; 0 while nothing ever was."""
         return self.manifest.cold_end_offset if self.manifest is not None else 0
+
+    @property
+    def stored_end(self) -> int:
+        """The log end where all that was ever written here is committed, and either in the bucket or deleted; else
+        `UNKNOWN_END`. (The log of `__consumer_offsets` starts where its last image in the bucket ends.)"""
+        end = self.log.end_offset
+        whole = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
+        return end if whole else UNKNOWN_END
 
     @property
     def cold_bytes(self) -> int:
@@ -227,15 +236,15 @@ class Readable:
         `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end]; `Unavailable`, `Corrupt` from the bucket.
         """
         fetched = await self._read(offset, max_bytes, read_committed)
-        if fetched.size >= min_bytes or max_wait_ms <= 0:
-            return fetched
-        try:
-            async with asyncio.timeout(max_wait_ms / 1000):
-                while fetched.size < min_bytes:
-                    await self._until(fetched.high_watermark + 1)
-                    fetched = await self._read(offset, max_bytes, read_committed)
-        except TimeoutError:
-            return await self._read(offset, max_bytes, read_committed)
+        if fetched.size < min_bytes and max_wait_ms > 0:
+            try:
+                async with asyncio.timeout(max_wait_ms / 1000):
+                    while fetched.size < min_bytes:
+                        await self._until(fetched.high_watermark + 1)
+                        fetched = await self._read(offset, max_bytes, read_committed)
+            except TimeoutError:
+                fetched = await self._read(offset, max_bytes, read_committed)
+        self.traffic.bytes_out += fetched.size
         return fetched
 
     def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> Fetched | None:

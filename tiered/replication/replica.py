@@ -49,6 +49,10 @@ class Replica(Readable):
     ) -> None:
         super().__init__(at, topic_id, log, partition, cold, begun.manifest)
         self.restarted = begun.restart is not None and not begun.restart.empty
+        self.stored_to = _stored_to(begun)
+        """All records below were in the bucket when this leader began."""
+        self.rested: Callable[[], None] | None = None
+        """Called with the next append, once: the cluster counts on it that all of the log is in the bucket."""
         self._owes = begun.owes
         self._clock = clock
         self._disk = disk
@@ -150,11 +154,17 @@ class Replica(Readable):
         except Refused as refused:
             disk.judge(refused, hot)
             raise
+        traffic = self.traffic
+        traffic.bytes_in += len(data)
+        traffic.records_in += 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
         if disk.full is not None:
             disk.worked()
         if hot.segment_count != self._segments_seen:
             self._segments_seen = hot.segment_count
             self._segment_closed(self)
+        if self.rested is not None:
+            rested, self.rested = self.rested, None
+            rested()
         return appended
 
     async def flush(self, end: int | None = None) -> None:
@@ -369,3 +379,9 @@ class Replica(Readable):
         self._wake_all()
         self._wake_deletions()
         self._wake_end()
+
+
+def _stored_to(begun: Begun) -> int:
+    if begun.manifest is not None:
+        return begun.manifest.cold_end_offset
+    return begun.restart.offset if begun.restart is not None else 0

@@ -149,6 +149,10 @@ def _say(found: dict[str, Any], internal: bool) -> None:
     }
     for words, key in LISTS.items():
         lines[f"{words} ({len(found[key])})"] = _few(found[key])
+    lost = sorted(found["possible_losses"], key=lambda each: is_internal(each["topic"]))
+    if lost:
+        names = [f"{each['topic']}/{each['partition']} from offset {each['from_offset']} on" for each in lost]
+        lines[f"Possible losses ({len(lost)})"] = [*_few(names), "see: tiered cluster losses"]
     for number, sentence in enumerate(found["broker_problems"], 1):
         lines[f"Problem {number}"] = sentence
     width = max(map(len, lines)) + 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered_api.kafka.client import Address, Client, refused
-from tiered_api.kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tiered_api.kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse, PossibleLoss
 from tiered_api.kafka.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 REPORT_SECONDS = 5.0
@@ -31,11 +31,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one broker says of itself: sentences, and since when (ms) the bucket does not serve it, -1 while it does."""
+    """What one broker says of itself: sentences, and since when (ms) the bucket does not serve it, -1 while it does.
+    `losses` are those of the cluster, as far as the broker has heard."""
 
     node_id: int
     problems: tuple[str, ...]
     store_away_since_ms: int = -1
+    losses: tuple[PossibleLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ async def _self_report(client: Client, node: int) -> Said | None:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
         raise
-    return None if got.problems is None else Said(node, tuple(got.problems), got.store_away_since_ms)
+    if got.problems is None:
+        return None
+    return Said(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()))
 
 
 async def _registered(client: Client) -> DescribeClusterResponse | None:

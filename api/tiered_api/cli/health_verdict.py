@@ -97,6 +97,8 @@ def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> di
     reasons += [f"{problem} partitions" for problem, named in names.items() if named]
     away = {each.node_id: each.store_away_since_ms for each in said if each.store_away_since_ms >= 0}
     troubled = [each for each in said if each.problems]
+    lost = {(each.topic, each.partition): each for broker in said for each in broker.losses}
+    reasons += ["possible losses"] if lost else []
     reasons += ["bucket"] if away else []
     reasons += ["broker problems"] if any(each.node_id not in away for each in troubled) else []
     return {
@@ -108,6 +110,16 @@ def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> di
         "leaderless_partitions": names[LEADERLESS],
         "under_min_isr_partitions": names[UNDER_MIN_ISR],
         "under_replicated_partitions": names[UNDER_REPLICATED],
+        "possible_losses": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "from_offset": each.from_offset,
+                "leader_epoch": each.leader_epoch,
+                "at_ms": each.at_ms,
+            }
+            for (topic, partition), each in sorted(lost.items())
+        ],
         "bucket_away_since_ms": min(away.values(), default=None),
         "broker_problems": [f"broker {each.node_id}: {why}" for each in troubled for why in each.problems],
         "partitions": [

@@ -265,6 +265,13 @@ def _cluster(verbs: Commands) -> None:
     health = _verb(verbs, "health", "say whether every partition has leader and replicas", "cluster_health", "health")
     health.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes")
     health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: until all is well")
+    lost = _verb(verbs, "losses", "list possible losses of records, or acknowledge them", "cluster_losses", "losses")
+    lost.add_argument("action", nargs="?", choices=["acknowledge"], help="they are no problem of the cluster any more")
+    lost.add_argument("-t", "--topic", metavar="TOPIC", help="only of this topic")
+    lost.add_argument(
+        "-p", "--partition", dest="partitions", type=number_of, action="append", default=[], metavar="N",
+        help="only of this partition of it",
+    )  # fmt: skip
     move = _verb(verbs, "reassign", "move partitions to other brokers, or list what moves", "cluster_moves", "reassign")
     move.add_argument("targets", metavar="TOPIC/PARTITION=ID,...", nargs="*", help="replicas, preferred leader first")
     move.add_argument("--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="call a move off")

@@ -21,6 +21,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.local_disk import LockFile
 from tiered.metrics import Metrics
 from tiered.node import Node
+from tiered.process_metrics import process_metrics
 from tiered.world import real_world
 from tiered_api.cli.directories import LOCK, claim, refuse_that_of_a_cluster
 from tiered_api.cli.exits import Exit
@@ -78,7 +79,9 @@ async def broker(chosen: Settings) -> AsyncIterator[Running]:
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
         peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
-        node = Node(chosen, world, Metrics(), peers=peers, log_level=set_log_level)
+        metrics = Metrics()
+        process_metrics(metrics)
+        node = Node(chosen, world, metrics, peers=peers, log_level=set_log_level)
         try:
             async with _http(node, chosen) as http:
                 await _refuse_taken(node, chosen)
@@ -138,7 +141,7 @@ async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterato
                 log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
         told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
         where = chosen.http if address(chosen.http, "http")[1] else http.url.removeprefix("http://")
-        await node.announce(where, told)
+        await node.announce(where, told, chosen.advertised_origin(address(where, "http")[1]))
         kafka.release()
         yield Running(node, http.url, tuple(each.address for each in bound))
         await node.hand_over()

@@ -22,7 +22,7 @@ from tiered_api.cli.sources import settings
 from tiered_api.cli.supervise import Fleet, Program
 from tiered_api.kafka.client import Address
 
-OWN_EACH = ("node.id", "data.dir", "http", "kafka", "listeners", "advertised.listeners")
+OWN_EACH = ("node.id", "data.dir", "http", "kafka", "listeners", "advertised.listeners", "advertised.http")
 """Settings that no two brokers of a machine can share."""
 READY = "tiered is ready: "
 OWN = "up"
@@ -108,6 +108,8 @@ def _store(args: Namespace, place: Place, directory: str) -> str:
     for name, given in (("listeners", chosen.listeners), ("advertised.listeners", chosen.advertised_listeners)):
         if given:
             raise Refused(Code.INVALID_CONFIG, f"{name}={','.join(given)}: each broker has its own; see --kafka")
+    if chosen.advertised_http:
+        raise Refused(Code.INVALID_CONFIG, f"advertised.http={chosen.advertised_http}: each broker has its own")
     if chosen.store.startswith("memory:"):
         raise Refused(Code.INVALID_CONFIG, f"store={chosen.store}: brokers are processes and cannot share memory")
     return chosen.store or f"file://{directory}/bucket"

@@ -74,7 +74,9 @@ def own_names(settings: Settings) -> list[str]:
     permission and are left out."""
     told = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
     places = [place[0] for text in (*told, settings.kafka) if (place := host_and_port(text))]
-    return [each for each in (address(settings.http, "http")[0], *places) if each and not is_address(each)]
+    told_http = name_of(settings.advertised_origin(0).partition("://")[2])
+    found = (address(settings.http, "http")[0], told_http, *places)
+    return [each for each in found if each and not is_address(each)]
 
 
 def name_of(host: str) -> str:

@@ -96,11 +96,11 @@ class Elsewhere:
         place = host_and_port(broker.http) if broker is not None and broker.live else None
         if broker is None or place is None:
             raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {what}, and cannot be reached")
-        where = broker.http
-        if place[0] in WILDCARDS:  # bound everywhere: clients of Kafka are told a name
+        where = broker.advertised_http or f"http://{broker.http}"
+        if not broker.advertised_http and place[0] in WILDCARDS:  # bound everywhere: clients of Kafka are told a name
             told = next((found for text in broker.listeners.values() if (found := host_and_port(text))), place)
-            where = f"[{told[0]}]:{place[1]}" if ":" in told[0] else f"{told[0]}:{place[1]}"
-        return HttpError(307, f"broker {node_id} {what}", (("Location", f"http://{where}{target}"),))
+            where = f"http://[{told[0]}]:{place[1]}" if ":" in told[0] else f"http://{told[0]}:{place[1]}"
+        return HttpError(307, f"broker {node_id} {what}", (("Location", f"{where}{target}"),))
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 

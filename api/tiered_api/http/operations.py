@@ -23,6 +23,8 @@ async def healthz(request: Request) -> web.StreamResponse:
 async def metrics(request: Request) -> web.StreamResponse:
     """Prometheus text."""
     media.answer_type(request.headers.get("Accept"), (media.TEXT, "application/openmetrics-text"))
+    if request.site.node.served.is_set():
+        await request.site.group_lags.look()
     return Answer(request.site.node.metrics.render().encode(), kind=PROMETHEUS)
 
 

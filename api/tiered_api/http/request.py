@@ -82,6 +82,12 @@ class Request(web.BaseRequest):
             host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         return f"http://{host}"
 
+    def told_origin(self) -> str:
+        """Where this broker, and no other one, is to be asked again: `advertised.http`, else as `origin`."""
+        node = self.site.node
+        known = node.image.brokers.get(node.settings.node_id)
+        return (known.advertised_http if known is not None else "") or self.origin()
+
     # -- body -----------------------------------------------------------------------------------------------------
 
     async def hold(self, size: int) -> None:

@@ -21,6 +21,7 @@ from tiered_api.http.allowed_hosts import AllowedHosts
 from tiered_api.http.answers import refusal
 from tiered_api.http.consumers.instances import Instances
 from tiered_api.http.errors import BROKER_NOT_AVAILABLE, NAMED, HttpError, from_named
+from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.limits import Limits
 from tiered_api.http.quick import Heads
 from tiered_api.http.request import Request
@@ -234,6 +235,7 @@ class Listener(web.Server):
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
         connection = request.protocol
         assert isinstance(connection, Connection)
+        begun_ns = self.site.clock.mono_ns()
         try:
             self._hosts.check(request.headers, request.version)
             route, request.args = self.table.match(request.method, request.target)
@@ -255,6 +257,7 @@ class Listener(web.Server):
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = refusal(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.site.requests.inc(1, request.operation, str(response.status))
+        self.site.seconds.observe((self.site.clock.mono_ns() - begun_ns) * 1e-9, request.operation)
         if connection.is_spare:
             response.force_close()
         connection.answered(request, response)
@@ -292,6 +295,7 @@ async def serve_http(node: Node, host: str, port: int, *, limits: Limits | None 
     """Serves `node` on host and port (0: any free one); `.url` says where."""
     site = Site(node, limits or Limits.of(node.settings))
     site.instances = Instances(site)
+    site.group_lags = GroupLags(site)
     listener = Listener(site, table(), AllowedHosts(node.settings, socket.gethostname()))
     site.connections.read(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)

@@ -12,9 +12,11 @@ from tiered.workers import Workers
 from tiered_api.http.elsewhere import Elsewhere
 from tiered_api.http.errors import HttpError
 from tiered_api.http.limits import Budget, Exhausted, Limits
+from tiered_api.kafka.latencies import BUCKETS
 
 if TYPE_CHECKING:
     from tiered_api.http.consumers.instances import Instances
+    from tiered_api.http.group_lags import GroupLags
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,13 +41,18 @@ class Site:
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
         self.instances: Instances
-        """Set before the first request."""
+        self.group_lags: GroupLags
+        """Both are set before the first request."""
         self._patient: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and how many seconds each has left once the server closes."""
         self._workers = Workers("http", WORKERS)
         self._working = 0
         metrics = node.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
+        self.seconds = metrics.histogram(
+            "tiered_http_request_seconds", "Time to the answer of a request, by operation; streams last.",
+            BUCKETS, ("operation",),
+        )  # fmt: skip
         self.connections = metrics.gauge("tiered_http_connections", "Open HTTP connections.")
         self.refused_connections = metrics.counter(
             "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are answered."

@@ -44,9 +44,11 @@ _HEADER = Struct(">hhih")
 class Slot:
     """The place of an answer that is not there yet. `drop` ends what works on it when the connection is gone."""
 
-    __slots__ = ("drop", "parts")
+    __slots__ = ("drop", "key", "parts", "since_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, key: int = 0, since_ns: int = 0) -> None:
+        self.key = key
+        self.since_ns = since_ns
         self.parts: Sequence[Part] | None = None
         self.drop: Callable[[], object] | None = None
 
@@ -76,11 +78,13 @@ class Connection:
         "fetch_head",
         "frame_since",
         "host",
+        "key",
         "listener",
         "peer",
         "produce_head",
         "refused",
         "seen",
+        "since_ns",
         "taken_since",
         "turn",
     )
@@ -119,6 +123,10 @@ class Connection:
         """Where the first records of the last produce request began."""
         self.fetch_head = 0
         """Where the partitions of the last fetch began."""
+        self.key = 0
+        """Of the request that is dealt with."""
+        self.since_ns = 0
+        """When that began, by the monotonic clock."""
         self.turn = 0
         """Fetches that could not give all that there was."""
 
@@ -301,7 +309,7 @@ class Connection:
 
     def reserve(self, drop: Callable[[], object] | None = None) -> Slot:
         """Keeps the place of an answer that comes later, in the order of the requests."""
-        slot = Slot()
+        slot = Slot(self.key, self.since_ns)
         slot.drop = drop
         self._enqueue(slot)
         return slot
@@ -309,6 +317,7 @@ class Connection:
     def answer(self, slot: Slot, parts: Sequence[Part]) -> None:
         """The answer is there; it leaves when those before it are there too."""
         slot.parts, slot.drop = parts, None
+        self._server.dispatch.answered(slot)
         if not self.closed and self._queue[0] is slot:
             self._settle()
 

@@ -23,6 +23,7 @@ from tiered_api.kafka.handlers.fetch import Fetches
 from tiered_api.kafka.handlers.produce import Produces
 from tiered_api.kafka.headers import request_header, response_header
 from tiered_api.kafka.keys import ALL, API_VERSIONS
+from tiered_api.kafka.latencies import Latencies
 from tiered_api.kafka.schema import Message
 from tiered_api.kafka.site import Call, Site
 
@@ -46,6 +47,8 @@ class Dispatch:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self.latencies = Latencies(site.node.metrics)
+        self._mono_ns = site.clock.mono_ns
         self._produces = Produces(site, self)
         self.fetches = Fetches(site, self.guard)
         self.handlers: dict[int, Handle] = {}
@@ -58,6 +61,19 @@ class Dispatch:
     ) -> Sequence[Part] | None:
         """Deals with a request whose fields after the client id begin at `body`: its answer, or None when that comes
         later (the connection keeps its place) or never."""
+        connection.key, connection.since_ns = key, self._mono_ns()
+        answer = self._take(connection, frame, key, version, correlation_id, body)
+        if answer is not None:
+            self.latencies.note(connection.key, self._mono_ns() - connection.since_ns)
+        return answer
+
+    def answered(self, slot: Slot) -> None:
+        """An answer that came later is there."""
+        self.latencies.note(slot.key, self._mono_ns() - slot.since_ns)
+
+    def _take(
+        self, connection: Connection, frame: memoryview, key: int, version: int, correlation_id: int, body: int
+    ) -> Sequence[Part] | None:
         try:
             if key == PRODUCE and 3 <= version <= 13:
                 return self._produces.take(connection, frame, version, correlation_id, body)

@@ -4,7 +4,8 @@ The versions are those of Kafka 4.2. A request of a key or version that is not h
 ApiVersions alone is answered (KIP-511), so that a client of any age learns what there is. The messages' tables are
 loaded when they are first needed: a broker's start loads none.
 
-Brokers ask each other in Kafka's frames too, with keys that Kafka does not have: clients are not told of these.
+Brokers ask each other in Kafka's frames too, with keys that Kafka does not have, and so does our own command line:
+clients are not told of these.
 """
 
 from __future__ import annotations
@@ -112,11 +113,15 @@ _AMONG_BROKERS = (
     Api(20003, "TieredHeard", 0, 0, 0),
 )
 
+_FOR_OPERATORS = (Api(20004, "TieredAcknowledge", 0, 0, 0),)
+
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 """Kafka's."""
 AMONG_BROKERS: dict[int, Api] = {api.key: api for api in _AMONG_BROKERS}
 """Ours."""
-ALL: dict[int, Api] = APIS | AMONG_BROKERS
+FOR_OPERATORS: dict[int, Api] = {api.key: api for api in _FOR_OPERATORS}
+"""Ours, for our own command line."""
+ALL: dict[int, Api] = APIS | AMONG_BROKERS | FOR_OPERATORS
 _SERVED = {(api.key, version): api for api in ALL.values() for version in api.served}
 
 

@@ -17,12 +17,14 @@ from tiered.ports import Net, Stream
 from tiered_api.kafka.codec import Malformed, decode, encode
 from tiered_api.kafka.frame_memory import FrameMemory
 from tiered_api.kafka.headers import request_bytes, response_position
-from tiered_api.kafka.keys import ALL, API_VERSIONS
+from tiered_api.kafka.keys import ALL, API_VERSIONS, FOR_OPERATORS
 from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.schema import Message, Versions
 
 FRAME_MAX = 256 << 20
 """Bytes of the largest answer that is taken: what stands between a stranger at that address and all memory."""
+UNOFFERED = Versions(0, 0)
+"""Of requests for our brokers alone, which do not offer them: the caller knows whom it asks."""
 IN_FLIGHT_MAX = 16
 SCRATCH = 64 << 10
 """Larger frames get their memory as they arrive in pieces of this size doubled, so that a length alone costs none."""
@@ -91,7 +93,7 @@ class Link:
     def version(self, request: Message) -> int:
         """The highest version that both sides know."""
         key, ours, _ = request.spec
-        theirs = self.versions.get(key, Versions(1, 0))
+        theirs = self.versions.get(key, UNOFFERED if key in FOR_OPERATORS else Versions(1, 0))
         high = min(ours.high, theirs.high, NAMED_BY_ID.get(key, ours.high))
         if high < max(ours.low, theirs.low):
             name = type(request).__name__.removesuffix("Request")

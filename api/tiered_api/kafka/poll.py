@@ -117,6 +117,8 @@ class Poll:
         if self._short:
             self._connection.turn += 1
         self._fetches.site.fetched_bytes += self._total
+        if self._total:
+            note_sent(self._founds, self._replicas)
         topics, at = self._ask.topics, 0
         founds = self._all_founds()
         told: list[tuple[bytes, list[Found | bytes]]] = []
@@ -331,3 +333,10 @@ class Poll:
 def _without(replica: Source, index: int) -> Found:
     """A partition as it is, without records."""
     return Found(index, 0, *replica.ends())
+
+
+def note_sent(founds: Sequence[Found | bytes | None], sources: Sequence[Source | None]) -> None:
+    """Counts the bytes that an answer gives of each partition as read from there."""
+    for found, source in zip(founds, sources, strict=True):
+        if isinstance(found, Found) and source is not None:
+            source.traffic.bytes_out += found.data.length if isinstance(found.data, FileSlice) else len(found.data)

@@ -61,7 +61,12 @@ def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
         for topic in run.truth.image.topics.values()
         for number, each in enumerate(topic.partitions)
     }
-    told = {where: run.truth.told.get(pid, []) for where in dumps if (pid := run.pid(where)) is not None}
+    named = run.truth.image.losses  # nobody acknowledges any
+    told = {
+        where: [each.from_offset for each in named.get(pid, ())]
+        for where in dumps
+        if (pid := run.pid(where)) is not None
+    }
 
     gone = may_be_gone(run)
 

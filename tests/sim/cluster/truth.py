@@ -76,7 +76,6 @@ class Truth(BucketRules):
         self.image = Image()
         self.images: dict[int, Image] = {}
         self.copies: dict[PartitionId, Copies] = {}
-        self.told: dict[PartitionId, list[int]] = {}
         self.lives: dict[str, int] = {}
         """By incarnation: which life of its machine that is."""
         self.clocks_apart_ms: Callable[[], int] = lambda: 0
@@ -285,8 +284,6 @@ class Truth(BucketRules):
         for number, partition in enumerate(topic.partitions):
             old = before.partitions[number] if before and number < len(before.partitions) else None
             pid = PartitionId(topic.topic_id, number)
-            if partition.loss is not None and (old is None or old.loss != partition.loss):
-                self.told.setdefault(pid, []).append(partition.loss.from_offset)
             if reconsidered:
                 self.of(pid).reconsidered()
             if everything or old is not partition:

@@ -39,6 +39,7 @@ def test_broker_is_served_under_no_other_name(host: str) -> None:
 def test_broker_is_served_under_the_names_that_its_listeners_have() -> None:
     assert allowed("here.example.org", http="here.example.org:8082")
     assert allowed("here.example.org:1", kafka="here.example.org:9092")
+    assert allowed("here.example.org", advertised_http="https://here.example.org")
     listeners = "PLAINTEXT://:9092,INNER://inner.example.org:9094"
     assert allowed("inner.example.org", listeners=listeners)
     assert allowed("here.example.org", listeners=listeners, advertised_listeners="PLAINTEXT://Here.example.org:9092")

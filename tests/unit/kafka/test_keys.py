@@ -32,11 +32,11 @@ def test_both_tables_of_an_api_are_one_apis(api: keys.Api) -> None:
 
 
 def test_what_brokers_ask_each_other_is_served_and_not_offered() -> None:
-    for key, api in keys.AMONG_BROKERS.items():
+    for key, api in (keys.AMONG_BROKERS | keys.FOR_OPERATORS).items():
         assert keys.find(key, 0) is api
         assert key not in keys.APIS
         assert key >= 10_000, "Kafka may come to have smaller ones"
-    assert not keys.AMONG_BROKERS.keys() & {key for key, _, _ in keys.offered()}
+    assert not (keys.ALL.keys() - keys.APIS.keys()) & {key for key, _, _ in keys.offered()}
 
 
 def test_what_is_not_served_is_not_found() -> None:

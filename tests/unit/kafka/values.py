@@ -22,9 +22,11 @@ TABLES: dict[str, type[Message]] = {
 KIO_ONLY = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
 """Messages of which kafka-python has no definition."""
 OURS: dict[str, type[Message]] = {
-    table.__name__: table for api in keys.AMONG_BROKERS.values() for table in (api.request, api.response)
+    table.__name__: table
+    for api in (*keys.AMONG_BROKERS.values(), *keys.FOR_OPERATORS.values())
+    for table in (api.request, api.response)
 }
-"""Messages among our brokers."""
+"""Messages among our brokers, and of our command line."""
 
 INTEGERS = {
     Kind.INT8: (-(2**7), 2**7 - 1),

@@ -52,7 +52,10 @@ def test_a_loss_is_heard_of_when_it_is_reported() -> None:
     before, topic_id = shard.image, shard.image.topics["t"].topic_id
     decide(shard, requests.ReportLoss(topic_id, 0, 0, 7))
     found = between(before, shard.image, 1, "i1")
-    assert [(at, loss.from_offset) for at, loss in found.lost] == [(FIRST, 7)]
+    assert [(at, loss.from_offset) for at, loss in found.lost if loss is not None] == [(FIRST, 7)]
+    before = shard.image
+    decide(shard, requests.AcknowledgeLosses(((topic_id, 0, 0),)))
+    assert between(before, shard.image, 1, "i1") == Delta(lost=((FIRST, None),)), "or acknowledged"
     assert between(shard.image, shard.image, 1, "i1") == Delta()
 
 

@@ -47,7 +47,9 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.RegisterBroker: st.builds(
         requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS
     ),
-    requests.AnnounceBroker: st.builds(requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT)),
+    requests.AnnounceBroker: st.builds(
+        requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT), TEXT
+    ),
     requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, WISHES),
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))
@@ -57,13 +59,17 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     requests.LeavePartitions: st.builds(requests.LeavePartitions, NUMBER, TEXT, tuples(st.tuples(IDS, NUMBER))),
     requests.Reassign: st.builds(requests.Reassign, MOVES, st.booleans()),
+    requests.AcknowledgeLosses: st.builds(requests.AcknowledgeLosses, tuples(st.tuples(IDS, NUMBER, NUMBER))),
+    requests.NoteStoredEnds: st.builds(
+        requests.NoteStoredEnds, NUMBER, TEXT, tuples(st.builds(requests.StoredEnd, IDS, NUMBER, NUMBER, NUMBER))
+    ),
 }  # fmt: skip
 """The others are of texts and numbers only."""
 
 NUMBERS = tuples(NUMBER)
 PARTITION = st.builds(
     PartitionImage, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBERS, st.none() | st.builds(Loss, NUMBER, NUMBER, NUMBER),
-    NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)), NUMBERS, NUMBERS,
+    NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)), NUMBERS, NUMBERS, NUMBER,
 )  # fmt: skip
 TOPIC = st.builds(TopicImage, TEXT, IDS, tuples(PARTITION), st.dictionaries(TEXT, TEXT, max_size=3), NUMBER)
 CODE = st.sampled_from(Code)

@@ -6,7 +6,7 @@ import pytest
 
 from tiered.cold.sealed import seal
 from tiered.errors import Corrupt
-from tiered.ids import TopicId
+from tiered.ids import PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata import layout
@@ -26,6 +26,9 @@ ONE_OF_EACH: list[Change] = [
     kinds.BrokerConfigChanged(CLUSTER, {"log.segment.bytes": "4096"}),
     kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), (), (7, 8), ((8, 0, 3),), (7, 8), (8,), (7,)),
     kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
+    kinds.LossReported(FLIGHTS, 2, 0, 5, 1003),
+    kinds.LossesAcknowledged(((FLIGHTS, 2, 0),), 1004),
+    kinds.StoredEndsNoted(((FLIGHTS, 0, 30), (FLIGHTS, 1, 9), (FLIGHTS, 1, -1))),
     kinds.ProducerIdsAllocated(7, 0, 1000),
     kinds.BrokerFenced(7, "i1"),
     kinds.BrokerUnfenced(7, "other"),
@@ -41,9 +44,9 @@ def test_changes_add_up() -> None:
         "flights",
         FLIGHTS,
         (
-            PartitionImage((7,), 7, 0, (7,), partition_epoch=1),
+            PartitionImage((7,), 7, 0, (7,), partition_epoch=1, stored_end=30),
             PartitionImage((7, 8), 7, 1, (7,), (), Loss(1, 42, 1002), 2, (7, 8), (End(8, 0, 3),), (8,), (7,)),
-            PartitionImage((7,)),
+            PartitionImage((7,), loss=Loss(0, 5, 1003)),
         ),
         {"segment.bytes": "2048", "segment.ms": "5"},
         1001,
@@ -58,6 +61,7 @@ def test_changes_add_up() -> None:
         topics_by_id={FLIGHTS: flights},
         broker_configs={CLUSTER: {"log.segment.bytes": "4096"}},
         next_producer_id=1000,
+        losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
     )
 
 
@@ -66,6 +70,51 @@ def test_many_changes_at_once_equal_one_after_another() -> None:
     for change in ONE_OF_EACH:
         stepped = stepped.apply([change], 3)
     assert stepped == Image().apply(ONE_OF_EACH, 3)
+
+
+def lost(*told: tuple[int, int], image: Image | None = None) -> Image:
+    """After losses of one partition: (leader epoch, from offset)."""
+    image = image or Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((7,),), {}, 0)])
+    return image.apply([kinds.LossReported(FLIGHTS, 0, *each, 100 + each[0]) for each in told])
+
+
+def unseen(image: Image) -> list[tuple[int, int]]:
+    return [each[:2] for each in image.losses.get(PartitionId(FLIGHTS, 0), ())]
+
+
+def test_a_loss_stays_until_it_is_acknowledged_or_its_topic_goes() -> None:
+    image = lost((1, 42), (3, 50))
+    assert unseen(image) == [(1, 42), (3, 50)]
+    assert unseen(lost((3, 40), image=image)) == [(1, 42), (3, 40)], "the same one, told again"
+    first = image.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 9)])
+    assert unseen(first) == [(3, 50)], "what was told later was not seen"
+    seen = first.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 3),), 9)])
+    assert seen.losses == {} and seen.topics["flights"].partitions[0].loss == Loss(3, 50, 103)
+    assert unseen(lost((3, 60), image=seen)) == [], "less than was seen"
+    assert unseen(lost((3, 49), image=seen)) == [(3, 49)], "more than was seen"
+    assert image.apply([kinds.TopicDeleted(FLIGHTS, 9)]).losses == {}
+
+
+def test_nothing_is_lost_of_what_is_in_the_bucket_as_a_whole() -> None:
+    noted = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((7,),), {}, 0)])
+    noted = noted.apply([kinds.StoredEndsNoted(((FLIGHTS, 0, 9),))])
+    assert unseen(lost((1, 0), image=noted)) == []
+    assert unseen(lost((1, 9), image=noted.apply([kinds.StoredEndsNoted(((FLIGHTS, 0, -1),))]))) == [(1, 9)]
+
+
+def test_of_many_losses_the_oldest_become_one() -> None:
+    image = lost(*((epoch, 100 - epoch) for epoch in range(1, images.LOSSES_KEPT + 2)))
+    assert unseen(image) == [(2, 98), (3, 97), (4, 96), (5, 95)]
+    assert image.losses[PartitionId(FLIGHTS, 0)][0].at_ms == 101, "the time of the first"
+
+
+def test_a_snapshot_written_before_losses_were_acknowledged_is_read() -> None:
+    body = images.to_json(lost((1, 42)))
+    assert images.from_json(body) == lost((1, 42))
+    body = images.to_json(lost((1, 42)))
+    del body["losses"], body["topics"][0]["partitions"][0]["stored_end"]
+    old = images.from_json(body)
+    assert old.losses == {} and old.topics["flights"].partitions == lost((1, 42)).topics["flights"].partitions
 
 
 def test_an_image_never_changes() -> None:

@@ -432,3 +432,58 @@ def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
     assert leaders.misplaced(about_to_stop) == ()
     decide(shard, requests.ElectLeaders(preferred=True, partitions=((at, 3),)))
     assert leaders.misplaced(shard.image) == ((at, 0),)
+
+
+def test_what_its_leader_found_in_the_bucket_is_not_lost() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    fence(shard, 2)
+    fence(shard, 1)
+    unfence(shard, 2)
+    decide(shard, requests.ElectLeaders(False, None))
+    t, epoch = topic_id(shard), partition(shard).leader_epoch
+    assert partition(shard).loss == Loss(epoch, 0, 1000)
+    decide(shard, requests.ReportLoss(t, 0, epoch - 1, 90, 80))
+    assert partition(shard).loss == Loss(epoch, 0, 1000), "another leader has found other things"
+    decide(shard, requests.ReportLoss(t, 0, epoch, 90, 80))
+    assert partition(shard).loss == Loss(epoch, 80, 1000)
+    assert shard.image.losses == {(t, 0): (Loss(epoch, 80, 1000),)}
+    assert leaders.report_loss(shard.image, requests.ReportLoss(t, 0, epoch, 90, 80), 1001).changes == ()
+
+
+def test_an_operator_acknowledges_what_he_has_seen() -> None:
+    shard = cluster(1)
+    decide(shard, requests.CreateTopic("t", assignments=[[1], [1]]))
+    t, epoch = topic_id(shard), partition(shard).leader_epoch
+    for p in (0, 1):
+        decide(shard, requests.ReportLoss(t, p, epoch, 7))
+    none = leaders.acknowledge_losses(
+        shard.image, requests.AcknowledgeLosses(((t, 0, epoch - 1), (t, 9, epoch), (TopicId("no"), 0, 5))), 1000
+    )
+    assert none.changes == ()
+    decide(shard, requests.AcknowledgeLosses(((t, 0, epoch), (t, 0, epoch))))
+    assert shard.image.losses == {(t, 1): (Loss(epoch, 7, 1000),)}
+    decide(shard, requests.ReportLoss(t, 0, epoch, 7))
+    assert (t, 0) not in shard.image.losses, "the same loss, told twice"
+
+
+def test_only_the_leader_notes_where_a_log_ends_in_the_bucket() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    t, epoch = topic_id(shard), partition(shard).leader_epoch
+
+    def note(node: int, epoch: int, offset: int, p: int = 0) -> int:
+        end = requests.StoredEnd(t, p, epoch, offset)
+        decide(shard, requests.NoteStoredEnds(node, incarnation(node), (end,)))
+        return partition(shard).stored_end
+
+    assert note(2, epoch, 5) == note(1, epoch + 1, 5) == note(1, epoch - 1, 5) == note(1, epoch, 5, p=3) == -1
+    before = partition(shard).partition_epoch
+    assert note(1, epoch, 5) == 5 and partition(shard).partition_epoch == before, "in-sync sets know nothing of it"
+    again = requests.NoteStoredEnds(1, incarnation(1), (requests.StoredEnd(t, 0, epoch, 5),))
+    assert leaders.note_stored_ends(shard.image, again).changes == ()
+    fence(shard, 1)
+    assert partition(shard).leader == 2 and partition(shard).stored_end == 5, "whoever leads next knows it"
+    assert note(2, epoch + 1, -1) == -1
+    stale = requests.NoteStoredEnds(1, incarnation(1, 5), ())
+    assert refusal(shard, stale) is Code.STALE_BROKER_EPOCH

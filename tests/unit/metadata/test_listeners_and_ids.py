@@ -29,6 +29,10 @@ def test_a_broker_registers_with_what_clients_are_told_and_may_change_it() -> No
     made.apply(made.decide(announce, 1).changes)
     assert (made.image.brokers[1].http, made.image.brokers[1].listeners["PLAINTEXT"]) == ("127.0.0.1:2", "here:40000")
     assert made.decide(announce, 2).changes == ()
+    mapped = requests.AnnounceBroker(1, "i1", "127.0.0.1:2", {"PLAINTEXT": "here:40000"}, "http://there:80")
+    made.apply(made.decide(mapped, 3).changes)
+    assert made.image.brokers[1].advertised_http == "http://there:80"
+    assert images.from_json(images.to_json(made.image)) == made.image
 
 
 def test_no_producer_id_is_given_twice_also_after_a_replay() -> None:
@@ -47,7 +51,7 @@ def test_no_producer_id_is_given_twice_also_after_a_replay() -> None:
 
 def test_entries_written_before_there_were_listeners_are_read() -> None:
     old = kinds.to_json(kinds.BrokerRegistered(1, "i", "d", "127.0.0.1:1", "", 5))
-    del old["listeners"]
+    del old["listeners"], old["advertised_http"]
     assert kinds.from_json(old) == kinds.BrokerRegistered(1, "i", "d", "127.0.0.1:1", "", 5)
     with pytest.raises(Corrupt):
         kinds.from_json({**old, "more": 1})

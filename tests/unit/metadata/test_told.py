@@ -6,7 +6,7 @@ from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
 from tiered.metadata.image import Image
-from tiered.metadata.told import NAMES_MAX, told
+from tiered.metadata.told import LOST_MAX, NAMES_MAX, lost_since, told
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 
@@ -66,3 +66,19 @@ def test_many_at_once_are_one_line() -> None:
     many = [kinds.TopicCreated(f"t{n}", TopicId(f"{n:022d}"), ((1,),), {}, 0) for n in range(1000)]
     assert lines(Image(), *many) == ["topics created count=1000 first=t0, t1, t2, t3, t4"]
     assert len(lines(Image(), *many[:NAMES_MAX])) == NAMES_MAX
+
+
+def test_losses_are_one_line_with_the_offsets_that_are_new() -> None:
+    there = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((1,),) * 200, {}, 0)], 0)
+    assert lost_since(there, there) == ""
+    two = there.apply([kinds.LossReported(FLIGHTS, p, 1, 40 + p, 0) for p in (0, 1)], 1)
+    assert lost_since(there, two) == (
+        "acknowledged records may be gone from an offset on partitions=2 partition@offset=flights-0@40,flights-1@41:"
+        " see `tiered cluster losses`"
+    )
+    assert lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 50, 0)], 2)) == "", "less than was said"
+    assert "flights-0@30:" in lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 30, 0)], 2))
+    assert "flights-0@99:" in lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)), "another one"
+    assert lost_since(two, two.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 0)], 2)) == ""
+    many = there.apply([kinds.LossReported(FLIGHTS, p, 1, 0, 0) for p in range(200)], 1)
+    assert lost_since(there, many).count("flights-") == LOST_MAX and "partitions=200" in lost_since(there, many)

@@ -78,7 +78,7 @@ async def create_consumer(request: Request) -> web.StreamResponse:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
     await request.site.instances.create(Place(group, name), choices(given), request.peer)
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
-    return shown(request, {"instance_id": name, "base_uri": request.origin() + path})
+    return shown(request, {"instance_id": name, "base_uri": request.told_origin() + path})
 
 
 def choices(given: Mapping[str, Any]) -> Choices:

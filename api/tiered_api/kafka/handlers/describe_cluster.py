@@ -3,14 +3,16 @@
 v1+ says whether brokers or controllers are meant (KIP-919): controllers have no listeners of their own here. v2+ can
 name brokers that are away (KIP-1073): those without an address to tell are left out. Tagged fields of our own, which
 Kafka's clients pass over, tell more: that a broker stopped by itself, cleanly, and on request what is wrong with the
-broker that answers.
+broker that answers, and what the cluster may have lost.
 """
 
 from __future__ import annotations
 
 from tiered.errors import Code
+from tiered.metadata.standing import losses
 from tiered_api.kafka.brokers import controller, serving
 from tiered_api.kafka.faults import CLUSTER_OPERATIONS
+from tiered_api.kafka.handlers.tiered_acknowledge import rows
 from tiered_api.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -45,6 +47,7 @@ async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClus
         since_ms = health.details["store_unreachable_since_ms"]
         response.problems = health.own
         response.store_away_since_ms = -1 if since_ms is None else since_ms
+        response.losses = rows(losses(image))
     return response
 
 

@@ -27,8 +27,9 @@ from tiered_api.kafka.cold_loads import ColdLoads
 from tiered_api.kafka.fetch_frames import BY_ID, FLEXIBLE, RACKS, FetchAsk, Found, Topic
 from tiered_api.kafka.handlers.replica_fetch import ReplicaFetches
 from tiered_api.kafka.known_fetches import Head
+from tiered_api.kafka.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.long_poll import LONG, LongPoll
-from tiered_api.kafka.poll import NAME, Poll
+from tiered_api.kafka.poll import NAME, Poll, note_sent
 from tiered_api.kafka.produce_frames import CORRELATED
 from tiered_api.kafka.site import Site
 from tiered_api.kafka.wire import id_text
@@ -79,6 +80,7 @@ class Fetches:
         if version == replica_frames.VERSION and replica_frames.is_replicas(frame):
             theirs = replica_frames.parse(frame, at)
             if theirs is not None:
+                connection.key = FOLLOWER_FETCH
                 return self.copies.take(connection, theirs, correlation_id)
         ask = self._ask(connection, frame, version, at)
         if ask.replica >= 0:
@@ -187,6 +189,10 @@ class Fetches:
         if most - left < ask.min_bytes:
             return None
         self.site.fetched_bytes += most - left
+        if len(founds) == 1:
+            replicas[0].traffic.bytes_out += most - left
+        else:
+            note_sent(founds, replicas)
         if len(founds) == 1 and isinstance(found := founds[0], Found) and version >= FLEXIBLE:
             return fetch_frames.answer_of_one(version, correlation_id, echo, found, committed)
         return fetch_frames.answer(version, correlation_id, ((echo, founds),), 1, read_committed=committed)

@@ -26,6 +26,15 @@ class DescribeClusterBroker:
     is_stopped: bool = boolean("2+", tag=OUR_TAGS, tagged="2+")
 
 
+@dataclass(slots=True)
+class PossibleLoss:
+    topic: str = string()
+    partition: int = integer(Kind.INT32)
+    leader_epoch: int = integer(Kind.INT32)
+    from_offset: int = integer(Kind.INT64)
+    at_ms: int = integer(Kind.INT64)
+
+
 @message(60, "0-2", "0+")
 @dataclass(slots=True)
 class DescribeClusterResponse(Message):
@@ -39,3 +48,6 @@ class DescribeClusterResponse(Message):
     cluster_authorized_operations: int = integer(Kind.INT32, default=-2147483648)
     problems: list[str] | None = array(Kind.STRING, "0+", nullable="0+", default=None, tag=OUR_TAGS, tagged="0+")
     store_away_since_ms: int = integer(Kind.INT64, "0+", default=-1, tag=OUR_TAGS + 1, tagged="0+")
+    losses: list[PossibleLoss] | None = array(
+        PossibleLoss, "0+", nullable="0+", default=None, tag=OUR_TAGS + 2, tagged="0+"
+    )

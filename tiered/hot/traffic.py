@@ -1,0 +1,14 @@
+"""Counts of what clients wrote to a log and read from it, since it was opened here, for the metrics."""
+
+from __future__ import annotations
+
+
+class Traffic:
+    """Plain numbers. Appends and answers add to them, once for each request and partition."""
+
+    __slots__ = ("bytes_in", "bytes_out", "records_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.records_in = 0
+        self.bytes_out = 0
