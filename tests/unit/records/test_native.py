@@ -36,6 +36,12 @@ def test_the_extension_where_it_was_built() -> None:
     assert run(TIERED_PURE="0").split()[:2] == ["True", str(0xE3069283)]
 
 
+@pytest.mark.skipif(not native.NATIVE or sys.platform != "linux", reason="the C extension is not built here")
+def test_the_extension_ends_a_process_whose_stack_is_overwritten() -> None:
+    (built,) = Path(native.__file__).parent.glob("_native*.so")
+    assert b"__stack_chk_fail" in built.read_bytes()
+
+
 def test_nothing_returns_a_reference_that_only_newer_pythons_may_leave_out() -> None:
     """Python 3.12 and 3.13 build `Py_RETURN_NONE` without a new reference, for None is immortal there. The extension
     that they build runs on 3.11 too, where the process ends once None has no references left."""
