@@ -12,6 +12,7 @@
 #   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for the random seeds alone, OUT=found.jsonl to go on later
+#   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
@@ -31,7 +32,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check lock sim sim-plants mutation-test chaos bench bench-peer up clean
+.PHONY: demo test test-all compat compat-ours compat-peer check lock sim sim-plants mutation-test sanitize chaos bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -73,6 +74,10 @@ sim-plants: $(VENV)/.dev
 mutation-test: $(VENV)/.dev
 	$(BIN)/python -m tests.mutation $(MUTANTS) $(if $(AREA),--area $(AREA)) $(if $(WITHOUT_UNITS),--without-units) \
 	  $(if $(OUT),--out $(OUT))
+
+sanitize: $(VENV)/.dev
+	$(BIN)/python -m tests.sanitize test
+	$(BIN)/python -m tests.sanitize fuzz --rounds $(or $(ROUNDS),20000) --seed $(or $(SEED),0)
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES))
