@@ -12,6 +12,7 @@
 #   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for the random seeds alone, OUT=found.jsonl to go on later
+#   make fuzz    hostile bytes for every reader of bytes: ROUNDS=100000, SEED=7, OF="wire files"; it keeps what it finds
 #   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make bench   the figures of docs/PERFORMANCE.md
@@ -32,7 +33,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check lock sim sim-plants mutation-test sanitize chaos bench bench-peer up clean
+.PHONY: demo test test-all compat compat-ours compat-peer check lock sim sim-plants mutation-test fuzz sanitize chaos bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -74,6 +75,9 @@ sim-plants: $(VENV)/.dev
 mutation-test: $(VENV)/.dev
 	$(BIN)/python -m tests.mutation $(MUTANTS) $(if $(AREA),--area $(AREA)) $(if $(WITHOUT_UNITS),--without-units) \
 	  $(if $(OUT),--out $(OUT))
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz $(OF) --rounds $(or $(ROUNDS),20000) --seed $(or $(SEED),0)
 
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m tests.sanitize test

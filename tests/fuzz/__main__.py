@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import traceback
 from pathlib import Path
 
-from tests.fuzz import records
+from tests.fuzz import files, http, records, wire
 from tests.fuzz.rounds import CURRENT, Check, fuzz, keep
 
-TARGETS: dict[str, Check] = {"records": records.check}
+TARGETS: dict[str, Check] = {
+    "wire": wire.check,
+    "records": records.check,
+    "http": http.check,
+    "files": files.check,
+}
 
 
 def main(words: list[str]) -> int:
@@ -20,6 +26,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=1000, help="of each; 0 tries the corpus alone")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(words)
+    logging.disable(logging.CRITICAL)  # a log that opens tells of everything that it mends
     CURRENT.mkdir(parents=True, exist_ok=True)
     for target in given.targets or TARGETS:
         current = Path(CURRENT, target)

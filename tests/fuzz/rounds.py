@@ -41,9 +41,23 @@ class Failure:
 
 
 def corpus(target: str) -> list[Input]:
-    """The inputs that are kept for a target, in order of name."""
-    paths = sorted(path for path in (CORPUS / target).iterdir() if path.is_file())
-    return [Input(path.name.partition("-")[0], path.read_bytes()) for path in paths]
+    """The inputs that are kept for a target, in order of the files' names."""
+    return [
+        Input(each.name.partition("-")[0], data) for each in sorted((CORPUS / target).iterdir()) for data in _of(each)
+    ]
+
+
+def _of(path: Path) -> list[bytes]:
+    """The inputs in a file: its bytes. One that ends in ".many" holds several, each behind its length in four bytes."""
+    data = path.read_bytes()
+    if path.suffix != ".many":
+        return [data]
+    several = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        several.append(data[4:end])
+        data = data[end:]
+    return several
 
 
 def keep(target: str, found: Input) -> Path:
