@@ -43,12 +43,14 @@ LOG_FILES = {
     "metadata": "partition.metadata",
 }
 """Kinds of inputs that are a file of a log, and its name."""
+UNPROVED = ("activeindex", "activetimeindex")
+"""A start in the same boot proves their last entry only: the page cache is whole. They are tried in another boot."""
 
 
 def check(kind: str, data: bytes) -> None:
     """Shows an input to what reads such files. Nothing but Corrupt and Refused."""
     if kind in LOG_FILES:
-        asyncio.run(opened(LOG_FILES[kind], data))
+        asyncio.run(opened(LOG_FILES[kind], data, unproved=kind in UNPROVED))
     if kind in PARSERS:
         for each in {data, *(seal(data) for seal in (CRCS.get(kind),) if seal)}:
             for parse in PARSERS[kind]:
@@ -77,7 +79,7 @@ async def stored(made: SimDisk) -> bytes:
     return read(log)
 
 
-async def opened(name: str, data: bytes) -> None:
+async def opened(name: str, data: bytes, unproved: bool) -> None:
     """The log opens or says why not. Only another `.log` changes what it serves. The next start serves the same, or it
     doubts the log: bytes that a start believed unread may rot."""
     draw = Random(data)
@@ -88,6 +90,8 @@ async def opened(name: str, data: bytes) -> None:
     await file.sync()
     file.close()
     same_boot, clean, point = draw.random() < 0.5, draw.random() < 0.3, draw.choice((0, 11, 16))
+    if unproved:
+        same_boot = clean = False
     try:
         log = await open_log(tried, same_boot=same_boot, clean=clean, recovery_point=point)
     except (Corrupt, Refused):
@@ -96,6 +100,7 @@ async def opened(name: str, data: bytes) -> None:
     with suppress(Corrupt) if rotten else nullcontext():
         served = read(log)
         assert rotten or served == _RECORDS
+        served = served[: walk(served).end]  # what rotted, and what is behind it, comes as it is cut into pieces
         append(log, batch(99), epoch=9)
         assert read(log)[: len(served)] == served
         end = log.end_offset
@@ -182,8 +187,7 @@ CRCS: dict[str, Callable[[bytes], bytes]] = {
 PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "epochs": (checkpoints.parse_lineage, checkpoints.parse_offsets),
     "metadata": (checkpoints.parse_metadata, checkpoints.is_torn_metadata),
-    "index": (indexes,),
-    "timeindex": (indexes,),
+    **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (indexes,)),
     "snapshot": (producers,),
     "aborted": (decode_aborted,),
     "left": (left.parse,),
