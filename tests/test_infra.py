@@ -76,6 +76,24 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert UNIT.name not in done.stderr and (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+def test_a_broker_under_systemd_may_do_no_more_than_it_needs() -> None:
+    """Its addresses need no capability: their ports are above 1023."""
+    service = unit()
+    assert (service["CapabilityBoundingSet"], service["SystemCallFilter"]) == ("", "@system-service")
+    for name in ("NoNewPrivileges", "ProtectKernelLogs", "ProtectKernelModules", "RestrictNamespaces"):
+        assert service[name] == "yes"
+    assert (service["ProtectSystem"], service["UMask"]) == ("strict", "0077")
+
+
+@pytest.mark.parametrize("number", BROKERS)
+def test_a_container_writes_to_its_volumes_only_and_has_no_capabilities(number: int) -> None:
+    service = COMPOSE["services"][f"broker-{number}"]
+    assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    places = {volume.split(":")[1] for volume in service["volumes"]}
+    assert places == {"/data", "/bucket"} and service["tmpfs"] == ["/tmp"]
+
+
 def compose_environment(service: Mapping[str, Any]) -> dict[str, str]:
     """What a container gets where the host sets nothing."""
     return {

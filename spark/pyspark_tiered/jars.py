@@ -75,7 +75,7 @@ def _build(folder: Path, profiles: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as scratch:
         shutil.copy(SOURCES / "pom.xml", scratch)
         shutil.copytree(SOURCES / "java", Path(scratch) / "java")
-        command = ["mvn", "-q", "-B", "package", *(f"-P{profile}" for profile in profiles)]
+        command = ["mvn", "-q", "-B", "-C", "package", *(f"-P{profile}" for profile in profiles)]
         try:
             done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=BUILD_SECONDS)
         except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, run
-from tests.fuzz_frames import mutated
+from tests.fuzz.mutations import mutated
 from tests.unit.kafka.values import Drawn
 from tiered.replication.replica import Replica
 from tiered_api.kafka import keys

@@ -62,7 +62,7 @@ def jars(pom: Path = HERE / "pom.xml") -> Path:
     with tempfile.TemporaryDirectory(dir=root) as scratch:
         got = Path(scratch) / "jars"
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={got}", "-DincludeScope=runtime"]
-        subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, timeout=FETCH_SECONDS)
+        subprocess.run(["mvn", "-q", "-B", "-C", "-f", str(pom), *goal], check=True, timeout=FETCH_SECONDS)
         try:
             got.rename(folder)
         except OSError:

@@ -186,8 +186,8 @@ class Opening:
         builder = IndexBuilder(base, self._config.index_interval_bytes)
         end, next_offset = 0, base
         for batch in self._files.walked(base, 0, check_crc=False):
-            if batch.base_offset < next_offset:
-                break
+            if batch.base_offset < next_offset or batch.last_offset >= following:
+                break  # no CRC covers the base offset
             builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
             end, next_offset = batch.at + batch.size, batch.last_offset + 1
         builder.finish()

@@ -128,6 +128,9 @@ class SegmentIndex:
         self._rebuilt.inc()
         builder = IndexBuilder(segment.base_offset, self._builder.interval)
         for spot in self._files.spots(segment.base_offset, 0, segment.size):
+            if spot.last_offset >= segment.next_offset:
+                where = self._files.path(segment.base_offset, ".log")
+                raise Corrupt(f"offset {spot.last_offset} is of another segment", where=where, position=spot.position)
             builder.note(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
         builder.finish()
         self._files.replace(self._files.path(segment.base_offset, ".timeindex"), bytes(builder.times))

@@ -190,10 +190,11 @@ def parse_query(query: str) -> dict[str, str]:
 
 
 def decode(text: str) -> str:
-    """Percent-decoding of one path segment or query part; HttpError 400 when it is not UTF-8 or holds a NUL."""
-    if "%" in text:
+    """Percent-decoding of one path segment or query part; HttpError 400 when it is not UTF-8 or holds a NUL. Bytes that
+    are not UTF-8 come as lone surrogates where aiohttp parses without its C extension."""
+    if "%" in text or not text.isascii():
         try:
-            text = unquote_to_bytes(text).decode()
+            text = unquote_to_bytes(text.encode(errors="surrogateescape")).decode()
         except UnicodeDecodeError:
             raise HttpError(400, "the address is not UTF-8 once it is decoded") from None
     if "\0" in text:

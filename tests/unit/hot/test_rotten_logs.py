@@ -8,7 +8,9 @@ import pytest
 
 from tests.sim.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, story
+from tiered.errors import Corrupt
 from tiered.hot import recovery
+from tiered.hot.disk_log import DiskLog
 from tiered.hot.recovery import EVERYTHING, Cut, is_rot, is_torn
 from tiered.records.model import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_FROM
 from tiered.records.native import walk
@@ -202,3 +204,42 @@ def test_a_base_offset_that_does_not_follow_is_rot() -> None:
         assert (log.end_offset, log.doubted) == (9, True)
 
     story(told)
+
+
+def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one() -> None:
+    """Where the line of the segment is lost too, so that its headers are read."""
+
+    async def told(on: SimDisk) -> None:
+        log = await filled_twice(on)
+        await log.close_clean()
+        on.remove(f"{DIRECTORY}/segment-checkpoint")
+        on.flip(LOG, 8 * 4 * SIZE + 8 * 3)
+        log = await open_log(on, clean=True, recovery_point=20)
+        assert log.end_offset == 20
+        found = log.read(0, 1 << 20, end_offset=20)
+        assert found is not None and found.length == 4 * SIZE
+        assert log.read(12, 1 << 20, end_offset=20) is not None
+
+    story(told)
+
+
+def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None:
+    async def told(on: SimDisk) -> None:
+        log = await filled_twice(on)
+        await log.close_clean()
+        on.flip(LOG.replace(".log", ".index"), 0)
+        on.flip(LOG, 8 * 4 * SIZE + 8 * 3)
+        log = await open_log(on, clean=True, recovery_point=20)
+        with pytest.raises(Corrupt, match="is of another segment"):
+            log.read(0, 1 << 20, end_offset=20)
+
+    story(told)
+
+
+async def filled_twice(on: SimDisk) -> DiskLog:
+    """A closed segment and an active one, of 20 batches together."""
+    log = await open_log(on, config(segment_bytes=SIZE * 11))
+    for number in range(20):
+        append(log, batch(number))
+    assert log.segment_count == 2
+    return log

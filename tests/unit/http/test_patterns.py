@@ -81,5 +81,11 @@ def test_pattern_that_is_none_or_goes_back_is_not_taken(text: str) -> None:
         Pattern(text)
 
 
+@pytest.mark.parametrize(("text", "name"), [("[[a]", "a"), ("[a||b]", "b"), ("[a&&b]", "b")])
+def test_pattern_that_a_later_python_may_read_otherwise_warns_nobody(text: str, name: str) -> None:
+    """Warnings are errors in these tests; a broker would print them."""
+    assert Pattern(text).matches(name)
+
+
 def test_deeply_nested_pattern_is_taken_or_refused_by_name() -> None:
     assert Pattern("(" * 120 + "a" + ")" * 120).matches("a")

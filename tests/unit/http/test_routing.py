@@ -32,7 +32,9 @@ def test_what_is_not_there_is_404(target: str) -> None:
     assert refused("GET", target).status == 404
 
 
-@pytest.mark.parametrize("target", ["*", "http://other/topics", "/topics/%ff", "/topics/a%00b", ""])
+@pytest.mark.parametrize(
+    "target", ["*", "http://other/topics", "/topics/%ff", "/topics/a%00b", "/topics/\udcff", "/topics/\udcff%20", ""]
+)
 def test_a_target_that_is_no_path_is_400(target: str) -> None:
     assert refused("GET", target).status == 400
 

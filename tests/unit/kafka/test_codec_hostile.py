@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from tests.fuzz_frames import LENGTHS, SECONDS_MOST, check, check_header, frames, mutated
+from tests.fuzz.frames import SECONDS_MOST, check, check_header, frames
+from tests.fuzz.mutations import LENGTHS, mutated
 from tests.unit.kafka.golden_frames import FRAMES
 from tests.unit.kafka.values import TABLES, Drawn, versions
 from tiered_api.kafka import codec

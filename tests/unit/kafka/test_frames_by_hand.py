@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz_frames import SECONDS_MOST, mutated
+from tests.fuzz.frames import SECONDS_MOST
+from tests.fuzz.mutations import mutated
 from tests.unit.kafka.values import Drawn
 from tiered_api.kafka import fetch_frames, headers, known_fetches, produce_frames
 from tiered_api.kafka.codec import Malformed, decode, encode

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from tests.fuzz_frames import SECONDS_MOST, mutated
+from tests.fuzz.frames import SECONDS_MOST
+from tests.fuzz.mutations import mutated
 from tests.unit.kafka.test_frames_by_hand import framed
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId

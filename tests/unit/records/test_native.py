@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,19 @@ def test_plain_python_by_request() -> None:
 @pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
 def test_the_extension_where_it_was_built() -> None:
     assert run(TIERED_PURE="0").split()[:2] == ["True", str(0xE3069283)]
+
+
+@pytest.mark.skipif(not native.NATIVE or sys.platform != "linux", reason="the C extension is not built here")
+def test_the_extension_ends_a_process_whose_stack_is_overwritten() -> None:
+    (built,) = Path(native.__file__).parent.glob("_native*.so")
+    assert b"__stack_chk_fail" in built.read_bytes()
+
+
+def test_nothing_returns_a_reference_that_only_newer_pythons_may_leave_out() -> None:
+    """Python 3.12 and 3.13 build `Py_RETURN_NONE` without a new reference, for None is immortal there. The extension
+    that they build runs on 3.11 too, where the process ends once None has no references left."""
+    sources = sorted((Path(native.__file__).parent / "c").glob("*.c"))
+    assert sources and not [path.name for path in sources if re.search(r"\bPy_RETURN_", path.read_text())]
 
 
 def test_both_twins_have_the_same_names() -> None:

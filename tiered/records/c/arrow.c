@@ -147,7 +147,7 @@ static PyObject *buffer_new(int64_t size, void *memory) {
 static PyObject *bitmap_new(int64_t rows, int64_t nulls, uint8_t **memory) {
     if (nulls == 0) {
         *memory = NULL;
-        Py_RETURN_NONE;
+        return Py_NewRef(Py_None);
     }
     PyObject *object = buffer_new((rows + 7) / 8, memory);
     if (object != NULL) memset(*memory, 0, (size_t)(rows + 7) / 8);

@@ -60,7 +60,7 @@ PyObject *native_check_records(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     PyBuffer_Release(&payload);
     if (outcome < 0) return section_raise(&section);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 /* Puts a new reference into a tuple under construction; -1 when it is NULL. */
@@ -69,7 +69,7 @@ static int put(PyObject *tuple, Py_ssize_t place, PyObject *item) {
 }
 
 static PyObject *span_object(Span bytes) {
-    if (bytes.size < 0) Py_RETURN_NONE;
+    if (bytes.size < 0) return Py_NewRef(Py_None);
     return PyBytes_FromStringAndSize((const char *)bytes.data, bytes.size);
 }
 
@@ -228,7 +228,7 @@ PyObject *native_first_at_or_after(PyObject *self, PyObject *args, PyObject *kwa
     }
     PyBuffer_Release(&payload);
     if (found < 0) return section_raise(&section);
-    if (found == 0) Py_RETURN_NONE;
+    if (found == 0) return Py_NewRef(Py_None);
     return Py_BuildValue("LL", (long long)offset, (long long)timestamp);
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import string
+import warnings
 from collections.abc import Iterable
 from re import _constants as words  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
@@ -55,7 +56,10 @@ class Pattern:
         if len(text) > NAME_CHARACTERS:
             raise ValueError(f"it has more than {NAME_CHARACTERS} characters")
         try:
-            parsed = parser.parse(text)
+            with warnings.catch_warnings():
+                # Of sets that a later Python may read otherwise; nobody who runs a broker can do anything about it.
+                warnings.simplefilter("ignore", FutureWarning)
+                parsed = parser.parse(text)
         except (re.error, OverflowError, RecursionError):
             raise ValueError("it is no regular expression") from None
         self._follow: list[int] = []

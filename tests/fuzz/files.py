@@ -1,0 +1,202 @@
+"""Files of a partition's directory, of the broker's data directory and of the bucket, as a start finds them.
+
+What carries a CRC is also shown with one that holds: a disk that rots is caught by the CRC, a bug that wrote it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from random import Random
+from typing import Any
+
+from tests.sim.disk import SimDisk
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
+from tiered.cold import manifest_codec
+from tiered.cold.layout import FOOTER_MAGIC, parse_footer
+from tiered.errors import Corrupt, Refused
+from tiered.hot import checkpoints, index, left
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.producers import ProducerStates, decode_aborted
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata import group_image, layout
+from tiered.metadata.groups import records as group_records
+from tiered.records.native import crc32c, walk
+
+PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
+IMAGE = group_image.ImageName(PID, 1, 50)
+BASES = (0, 11)
+"""Base offsets of the segments of the log in which one file is another one."""
+
+LOG_FILES = {
+    "log": f"{BASES[0]:020d}.log",
+    "activelog": f"{BASES[1]:020d}.log",
+    "index": f"{BASES[0]:020d}.index",
+    "timeindex": f"{BASES[0]:020d}.timeindex",
+    "activeindex": f"{BASES[1]:020d}.index",
+    "activetimeindex": f"{BASES[1]:020d}.timeindex",
+    "snapshot": f"{16:020d}.snapshot",
+    "segments": "segment-checkpoint",
+    "epochs": "leader-epoch-checkpoint",
+    "metadata": "partition.metadata",
+}
+"""Kinds of inputs that are a file of a log, and its name."""
+UNPROVED = ("activeindex", "activetimeindex")
+"""A start in the same boot proves their last entry only: the page cache is whole. They are tried in another boot."""
+
+
+def check(kind: str, data: bytes) -> None:
+    """Shows an input to what reads such files. Nothing but Corrupt and Refused."""
+    if kind in LOG_FILES:
+        asyncio.run(opened(LOG_FILES[kind], data, unproved=kind in UNPROVED))
+    if kind in PARSERS:
+        for each in {data, *(seal(data) for seal in (CRCS.get(kind),) if seal)}:
+            for parse in PARSERS[kind]:
+                with suppress(Corrupt, Refused):
+                    parse(each)
+    assert kind in LOG_FILES or kind in PARSERS, kind
+
+
+# -- a log with one file that is another one --------------------------------------------------------------------------
+
+
+async def written() -> SimDisk:
+    """A log of two segments, a producer and two leader epochs, all of it on the disk."""
+    made = disk()
+    log = await open_log(made)
+    for number in range(16):
+        append(log, batch(number, producer=7, sequence=number, at=1_700_000_000_000 + number), epoch=number // 9)
+    await log.flush()
+    await log.close_clean()
+    return made
+
+
+async def stored(made: SimDisk) -> bytes:
+    """What is in it."""
+    log = await open_log(made.clone(), clean=True, recovery_point=16)
+    return read(log)
+
+
+async def opened(name: str, data: bytes, unproved: bool) -> None:
+    """The log opens or says why not. Only another `.log` changes what it serves. The next start serves the same, or it
+    doubts the log: bytes that a start believed unread may rot."""
+    draw = Random(data)
+    tried = _WRITTEN.clone()
+    file = tried.open(f"{DIRECTORY}/{name}")
+    file.truncate(0)
+    file.append([data])
+    await file.sync()
+    file.close()
+    same_boot, clean, point = draw.random() < 0.5, draw.random() < 0.3, draw.choice((0, 11, 16))
+    if unproved:
+        same_boot = clean = False
+    try:
+        log = await open_log(tried, same_boot=same_boot, clean=clean, recovery_point=point)
+    except (Corrupt, Refused):
+        return
+    rotten = name.endswith(".log")
+    with suppress(Corrupt) if rotten else nullcontext():
+        served = read(log)
+        assert rotten or served == _RECORDS
+        served = served[: walk(served).end]  # what rotted, and what is behind it, comes as it is cut into pieces
+        append(log, batch(99), epoch=9)
+        assert read(log)[: len(served)] == served
+        end = log.end_offset
+        await log.close_clean()
+        again = await open_log(tried.after_kill(), same_boot=True, clean=True, recovery_point=end)
+        assert (rotten and again.doubted) or (again.end_offset == end and read(again)[: len(served)] == served)
+        again.close()
+
+
+def read(log: DiskLog) -> bytes:
+    """All that a log serves, from batch to batch, as a consumer reads it. Corrupt where that is no batch."""
+    offset, out = log.local_start_offset, b""
+    while (found := log.read(offset, 400, end_offset=log.end_offset)) is not None:
+        part = found.file.pread(found.start, found.length)
+        seen = walk(part, check_crc=False)
+        if not seen.batches:
+            raise Corrupt(seen.why)
+        last = seen.batches[-1].last_offset
+        if last >= log.end_offset:
+            raise Corrupt(f"offset {last} is beyond the log")
+        assert last >= offset and len(part) == found.length > 0
+        offset, out = last + 1, out + part
+    return out
+
+
+_WRITTEN = asyncio.run(written())
+_RECORDS = asyncio.run(stored(_WRITTEN))
+
+
+# -- files that are read as a whole -----------------------------------------------------------------------------------
+
+
+def indexes(data: bytes) -> None:
+    """Both kinds of index: what is kept of them is sound, and looking up is defined for anything."""
+    kept = data[: index.sound_offsets(data, 1 << 20)]
+    assert index.sound_offsets(kept, 1 << 20) == len(kept)
+    times = data[: index.sound_times(data)]
+    assert index.sound_times(times) == len(times)
+    index.IndexBuilder(0, 100, kept, times).note(5, 10, 3, 7)
+    for wanted in (-1, 0, 5, 2**31 - 1, 2**63 - 1):
+        offset, _ = index.position_for(kept, wanted)
+        assert offset <= wanted or offset == -1
+        index.position_below(kept, wanted)
+        index.offset_before(times, wanted)
+        index.times_below(times, wanted)
+    index.rebased(kept, times, 2, 3)
+
+
+def producers(data: bytes) -> None:
+    """A producer snapshot that is believed is one that can be written again."""
+    ProducerStates.from_snapshot(data, 100).get(7)
+
+
+def group_records_of(data: bytes) -> None:
+    """Keys and values of `__consumer_offsets`."""
+    for read in (group_records.read_key, group_records.read_offset, group_records.read_group):
+        with suppress(Corrupt):
+            read(data)
+
+
+def sealed(data: bytes) -> bytes:
+    """The JSON in an envelope, or the bytes themselves, under a CRC that holds."""
+    body = data[24:-1] if data.startswith(b'{"crc":"') else data
+    return b'{"crc":"%08x","body":%s}' % (crc32c(body), body)
+
+
+def footer(data: bytes) -> bytes:
+    """The end of an object with a CRC that holds."""
+    size = struct.calcsize(END)
+    if len(data) < size:
+        return data
+    proved_bytes = data[:-size]
+    return proved_bytes + struct.pack(END, crc32c(proved_bytes), len(data), FOOTER_MAGIC)
+
+
+END = ">II8s"
+CRCS: dict[str, Callable[[bytes], bytes]] = {
+    "snapshot": lambda data: data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:],
+    "left": lambda data: b"%08x\n" % crc32c(data.partition(b"\n")[2]) + data.partition(b"\n")[2],
+    "footer": footer,
+    "groupimage": lambda data: data[:12] + crc32c(data[16:]).to_bytes(4, "big") + data[16:],
+    **dict.fromkeys(("manifest", "entry", "format", "boundary", "image"), sealed),
+}
+PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
+    "epochs": (checkpoints.parse_lineage, checkpoints.parse_offsets),
+    "metadata": (checkpoints.parse_metadata, checkpoints.is_torn_metadata),
+    **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (indexes,)),
+    "snapshot": (producers,),
+    "aborted": (decode_aborted,),
+    "left": (left.parse,),
+    "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
+    "manifest": (lambda data: manifest_codec.decode(data, "x"), lambda data: manifest_codec.decode_sub(data, "x")),
+    "entry": (lambda data: layout.decode_entry(data, 3),),
+    "format": (layout.decode_format,),
+    "boundary": (layout.decode_boundary,),
+    "image": (lambda data: layout.decode_snapshot(data, "x"),),
+    "groupimage": (lambda data: [group_image.decode_batch(each) for each in group_image.unseal(IMAGE, data)],),
+    "group": (group_records_of,),
+}

@@ -1,0 +1,177 @@
+"""What comes over HTTP, as handlers read it: targets, headers, compressed bodies, JSON records, what bodies ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import orjson
+
+from tiered.config import Settings
+from tiered_api.http import media, records
+from tiered_api.http.allowed_hosts import AllowedHosts
+from tiered_api.http.consumers.patterns import Pattern
+from tiered_api.http.errors import HttpError
+from tiered_api.http.formats import record_v3
+from tiered_api.http.inflate import inflate, inflater
+from tiered_api.http.request import parse_query
+from tiered_api.http.routes import table
+from tiered_api.http.v2 import consumers
+from tiered_api.http.v2.produce import read_body
+from tiered_api.http.v3 import configs, produce, topics
+from tiered_api.http.v3.streaming import Splitter
+
+NOW = 1_700_000_000_000
+ROOM = 1 << 20
+"""Bytes that a body may become."""
+ROUTES = table()
+HOSTS = AllowedHosts(Settings(), "here.example")
+
+
+def check(kind: str, data: bytes) -> None:
+    """Shows an input to what reads it. Every refusal is an HttpError of the client's, with words that can be sent."""
+    READERS[kind](data)
+
+
+def said(call: Callable[[], Any]) -> Any:
+    """What a call returns; None where it refuses."""
+    try:
+        return call()
+    except HttpError as error:
+        assert 400 <= error.status < 500, error
+        orjson.dumps({"error_code": error.error_code, "message": error.message})
+        return None
+
+
+def target(data: bytes) -> None:
+    """The path and query of a request line, decoded as aiohttp does."""
+    text = data.decode("utf-8", "surrogateescape")
+    for method in ("GET", "POST", "DELETE"):
+        found = said(lambda method=method: ROUTES.match(method, text))  # type: ignore[misc]
+        assert found is None or all(isinstance(each, str) for each in found[1].values())
+    said(lambda: parse_query(text.partition("?")[2]))
+
+
+def header(data: bytes) -> None:
+    """Values of headers that we read ourselves."""
+    text = data.decode("utf-8", "surrogateescape")
+    said(lambda: media.body_type(text, (media.JSON, media.V2)))
+    said(lambda: media.answer_type(text, (media.JSON, media.EVENTS, media.BINARY)))
+    for name in ("Host", "Origin", "Sec-Fetch-Site"):
+        said(lambda name=name: HOSTS.check({"Host": "127.0.0.1", name: text}, (1, 1)))  # type: ignore[misc]
+
+
+def value(data: bytes) -> Any:
+    """JSON as handlers have it; None where it is none."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def mapping(data: bytes) -> Mapping[str, Any]:
+    """A JSON object; an empty one for anything else."""
+    found = value(data)
+    return found if isinstance(found, dict) else {}
+
+
+def record(data: bytes) -> None:
+    """One record of v3, alone and in a batch of them."""
+    produce._several(data)
+    said(lambda: record_v3(value(data), NOW))
+    for _, entry in said(lambda: produce._entries(dict(mapping(data)), 100)) or ():
+        said(lambda entry=entry: record_v3(entry, NOW))  # type: ignore[misc]
+
+
+def old_records(data: bytes) -> None:
+    """A body of v2 in both forms."""
+    for form in ("binary", "json"):
+        for partition in (None, 1):
+            said(lambda form=form, partition=partition: read_body(data, form, NOW, partition))  # type: ignore[misc]
+
+
+def fine(splitter: Splitter) -> bool:
+    """True if it found no fault so far."""
+
+    def checked() -> bool:
+        splitter.check()
+        return True
+
+    return said(checked) is True
+
+
+def stream(data: bytes) -> None:
+    """Values one after the other are the same however the bytes come."""
+    draw = Random(data)
+    whole, pieces = Splitter(ROOM), Splitter(ROOM)
+    at, cut = 0, []
+    while at < len(data):
+        size = draw.choice((1, 2, 7, 100, 5000))
+        cut += pieces.feed(data[at : at + size])
+        at += size
+        if not fine(pieces):
+            break
+    texts = whole.feed(data)
+    if not fine(whole):
+        assert cut == texts[: len(cut)]
+        return
+    assert cut + pieces.finish() == texts + whole.finish()
+    for text in texts:
+        said(lambda text=text: record_v3(value(text), NOW))  # type: ignore[misc]
+
+
+def compressed(encoding: str, data: bytes) -> None:
+    """A body never becomes more than it may, and the same in pieces."""
+    whole = said(lambda: inflate(encoding, data, ROOM))
+    assert whole is None or len(whole) <= ROOM
+
+    def fed() -> bytes:
+        body = inflater(encoding)
+        assert body is not None
+        parts = [body.feed(data[at : at + 7], ROOM) for at in range(0, len(data), 7)]
+        body.finish()
+        return b"".join(parts)
+
+    if whole is not None:
+        assert fed() == whole
+
+
+def asked(data: bytes) -> None:
+    """Bodies that ask for something: topics, settings, consumers, positions."""
+    body = mapping(data)
+    said(lambda: topics.creation(dict(body)))
+    said(lambda: consumers.choices(body))
+    said(lambda: consumers._wish(body.get("topics"), body.get("topic_pattern")))
+    for entry in body.get("data", ()) if isinstance(body.get("data"), list) else ():
+        if isinstance(entry, dict):
+            said(lambda entry=entry: configs._change(entry))  # type: ignore[misc]
+    for name in ("offsets", "partitions", "timestamps"):
+        for _, row in said(lambda name=name: consumers._rows(body, name)) or ():  # type: ignore[misc]
+            said(lambda row=row: consumers._offset(row, "offset"))  # type: ignore[misc]
+            said(lambda row=row: consumers._metadata(row))  # type: ignore[misc]
+            said(lambda row=row: consumers._moment(row))  # type: ignore[misc]
+
+
+def pattern(data: bytes) -> None:
+    """A pattern of topics: refused, or it says of any name what it is."""
+    try:
+        made = Pattern(data.decode("utf-8", "replace"))
+    except ValueError:
+        return
+    for name in ("a", "orders", "orders.eu-1", "x" * 249):
+        assert made.matches(name) in (True, False)
+
+
+READERS: dict[str, Callable[[bytes], Any]] = {
+    "target": target,
+    "header": header,
+    "record": record,
+    "old": old_records,
+    "stream": stream,
+    "gzip": lambda data: compressed("gzip", data),
+    "zstd": lambda data: compressed("zstd", data),
+    "asked": asked,
+    "pattern": pattern,
+    "batches": lambda data: said(lambda: records.prove(bytearray(data))),
+}

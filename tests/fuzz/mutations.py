@@ -1,0 +1,60 @@
+"""Small changes of bytes, drawn from a seed: lengths that lie, bits that turn, pieces that are gone or there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+VARINTS = "ffffffff0f ffffffff07 8080808008 8080808000 ffffffffff80 8001 ff7f 00 01 02 7f 80 ff"
+PLAIN = "ffffffff 7fffffff 80000000 40000000 10000000 00000100 ffff 7fff 8000"
+LENGTHS = tuple(bytes.fromhex(digits) for digits in f"{VARINTS} {PLAIN}".split())
+"""What stands where a length is expected: the bounds of varints and of plain lengths, null, and wraps of both."""
+
+
+def overwrite(draw: Random, body: bytes) -> bytes:
+    """A length over what is there."""
+    at, length = draw.randint(0, len(body)), draw.choice(LENGTHS)
+    return body[:at] + length + body[at + len(length) :]
+
+
+def insert(draw: Random, body: bytes) -> bytes:
+    """A length between two bytes."""
+    at = draw.randint(0, len(body))
+    return body[:at] + draw.choice(LENGTHS) + body[at:]
+
+
+def scatter(draw: Random, body: bytes) -> bytes:
+    """Some bytes turned into others."""
+    out = bytearray(body)
+    for _ in range(draw.randint(1, 4)):
+        if out:
+            out[draw.randrange(len(out))] = draw.randrange(256)
+    return bytes(out)
+
+
+def cut(draw: Random, body: bytes) -> bytes:
+    """A piece taken out."""
+    start = draw.randint(0, len(body))
+    return body[:start] + body[start + draw.randint(1, 16) :]
+
+
+def repeat(draw: Random, body: bytes) -> bytes:
+    """A piece there twice, or many times."""
+    start = draw.randint(0, len(body))
+    stop = start + draw.randint(1, 32)
+    return body[:stop] + body[start:stop] * draw.choice((1, 2, 30)) + body[stop:]
+
+
+def noise(draw: Random, body: bytes) -> bytes:
+    """Nothing of it left."""
+    return draw.randbytes(draw.randint(0, max(len(body), 8)))
+
+
+MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (overwrite, overwrite, insert, scatter, cut, repeat, noise)
+
+
+def mutated(draw: Random, body: bytes) -> bytes:
+    """A body after one to three mutations."""
+    for _ in range(draw.randint(1, 3)):
+        body = draw.choice(MUTATIONS)(draw, body)
+    return body

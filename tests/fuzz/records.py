@@ -1,0 +1,121 @@
+"""Record batches of every codec, their sections, and JSON to be cut into values.
+
+The C extension gets a buffer that ends where its memory ends, so that a sanitizer sees one byte too far, and has to say
+what plain Python says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from importlib import import_module
+from random import Random
+from typing import Any
+
+from tiered.errors import Corrupt
+from tiered.records import batch, native, pure
+from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES
+
+EDGES = (0, 0, 0, 1, -1, 2, 3, 9, 63, 64, 1000, 2**31 - 1, -(2**31), 2**31, 2**40, 2**63 - 1, -(2**63))
+COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+AHEAD = 64
+"""Bytes before those of an input. ctypes keeps what is small within its object, where nobody sees the end."""
+
+REFUSED = (Corrupt, ValueError, OverflowError, TypeError)
+
+
+def exact(data: bytes) -> memoryview:
+    """The bytes in memory of their own, which ends where they end."""
+    room = (ctypes.c_char * (AHEAD + len(data))).from_buffer_copy(bytes(AHEAD) + data)
+    return memoryview(room).cast("B")[AHEAD:]
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """The result, or the kind and words of the error."""
+    try:
+        return call()
+    except REFUSED as error:
+        return type(error), str(error)
+
+
+def both(name: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
+    """What a function of both twins says of the bytes; AssertionError where they differ."""
+    plain = outcome(lambda: getattr(pure, name)(data, *args, **kwargs))
+    if native.NATIVE:
+        fast = outcome(lambda: getattr(native, name)(exact(data), *args, **kwargs))
+        assert fast == plain, f"{name}{args}{kwargs}: {fast!r} is not {plain!r}"
+    return plain
+
+
+def sections(draw: Random, payload: bytes) -> None:
+    """The bytes as the records of a batch."""
+    offset, timestamp, bound = draw.choice(EDGES), draw.choice(EDGES), draw.choice(EDGES)
+    count = draw.choice((1, 1, 2, 3, 3, 4, draw.choice(EDGES)))
+    both("check_records", payload, count)
+    rows = both("rows", payload, offset, timestamp, draw.choice((-1, -1, 77)), count, draw.choice((0, 3, 1000)))
+    both("some_rows", payload, offset, timestamp, -1, count, bound, draw.choice((0, 20, 2**40)), draw.choice((0, 3, 9)))
+    both("first_at_or_after", payload, offset, timestamp, bound, count, draw.choice(EDGES))
+    both("outside", payload, timestamp, bound, draw.choice(EDGES), count, draw.choice((0, 1, 5)))
+    if isinstance(rows, list):
+        again = [(row.timestamp, row.key, row.value, row.headers) for row in rows]
+        for base in (timestamp, bound):
+            assert outcome(lambda base=base: native.encode_records(again, base)) == outcome(  # type: ignore[misc]
+                lambda base=base: pure.encode_records(again, base)  # type: ignore[misc]
+            )
+    for start, end in ((0, 2**63 - 1), (offset, bound)):
+        columns = draw.sample(COLUMNS, draw.randint(0, len(COLUMNS)))
+        alike = [(payload, offset, timestamp, -1, count), (payload, bound, 0, 5, 1)]
+        given = [(exact(payload), *rest) for _, *rest in alike]
+        plain = outcome(lambda: pure.arrow(alike, columns, start, end))  # noqa: B023
+        assert outcome(lambda: native.arrow(given, columns, start, end)) == plain  # type: ignore[arg-type]  # noqa: B023
+
+
+def logs(draw: Random, log: bytes) -> None:
+    """The bytes as batches in a row, as they are and with a CRC that holds."""
+    sealed = log[:CRC_AT] + native.crc32c(log[CRC_FROM:]).to_bytes(4, "big") + log[CRC_FROM:]
+    for each in (log, sealed) if len(log) >= CRC_FROM else (log,):
+        start, end = draw.choice((0, 0, 0, 1, len(each), -1)), draw.choice((None, None, len(each) // 2, len(each) + 1))
+        most = draw.choice((None, None, 0, 1))
+        for checked in (True, False):
+            both("walk", each, start, end, check_crc=checked, max_batches=most, records=draw.random() < 0.5)
+        fitted(each, draw.choice((0, 7, -1, 2**63 - 1)), draw.choice((0, 100, 1 << 20)))
+        opened(draw, each)
+
+
+def fitted(log: bytes, base_offset: int, most: int) -> None:
+    """`fit`, which writes into what it is given."""
+    fast, plain = exact(log), bytearray(log)
+    said = outcome(lambda: native.fit(fast, base_offset, 5, most))
+    assert said == outcome(lambda: pure.fit(plain, base_offset, 5, most)) and bytes(fast) == plain
+
+
+def opened(draw: Random, log: bytes) -> None:
+    """The first batch through its codec. What it becomes is bounded."""
+    try:
+        head = batch.header(log)
+        body = batch.payload(exact(log), 0, head, max_bytes=1 << 20)
+    except Corrupt:
+        return
+    assert len(body) <= 1 << 20
+    outcome(lambda: batch.check(log, max_bytes=1 << 20))
+    outcome(lambda: batch.records(log, max_bytes=1 << 20))
+    if head.codec:
+        sections(draw, bytes(body)[: 16 << 10])
+
+
+def check(kind: str, data: bytes) -> None:
+    """Shows an input to every function that reads such bytes. What else it takes is drawn from the input."""
+    draw = Random(data)
+    both("crc32c", data, draw.choice((0, 1, 2**32 - 1)))
+    both("murmur2", data)
+    if native.NATIVE:
+        ways = import_module("tiered.records._native").crc32c_ways(exact(data))
+        assert set(ways) == {pure.crc32c(data)}, ways
+    if kind == "json":
+        both("json_spans", data)
+    elif kind == "section":
+        sections(draw, data)
+    else:
+        assert kind == "batch", kind
+        logs(draw, data)
+        sections(draw, data[HEADER_BYTES:])

@@ -1,0 +1,96 @@
+"""The rounds of one target: its corpus as it is, then mutations of it. Everything comes from the seed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.mutations import mutated
+
+CORPUS = Path(__file__).parent / "corpus"
+CURRENT = Path(__file__).parents[2] / "build" / "fuzz"
+"""Where the input of this moment lies, for the case that it ends the process."""
+
+INPUT_MOST = 64 << 10
+"""Bytes of one input."""
+SECONDS_MOST = 2.0
+"""CPU time for one input: far above what any takes."""
+
+Check = Callable[[str, bytes], None]
+"""Shows an input of a kind to a reader. Any error but those that it documents is one too many."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Bytes, and what they are read as."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An input that broke a rule, and how."""
+
+    input: Input
+    error: Exception
+
+
+def corpus(target: str) -> list[Input]:
+    """The inputs that are kept for a target, in order of the files' names."""
+    return [
+        Input(each.name.partition("-")[0], data) for each in sorted((CORPUS / target).iterdir()) for data in _of(each)
+    ]
+
+
+def _of(path: Path) -> list[bytes]:
+    """The inputs in a file: its bytes. One that ends in ".many" holds several, each behind its length in four bytes."""
+    data = path.read_bytes()
+    if path.suffix != ".many":
+        return [data]
+    several = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        several.append(data[4:end])
+        data = data[end:]
+    return several
+
+
+def keep(target: str, found: Input) -> Path:
+    """Writes an input into the corpus of its target, so that it is tried for ever."""
+    path = CORPUS / target / f"{found.kind}-found-{hashlib.sha256(found.data).hexdigest()[:12]}"
+    path.write_bytes(found.data)
+    return path
+
+
+def changed(draw: Random, inputs: list[Input]) -> Input:
+    """One input after a few changes, now and then with the rest of another one of its kind behind it."""
+    first = draw.choice(inputs)
+    data = first.data
+    if draw.random() < 0.1:
+        other = draw.choice([each for each in inputs if each.kind == first.kind]).data
+        data = data[: draw.randint(0, len(data))] + other[draw.randint(0, len(other)) :]
+    return Input(first.kind, mutated(draw, data)[:INPUT_MOST])
+
+
+def fuzz(target: str, check: Check, rounds: int, seed: int, current: Path | None = None) -> Failure | None:
+    """The first input that breaks a rule, of the corpus and `rounds` changes of it. `current` holds each before it is
+    tried."""
+    inputs = corpus(target)
+    draw = Random(f"{target} {seed}")
+    for number in range(len(inputs) + rounds):
+        found = inputs[number] if number < len(inputs) else changed(draw, inputs)
+        if current is not None:
+            current.write_bytes(found.data)
+        before = time.process_time()
+        try:
+            check(found.kind, found.data)
+            seconds = time.process_time() - before
+            assert seconds < SECONDS_MOST, f"it took {seconds:.1f} s"
+        except Exception as error:  # noqa: BLE001
+            return Failure(found, error)
+    return None

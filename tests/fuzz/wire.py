@@ -1,0 +1,87 @@
+"""Requests of the Kafka protocol, as the broker reads them: the header, then the body by hand or by the codec."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tests.fuzz.frames import check as check_codec
+from tests.fuzz.frames import check_header
+from tiered.errors import Corrupt
+from tiered.metadata import forwarding
+from tiered.metadata.groups import subscription
+from tiered_api.kafka import fetch_frames, known_fetches, produce_frames, replica_frames
+from tiered_api.kafka.codec import Malformed, decode
+from tiered_api.kafka.dispatch import FETCH, PRODUCE
+from tiered_api.kafka.headers import request_header
+from tiered_api.kafka.messages.fetch import FetchRequest
+from tiered_api.kafka.messages.produce import ProduceRequest
+
+FIXED = 10
+"""Bytes of a header before the client id, whose length is the last of them."""
+
+
+def check(kind: str, data: bytes) -> None:
+    """Shows an input to what reads it first. Nothing but Malformed and Corrupt, soon, and the codec's own reading."""
+    if kind == "frame":
+        frame(data)
+    elif kind == "between":
+        for read in (forwarding.decode_request, forwarding.decode_reply):
+            with suppress(Corrupt):
+                read(data)
+    else:
+        assert kind == "subscription", kind
+        with suppress(Corrupt):
+            subscription.topics_of(data)
+
+
+def frame(data: bytes) -> None:
+    """A request without its length."""
+    check_header(data)
+    try:
+        header = request_header(memoryview(data))
+    except Malformed:
+        return
+    if header.api is None:
+        return
+    tags = FIXED + max(int.from_bytes(data[FIXED - 2 : FIXED], "big", signed=True), 0)
+    if header.key == PRODUCE:
+        produce(memoryview(data), header.version, tags, header.position)
+    elif header.key == FETCH:
+        fetch(memoryview(data), header.version, tags, header.position)
+    check_codec(header.api.request, header.version, data[header.position :])
+
+
+def produce(view: memoryview, version: int, tags: int, body: int) -> None:
+    """Where the way by hand reads a request, the codec reads the same records. The header's tags begin at `tags`."""
+    try:
+        asked = produce_frames.parse(view, version, tags)
+    except Malformed:
+        return
+    if asked.head:
+        produce_frames.only_records(view, version, asked.head)
+    try:
+        slow: ProduceRequest = decode(ProduceRequest, version, view, body)
+    except Malformed:
+        return
+    assert [part for topic in asked.topics for part in topic.parts] == [
+        (part.index, part.records) for topic in slow.topic_data for part in topic.partition_data
+    ]
+
+
+def fetch(view: memoryview, version: int, tags: int, body: int) -> None:
+    """Likewise. What is remembered of a request reads the same request again."""
+    if replica_frames.is_replicas(view):
+        with suppress(Malformed):
+            replica_frames.parse(view, tags)
+    try:
+        asked = fetch_frames.parse(view, version, tags)
+    except Malformed:
+        return
+    head = known_fetches.learn(view, asked)
+    assert head is None or known_fetches.parse_known(view, head) == asked
+    try:
+        slow: FetchRequest = decode(FetchRequest, version, view, body)
+    except Malformed:
+        return
+    assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (slow.max_wait_ms, slow.min_bytes, slow.max_bytes)
+    assert sum(len(topic.wanted) for topic in asked.topics) == sum(len(topic.partitions) for topic in slow.topics)

@@ -1,0 +1,37 @@
+"""The C extension reads and writes within its buffers, and does nothing that C leaves undefined: the short form of
+`make sanitize`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import sanitize
+
+LACK = sanitize.missing()
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACK), reason=f"the sanitizers need {LACK}, which is not here"),
+]
+
+
+def run(*words: str) -> tuple[int, str]:
+    """Exit code of a command of tests/sanitize.py, and all that it said."""
+    done = sanitize.run(list(words), capture_output=True, timeout=200)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_one_byte_too_far_is_reported() -> None:
+    code, said = run("probe")
+    assert code == sanitize.REPORTED and "heap-buffer-overflow" in said and "0 bytes to the right of" in said, said
+
+
+def test_mutated_inputs_are_read_within_bounds_and_as_plain_python_reads_them() -> None:
+    code, said = run("fuzz", "--rounds", "1500")
+    assert code == 0 and "nothing found" in said, said
+
+
+def test_the_unit_tests_of_records_run_without_a_report() -> None:
+    """Those that draw their inputs run in `make sanitize`; here the inputs of the test above stand for theirs."""
+    code, said = run("test", "-m", "not hypothesis")
+    assert code == 0 and " passed" in said, said
