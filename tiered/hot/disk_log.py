@@ -379,15 +379,16 @@ class DiskLog:
             raise self._storage_error(error) from None
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts the batch that holds `offset` and all after it; the end is then where that batch began. `flush` before
-        the next append: else a power cut could bring back parts of both histories."""
+        """Cuts the batch that holds `offset` and all after it; the end is then where that batch began, and the start no
+        higher. `flush` before the next append: else a power cut could bring back parts of both histories."""
         if offset >= self.end_offset:
             return
         if offset <= self._tail.segments[0].base_offset:
             self.restart_at(offset, self.epochs.within(0, offset), None)
-            return
-        keep, interval = self._reading.holder(offset), self.config.index_interval_bytes
-        self._cut(lambda: cutting.truncate(self._tail, keep, offset, interval))
+        else:
+            keep, interval = self._reading.holder(offset), self.config.index_interval_bytes
+            self._cut(lambda: cutting.truncate(self._tail, keep, offset, interval))
+        self.lower_start(self.end_offset)
 
     def restart_at(self, offset: int, epochs: Lineage, producer_snapshot: bytes | None) -> None:
         """Forgets all that is local and begins empty at `offset`, with the history that others kept of what lies
@@ -419,6 +420,11 @@ class DiskLog:
         """Records below `offset` are gone for every reader. Files stay until `drop_local_below`."""
         self.start_offset = max(self.start_offset, min(offset, self.end_offset))
         self._tail.epochs.truncate_start(self.start_offset)
+
+    def lower_start(self, offset: int) -> None:
+        """The log starts at `offset` at the latest: what is to follow there is of another history than what was gone,
+        and would be acknowledged and read by nobody."""
+        self.start_offset = min(self.start_offset, offset)
 
     async def drop_local_below(self, offset: int) -> int:
         """Takes closed segments that end at or below `offset` out of the log, for `sweep` to delete; how many."""

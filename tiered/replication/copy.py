@@ -156,6 +156,7 @@ class Copy:
                 self._truncate(offset, part)
             case StartOver(offset):
                 self._start_over(offset)
+                hot.lower_start(offset)
         self.trouble = found.why if isinstance(found, Retry) else ""
         self._learn(part)
         return found if isinstance(found, FromBucket | Retry | Nothing) else None

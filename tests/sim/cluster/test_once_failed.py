@@ -161,6 +161,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         "a deletion that the bucket did not take kept followers out of the in-sync set",
         test_sim_deleted_records.test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set,
     ),
+    11001847: (
+        "a follower cut its log below its start, led next, and wrote what nobody could read or copy",
+        test_fetcher.test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from,
+    ),
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it
 waits for, and that what is read then comes byte by byte), of 6020474 the model alone, of 7010897 and 7024706 what rots

@@ -202,6 +202,26 @@ def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
     story(told)
 
 
+@pytest.mark.parametrize(("start", "cut", "then"), [(5, 12, 5), (15, 12, 12), (15, 0, 0)])
+def test_a_log_never_ends_below_its_start_after_a_cut(start: int, cut: int, then: int) -> None:
+    """What is appended there is read here, and held also by the next start, which goes by the noted start."""
+
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        for number in range(20):
+            append(log, batch(number))
+        log.advance_start(start)
+        log.truncate_to(cut)
+        assert (log.start_offset, log.end_offset) == (then, cut)
+        append(log, batch(cut), epoch=1)
+        assert log.read(cut, 1, end_offset=cut + 1) is not None
+        log.close()
+        again = await open_log(on, start_offset=log.start_offset)
+        assert again.end_offset == cut + 1 and again.read(cut, 1, end_offset=cut + 1) is not None
+
+    story(told)
+
+
 def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
     async def told(on: SimDisk) -> None:
         log = await filled(on)

@@ -261,6 +261,30 @@ def test_below_the_log_start_there_is_nothing_to_copy() -> None:
     rig.run(story)
 
 
+@pytest.mark.parametrize("dropped", [False, True], ids=["its records part", "it holds nothing"])
+def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from(dropped: bool) -> None:
+    """Its leader was elected uncleanly, and never had what the follower had let go."""
+    rig = Rig()
+
+    async def story() -> None:
+        peers = DirectPeers(rig)
+        old = await rig.brokers[2].lead(0, [2])
+        await fill(old, 30)
+        if dropped:
+            old.log.restart_at(30, (), None)
+        old.log.advance_start(30)
+        replica = await rig.brokers[1].lead(1, [1, 2])
+        await fill(replica, 10)
+        peers.serve(replica)
+        copy = await Following(rig, rig.brokers[2], peers).follow(1, 1)
+        await until(lambda: same(copy, replica) and copy.high_watermark == 10)
+        assert copy.log.start_offset == copy.log.noted_start_offset == 0
+        begun = await rig.brokers[2].lead(2, [2])
+        assert produced(begun, 10) == 11 and begun.log_start_offset == 0
+
+    rig.run(story)
+
+
 def test_an_earlier_copy_changes_nothing_any_more() -> None:
     rig = Rig()
 
