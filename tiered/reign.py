@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable, end_if_cancelled, first_cause
 from tiered.gaining import Gaining
 from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
@@ -77,10 +77,11 @@ class Reign:
                 group.create_task(self._preferring.run(), name="preferred leaders")
                 group.create_task(self._gaining.run(), name="gaining")
         except BaseExceptionGroup as errors:
+            end_if_cancelled()
             fenced = errors.subgroup(Fenced)
             if fenced is None:
                 raise
-            raise _first(fenced) from None
+            raise first_cause(fenced) from None
         finally:
             self._group = None
 
@@ -265,11 +266,3 @@ class _Snapshotting:
             except (Unavailable, Corrupt) as error:
                 log.warning("metadata snapshot comes later why=%s", error)
         return await self._metadata.append(changes)
-
-
-def _first(errors: BaseExceptionGroup[Fenced]) -> Fenced:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Fenced)
-    return error

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.site import batch
 from tests.sim.clock import SimClock
 from tests.sim.three import PORT, SESSION, Broker, Three, told
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Fenced, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.requests import AlterBrokerConfigs, CreateTopic
 from tiered.replication.replica import ALL, Replica
@@ -269,5 +269,22 @@ def test_a_clean_stop_is_no_death() -> None:
         await first.start()
         await three.until(three.all_known, 5)
         assert {each.leader for each in three.controller.node.image.topics["t"].partitions} == {1, 2, 3}
+
+    told(story)
+
+
+def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> None:
+    """The end of its reign and its own end come in one turn: neither may hide the other."""
+
+    async def story(three: Three) -> None:
+        async def another() -> None:
+            raise Fenced("a newer controller is there")
+
+        controller = three.controller
+        reign, main = controller.node.cluster.reign, controller.node._main
+        assert reign is not None and reign._group is not None and main is not None
+        reign._group.create_task(another())
+        main.cancel()
+        await three.until(main.done, 5)
 
     told(story)

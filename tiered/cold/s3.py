@@ -32,7 +32,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.cold.parts import Parts, Window
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable, end_if_cancelled, first_cause
 from tiered.ports import (
     Buffer,
     Clock,
@@ -300,8 +300,9 @@ class S3Store:
             async with asyncio.TaskGroup() as group:
                 for _ in range(PARTS_AT_ONCE):
                     group.create_task(send())
-        except* Unavailable as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as errors:
+            end_if_cancelled()
+            raise first_cause(errors) from None
         return tags
 
     def _send_part(self, name: dict[str, Any], index: int, body: Window) -> str:

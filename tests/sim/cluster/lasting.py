@@ -133,7 +133,7 @@ class Lasting:
                     self._led[pid] = (now.leader, now.leader_epoch), since_ns
                 led = min(seconds, (self._run.loop.now_ns - since_ns) / 1e9)
                 if any(node != gone for node in (*now.isr, *now.elr)):
-                    if now.leader in (gone, -1) or not self._leads(now.leader, where, now.leader_epoch):
+                    if now.leader in (gone, -1) or not self._leads(now.leader, pid, now.leader_epoch):
                         yield from self._or_late("led", led, bounds.led, f"{where} is not led without b{gone}: {now}")
                     elif gone not in now.isr:
                         yield from self._taken(where, pid, now.leader, len(now.isr))
@@ -144,9 +144,10 @@ class Lasting:
         else:
             self.latest[what] = max(seconds, self.latest.get(what, 0.0))
 
-    def _leads(self, node: int, where: TopicPartition, epoch: int) -> bool:
+    def _leads(self, node: int, pid: PartitionId, epoch: int) -> bool:
+        """Whether it leads this very topic: it may have yet to act on a topic that was made again under its name."""
         known = self._run.world.hosts[node].node
-        return known is not None and any(each.at == where and each.leader_epoch == epoch for each in known.replicas())
+        return known is not None and any(each.pid == pid and each.leader_epoch == epoch for each in known.replicas())
 
     def _wanted(self, pid: PartitionId, leader: Replica) -> int:
         """How many replicas must be in sync for the leader to take acks=all."""
@@ -158,7 +159,7 @@ class Lasting:
         waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
-        replica = next(each for each in node.replicas() if each.at == where) if node is not None else None
+        replica = next(each for each in node.replicas() if each.pid == pid) if node is not None else None
         synced = replica is not None and (replica.log.synced.only or "ack" in run.truth.flush(pid))
         if replica is None or synced or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
             self._waits.pop(pid, None)
