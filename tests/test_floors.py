@@ -20,7 +20,7 @@ WORDS = tuple(
     f"tiered.{name}"
     for name in [
         *("ids", "errors", "setting", "setting_rules", "kafka_names", "listeners", "config", "ports", "metrics"),
-        *("quiet", "peers", "workers"),
+        *("quiet", "peers", "workers", "subtask"),
     ]
 )
 FOLDERS = ("tiered.hot", "tiered.cold", "tiered.replication", "tiered.metadata")

@@ -7,7 +7,6 @@ for, and ends the broker wherever it is raised.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from enum import Enum
 
@@ -235,14 +234,6 @@ def first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def end_if_cancelled() -> None:
-    """`CancelledError` where the running task is to end. A task group whose child fails in the same turn raises the
-    child's error alone (before Python 3.13), and a caller that handles that would go on for ever."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def public_words(cause: BaseException) -> str:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tiered.errors import Corrupt, Fenced, Refused, Unavailable, end_if_cancelled, first_cause
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.gaining import Gaining
 from tiered.metadata.changes import Change
 from tiered.metadata.controller import Controller
@@ -19,6 +19,7 @@ from tiered.metadata.runtime import Runtime
 from tiered.metadata.sessions import Missing, Sessions
 from tiered.peers import FollowAsk
 from tiered.preferring import Preferring
+from tiered.subtask import run_subtask
 
 if TYPE_CHECKING:
     from tiered.cluster import Cluster
@@ -69,21 +70,23 @@ class Reign:
     async def run(self) -> None:
         """Until it is cancelled. `Fenced` when another controller has written."""
         try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                group.create_task(self.runtime.run(), name="metadata")
-                group.create_task(self._listen(), name="liveness")
-                group.create_task(self._doubt(), name="doubt")
-                group.create_task(self._preferring.run(), name="preferred leaders")
-                group.create_task(self._gaining.run(), name="gaining")
+            await run_subtask(self._run(), "reign")
         except BaseExceptionGroup as errors:
-            end_if_cancelled()
             fenced = errors.subgroup(Fenced)
             if fenced is None:
                 raise
             raise first_cause(fenced) from None
         finally:
             self._group = None
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self.runtime.run(), name="metadata")
+            group.create_task(self._listen(), name="liveness")
+            group.create_task(self._doubt(), name="doubt")
+            group.create_task(self._preferring.run(), name="preferred leaders")
+            group.create_task(self._gaining.run(), name="gaining")
 
     def doubt(self) -> None:
         """Somebody knows a newer controller."""

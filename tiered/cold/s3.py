@@ -32,7 +32,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.cold.parts import Parts, Window
-from tiered.errors import Code, Refused, Unavailable, end_if_cancelled, first_cause
+from tiered.errors import Code, Refused, Unavailable, first_cause
 from tiered.ports import (
     Buffer,
     Clock,
@@ -47,6 +47,7 @@ from tiered.ports import (
     Rng,
     Unknown,
 )
+from tiered.subtask import run_subtask
 from tiered.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -296,12 +297,14 @@ class S3Store:
                 )
                 tags[index] = {"PartNumber": index + 1, "ETag": answer}
 
-        try:
+        async def send_all() -> None:
             async with asyncio.TaskGroup() as group:
                 for _ in range(PARTS_AT_ONCE):
                     group.create_task(send())
+
+        try:
+            await run_subtask(send_all(), "parts")
         except BaseExceptionGroup as errors:
-            end_if_cancelled()
             raise first_cause(errors) from None
         return tags
 
