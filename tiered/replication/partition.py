@@ -167,7 +167,7 @@ class Partition:
 
     def may_join(self, broker: int, now_ns: int, lag_ns: int) -> bool:
         """Whether a follower outside may be proposed for the ISR, and would stay in it."""
-        return broker not in self._counted and self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
+        return broker not in self._isr and self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
 
     def lags(self, broker: int, now_ns: int, lag_ns: int) -> bool:
         """Whether a member is behind for so long that it should leave."""
@@ -198,7 +198,7 @@ class Partition:
         if known is None or known.incarnation != incarnation:
             return False
         # What was said for it before and never answered counts, and proves nothing of another incarnation.
-        return self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
+        return self.may_join(broker, now_ns, lag_ns)
 
     def propose(self, wish: Wish) -> None:
         """An ISR is under way to the metadata log: from now on it counts together with the committed one (rule R3)."""
