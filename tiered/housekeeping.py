@@ -118,7 +118,8 @@ class Housekeeping:
                 unsaid = self._quiet.unsaid()
                 if unsaid is not None:
                     log.warning("what is not led or told yet is tried again unsaid=%d why=%s", unsaid, error)
-            before, left = left, (node.partitions.troubles().keys(), set(node.partitions.unreported))
+            untold = {*node.partitions.unreported, *node.partitions.overstated}
+            before, left = left, (node.partitions.troubles().keys(), untold)
             pause = min(2 * pause, longest) if left == before and any(left) else MAKE_UP_SECONDS[0]
 
     async def sweep_deleted(self) -> None:

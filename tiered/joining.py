@@ -174,9 +174,14 @@ class Joining:
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
         told = known.loss
-        if told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start:
-            return True
-        return told.leader_epoch == replica.leader_epoch and told.from_offset < replica.stored_to
+        return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
+
+    def _is_overstated(self, replica: Replica) -> bool:
+        """Whether the cluster holds for lost what this leader found in the bucket."""
+        known = self._now(replica.at)
+        told = known.loss if known is not None else None
+        here = not replica.gone and told is not None and told.leader_epoch == replica.leader_epoch
+        return here and told is not None and told.from_offset < replica.stored_to
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
@@ -190,13 +195,14 @@ class Joining:
         self._said = set(lost)
         try:
             # The lowest offset last: it is the one that stays.
-            reports = map(self._loss, sorted(lost, key=lambda each: each.epoch_start, reverse=True))
+            reports = map(self._loss, sorted({*lost, *partitions.overstated}, key=_from, reverse=True))
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(node.submit, some))
         finally:  # a report that is refused, or given up, leaves all of them to be told
             partitions.unreported = [
                 replica for replica in partitions.unreported if replica not in lost or self._is_unheard(replica)
             ]
+            partitions.overstated = [replica for replica in partitions.overstated if self._is_overstated(replica)]
         partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
         untold = partitions.unjudged or partitions.doubtful or partitions.unreported
         if not untold and not self.trusted:
@@ -225,6 +231,10 @@ def may_lead(now: PartitionImage | None, node_id: int) -> bool:
     """Whether the log that a start has found may yet be led as it is. Where nobody leads, this broker may be fenced
     for a moment, and lead again before it has acted on having led."""
     return now is not None and now.leader in (node_id, NO_LEADER)
+
+
+def _from(replica: Replica) -> int:
+    return replica.epoch_start
 
 
 def _say(lost: Sequence[Replica]) -> None:

@@ -443,7 +443,7 @@ class Node:
 
     async def _tell_losses(self) -> None:
         """What was not told yet, if it can be told soon."""
-        if self.partitions.unreported:
+        if self.partitions.unreported or self.partitions.overstated:
             with contextlib.suppress(Refused, Unavailable, TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
                     await self.joining.report_losses()

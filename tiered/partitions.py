@@ -42,8 +42,8 @@ class Partitions:
     Without `peers` nothing is followed. `heard` is the newest image, which runs ahead of the one that is followed.
 
     `unopened` names what should be led and cannot be, with the reason, `uncopied` what should be followed; `unreported`
-    what is led from a log that may have lost records. `doubtful` are the partitions whose logs the start could not
-    prove whole.
+    what is led from a log that may have lost records, `overstated` that of which less is lost than was told.
+    `doubtful` are the partitions whose logs the start could not prove whole.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Partitions:
         self.uncopied: dict[TopicPartition, tuple[Follow, str]] = {}
         self.doubtful: frozenset[TopicPartition] = frozenset()
         self.unreported: list[Replica] = []
+        self.overstated: list[Replica] = []
         self._incarnation = incarnation
         self._world = world
         self._disk = disk
@@ -330,7 +331,7 @@ class Partitions:
                 made = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
                 replica.possible_loss = made._asdict()
         elif _is_told_too_low(known.loss, replica):
-            self.unreported.append(replica)
+            self.overstated.append(replica)
         self._look_at(replica.log)
         self._begun(replica)
 
