@@ -30,7 +30,7 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
     async def story(to: Target) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         empty = gzip.compress(b"")
-        members = empty * (sized(8, 60) * MIB // len(empty))
+        members = empty * (sized(4, 60) * MIB // len(empty))
         bomb = gzip.compress(bytes(sized(80, 400) * MIB))
         async with to.attack("H5 gzip bodies", memory=550):
             for body, status in ((members, 400), (bomb, 413)):
@@ -48,7 +48,7 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
 
 def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
     async def story(to: Target) -> None:
-        count = sized(200, 2_000)
+        count = sized(100, 2_000)
         await to.create(*(CreatableTopic("a" * 200 + f"{n:04}", 1, 1) for n in range(count)))
         async with to.attack("M2 patterns of topics", memory=120):
             for n in range(sized(5, 20)):

@@ -17,7 +17,8 @@ from tiered_api.kafka.messages.offset_commit import (
     OffsetCommitResponse,
 )
 
-MIB = 1 << 20
+BYTES = sized(16, 32) << 20
+"""What all groups may hold."""
 
 
 def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
@@ -32,19 +33,19 @@ def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
 
         async with to.attack("H4 members that say much", memory=160):
             await join("first")
-            for start in range(0, sized(60, 600), 20):
+            for start in range(0, sized(40, 600), 20):
                 await asyncio.gather(*(join(f"g{start + n}") for n in range(20)))
             assert set(codes) == {0, Code.COORDINATOR_NOT_AVAILABLE.number}
-            assert codes.count(0) * 900_000 <= 32 * MIB
+            assert codes.count(0) * 900_000 <= BYTES
 
-    with target(tmp_path / "data", tiered_groups_max_bytes=32 * MIB) as to:
+    with target(tmp_path / "data", tiered_groups_max_bytes=BYTES) as to:
         asyncio.run(story(to))
 
 
 def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_path: Path) -> None:
     async def story(to: Target) -> None:
         await to.create(CreatableTopic("t", 1, 1))
-        count = sized(1_500, 40_000)
+        count = sized(500, 40_000)
         async with to.attack("M6 groups by commits", memory=sized(60, 250)):
             clients = [await to.client() for _ in range(4)]
             codes: set[int] = set()

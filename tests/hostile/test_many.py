@@ -46,7 +46,7 @@ def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
         codes: list[int] = []
 
         async def invent(start: int) -> None:
-            for n in range(start, sized(2_000, 100_000), len(clients)):
+            for n in range(start, sized(1_200, 100_000), len(clients)):
                 data = encode([(now_ms(), None, b"v", ())], producer_id=n, producer_epoch=0, base_sequence=0)
                 codes.extend(await produce(clients[start], "t", (0, bytearray(data))))
 
@@ -74,7 +74,7 @@ def test_fetches_of_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
         again = crowd[0].frame(of_all(count, 0), 11)
 
         async def go_round(client: Client) -> None:
-            for _ in range(sized(3, 10)):
+            for _ in range(sized(2, 10)):
                 await client.send(again)
                 assert len(await client.answer()) > 30 * count
 
@@ -106,8 +106,8 @@ def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Pa
 
 def test_requests_of_very_many_topics_hold_up_nobody(tmp_path: Path) -> None:
     async def story(to: Target) -> None:
-        dotted = [CreatableTopic(f"a.name_with.many_dots.{n}", 1, 1) for n in range(sized(1_000, 8_000))]
-        short = [CreatableTopic(f"t{n}", 1, 1) for n in range(sized(2_000, 25_000))]
+        dotted = [CreatableTopic(f"a.name_with.many_dots.{n}", 1, 1) for n in range(sized(500, 8_000))]
+        short = [CreatableTopic(f"t{n}", 1, 1) for n in range(sized(1_000, 25_000))]
         client = await to.client()
         frames = [client.frame(CreateTopicsRequest(each, 60_000, True), 4) for each in (dotted, short)]
         async with to.attack("L3 CreateTopics of very many names", memory=200):
