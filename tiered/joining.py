@@ -21,6 +21,7 @@ from tiered.metadata.delta import held
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.metadata.registration import TIMEOUT_SECONDS, answers
 from tiered.metadata.settings import overruled
+from tiered.partitions import is_told_too_low
 
 if TYPE_CHECKING:
     from tiered.node import Node
@@ -179,9 +180,7 @@ class Joining:
     def _is_overstated(self, replica: Replica) -> bool:
         """Whether the cluster holds for lost what this leader found in the bucket."""
         known = self._now(replica.at)
-        told = known.loss if known is not None else None
-        here = not replica.gone and told is not None and told.leader_epoch == replica.leader_epoch
-        return here and told is not None and told.from_offset < replica.stored_to
+        return not replica.gone and known is not None and is_told_too_low(known.loss, replica)
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""

@@ -16,7 +16,7 @@ from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.left import Left
 from tiered.hot.producers import ProducerLimits
-from tiered.ids import UNKNOWN_END, TopicId, TopicPartition, incarnation_number
+from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition, incarnation_number
 from tiered.logs import OPENING_AT_ONCE, Logs
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
 from tiered.metadata.delta import Follow, Lead, between, held
@@ -239,14 +239,13 @@ class Partitions:
         """Leads nothing any more that `image` gives to another broker, or to this one under another epoch, in the turn
         in which that is heard: until it is acted on, a leader that was replaced uncleanly would acknowledge what the
         next one lacks (rule R6). Without `changes` the image came whole."""
-        changed = {(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged)}
-        if changes and not changed:
-            return
-        for replica in self.led():
-            topic = image.topics_by_id.get(replica.topic_id)
-            if topic is None or (changed and (replica.topic_id, replica.partition) not in changed):
+        changed = (PartitionId(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged))
+        for pid in changed if changes else [replica.pid for replica in self.led()]:
+            topic = image.topics_by_id.get(pid.topic_id)
+            replica = self._replicas.get(TopicPartition(topic.name, pid.partition)) if topic is not None else None
+            if topic is None or replica is None:
                 continue
-            now = topic.partitions[replica.partition]
+            now = topic.partitions[pid.partition]
             if (now.leader, now.leader_epoch) != (self.settings.node_id, replica.leader_epoch):
                 self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.at} is led elsewhere now"))
 
@@ -330,7 +329,7 @@ class Partitions:
             if known.stored_end == UNKNOWN_END:
                 made = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
                 replica.possible_loss = made._asdict()
-        elif _is_told_too_low(known.loss, replica):
+        elif is_told_too_low(known.loss, replica):
             self.overstated.append(replica)
         self._look_at(replica.log)
         self._begun(replica)
@@ -493,7 +492,7 @@ def _deleted(at: TopicPartition) -> Refused:
     return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
 
 
-def _is_told_too_low(told: Loss | None, replica: Replica) -> bool:
+def is_told_too_low(told: Loss | None, replica: Replica) -> bool:
     """True if a loss reaches below what was in the bucket when this leader began: the controller did not know."""
     return told is not None and told.leader_epoch == replica.leader_epoch and told.from_offset < replica.stored_to
 

@@ -36,11 +36,8 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
     for check in (_create, _swap, _race_create, _race_swap, _range, _listing):
         for _ in range(TRIES):
             key = f"{FOLDER}/{random.getrandbits(64):016x}"
-            try:
-                if await check(store, key):
-                    break
-            finally:
-                await _remove(store, key)
+            if await _leaving_nothing(store, key, check):
+                break
         else:
             raise _unclear(store)
 
@@ -64,16 +61,20 @@ async def probe_again(store: ObjectStore, key: str, body: bytes, rng: Rng) -> No
             raise _unclear(store)
 
     own = f"{FOLDER}/{rng.stream('probe').getrandbits(64):016x}"
+    await _leaving_nothing(store, own, _range)
+
+
+async def _leaving_nothing(store: ObjectStore, key: str, check: Callable[[ObjectStore, str], Awaitable[bool]]) -> bool:
+    """What `check` finds with an object of its own, which is deleted. An error of that hides no error of the check, nor
+    that the probe is to end; else it is told, as of a broker that may not delete."""
     try:
-        await _range(store, own)
-    finally:
-        await _remove(store, own)
-
-
-async def _remove(store: ObjectStore, key: str) -> None:
-    """What is left behind is a few bytes. An error of it would hide that the probe is to end."""
-    with contextlib.suppress(Unavailable):
-        await store.delete([key])
+        found = await check(store, key)
+    except BaseException:
+        with contextlib.suppress(Unavailable):
+            await store.delete([key])
+        raise
+    await store.delete([key])
+    return found
 
 
 async def _create(store: ObjectStore, key: str) -> bool:
