@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from bench.figures import Figure, median_ratio, paired
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.local_disk import LocalDisk
 from tiered.metrics import Metrics
 from tiered.records.batch import encode
-from tiered.world import SystemClock
+from tiered.system.clock import SystemClock
+from tiered.system.local_disk import LocalDisk
 
 MIB = 1 << 20
 TOTAL = 1 << 30

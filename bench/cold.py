@@ -12,18 +12,18 @@ from pathlib import Path
 from bench.append import MIB, batch_of
 from bench.figures import Figure
 from tiered.cold.cache import ChunkCache
-from tiered.cold.directory import DirectoryStore
-from tiered.cold.faulty import Faults, faulty
 from tiered.cold.manifest import Manifest
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.local_disk import LocalDisk
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
-from tiered.world import SystemClock, SystemRng
+from tiered.object_store.directory import DirectoryStore
+from tiered.object_store.faulty import Faults, faulty
+from tiered.system.clock import SystemClock, SystemRng
+from tiered.system.local_disk import LocalDisk
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 0)
 FIRST_BYTE_SECONDS = 0.03

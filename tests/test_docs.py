@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.cluster.plants import PLANTS
+from tests.sim.mutants.mutants import PLANTS
 from tests.sources import ROOT, modules
-from tiered.config import broker_rows, topic_rows
-from tiered.kafka_names import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
-from tiered.setting import Row, text_of
+from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
+from tiered.config.setting import Row, text_of
+from tiered.config.settings import broker_rows, topic_rows
 from tiered_api.cli.arguments import parser
+from tiered_api.cli.broker.sources import variable
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.sources import variable
 
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 HEAD = """\
 # Settings
 
-Generated from `tiered/config.py` by `python -m tests.test_docs`. How they are given: [OPERATIONS.md](OPERATIONS.md).
+Generated from `tiered/config/settings.py` by `python -m tests.test_docs`. How they are given: [OPERATIONS.md](OPERATIONS.md).
 """
 
 

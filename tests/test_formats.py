@@ -11,9 +11,10 @@ import pytest
 
 from tests.sources import ROOT
 from tiered.cold.manifest import SegmentEntry, Spill
-from tiered.hot.producers import ProducerStates
+from tiered.coordinator import snapshot
+from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata import group_image, layout
+from tiered.metadata import layout
 from tiered.metadata.changes import KINDS
 from tiered.metadata.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage, to_json
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
@@ -79,8 +80,8 @@ def test_the_size_of_a_producer_is_what_the_page_says() -> None:
 
 
 def test_an_image_of_groups_has_its_fields_where_the_page_says() -> None:
-    page, name = part("Image of groups"), group_image.ImageName(PartitionId(TopicId("A" * 22), 3), 4, 5)
-    body = group_image.seal(name, [], 0, 6)
+    page, name = part("Image of groups"), snapshot.ImageName(PartitionId(TopicId("A" * 22), 3), 4, 5)
+    body = snapshot.seal(name, [], 0, 6)
     values = {"partition": 3, "leader epoch": 4, "offset": 5, "number of records": 0, "time of writing": 6}
     for field, value in values.items():
         row = re.search(rf"^\| (\d+)-(\d+) \| int(\d+) {field} \|", page, re.MULTILINE)

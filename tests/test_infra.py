@@ -22,10 +22,10 @@ import yaml
 from tests.e2e.serving import COMMAND, Served, tiered
 from tests.ports import held_port
 from tests.sources import ROOT
-from tiered.config import Settings, broker_rows
+from tiered.config.settings import Settings, broker_rows
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.serve import given_by
-from tiered_api.cli.sources import settings, variable
+from tiered_api.cli.broker.serve import given_by
+from tiered_api.cli.broker.sources import settings, variable
 
 INFRA = ROOT / "infra"
 UNIT = INFRA / "systemd" / "tiered@.service"

@@ -30,12 +30,12 @@ EMPTY_WORDS = {
 """Words that name no thing: whatever has no home moves into such a file."""
 
 OUTERMOST = {
-    "tiered/node.py",
-    "tiered/readiness.py",
-    "tiered/workers.py",
-    "api/tiered_api/http/server.py",
-    "api/tiered_api/http/errors.py",
-    "api/tiered_api/kafka/dispatch.py",
+    "tiered/broker/broker.py",
+    "tiered/system/readiness.py",
+    "tiered/thread_pool.py",
+    "api/tiered_api/http/server/server.py",
+    "api/tiered_api/http/server/errors.py",
+    "api/tiered_api/kafka/server/dispatch.py",
     "tests/fuzz/rounds.py",
     "tests/sim/__main__.py",
 }

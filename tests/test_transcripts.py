@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.clock import SimClock, SimRng
-from tests.sim.loop import SimLoop
-from tests.sim.store import SimBucket
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.store import SimBucket
 from tests.sources import ROOT
 from tests.transcript import Command, Say, commands, played
 from tests.unit.groups.narrator import Narrator
-from tests.unit.replication.copies import Copying
-from tiered.cold.faulty import Fault, Faults, Kind
+from tests.unit.replication.follower_rig import Copying
 from tiered.errors import Fenced
+from tiered.groups.limits import GroupSettings
 from tiered.ids import TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import Change, ControllerElected, TopicCreated, to_json
-from tiered.metadata.groups.settings import GroupSettings
 from tiered.metadata.image import Image
-from tiered.metadata.load import load, read_boundary
-from tiered.metadata.metadata_log import MetadataLog
+from tiered.metadata.log_reader import load, read_boundary
+from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.replication.partition import Cold, Lineage, Restart, reconcile
+from tiered.object_store.faulty import Fault, Faults, Kind
+from tiered.replication.leader_state import Cold, Lineage, Restart, reconcile
 
 FOLDER = ROOT / "tests" / "transcripts"
 NODES = {"a": 1, "b": 2, "c": 3}

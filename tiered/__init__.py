@@ -1,3 +1,33 @@
-"""The engine: knows logs, tiers and replicas, and no wire protocol."""
+"""The engine of the log service: logs, replicas, segments in the bucket, metadata; no wire protocol.
+
+May import: nothing
+
+Files at this level are words, which every package may use:
+
+~ errors         the four error families, and Kafka's table of error codes
+  ids            names of things: topic partition, partition id, broker incarnation, epochs
+~ ports          the five ports: Clock, Rng, Disk, ObjectStore, Net (M1, M4)
+  metrics        counters, gauges and histograms, rendered as Prometheus text
+~ peers          calls between brokers as plain values, and the Peers protocol
+~ log_limiter    a limit for repeated warnings in the broker's log
+~ thread_pool    bounded worker threads for blocking calls, each call with a deadline
+~ subtask        work in its own task, whose cancellation never hides an error
+
+Packages, each above those that it may import:
+
+  config/        settings of brokers and topics
+  records/       record batch format v2, in C and in Python
+  system/        the real Clock, Rng, Net and Disk of a machine
+  object_store/  implementations of the ObjectStore port, and their wrappers
+  hot/           the log of one partition on local disk
+  cold/          the segments of one partition in the bucket
+  replication/   the leader and the followers of one partition
+  metadata/      the replicated cluster metadata
+  controller/    the active controller, and the standby controllers
+  groups/        consumer groups as pure decisions
+  coordinator/   the runtime of coordinator shards over an internal topic
+  broker/        one broker process: wiring and order
+  offline/       the bucket without a broker
+"""
 
 __version__ = "0.1.0"

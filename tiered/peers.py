@@ -1,8 +1,8 @@
 """How brokers talk to each other, without a word about bytes: what is asked, and what is answered.
 
-The wire of it is Kafka's, and stands above the engine (`tiered_api.kafka.peers`), which hands its one implementation to
-the node. Every call has a deadline. A broker that cannot be reached, or does not answer in time, is `Unavailable`; its
-refusal is `Refused` with Kafka's code.
+The wire of it is Kafka's, and stands above the engine (`tiered_api.kafka.client.peers`), which hands its one
+implementation to the node. Every call has a deadline. A broker that cannot be reached, or does not answer in time, is
+`Unavailable`; its refusal is `Refused` with Kafka's code.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HeardAnswer(NamedTuple):
 
 
 class SubmitAnswer(NamedTuple):
-    """The controller's answer to a forwarded request (`metadata/forwarding.py`), committed up to `slot`."""
+    """The controller's answer to a forwarded request (`controller/request_codec.py`), committed up to `slot`."""
 
     reply: bytes
     slot: int

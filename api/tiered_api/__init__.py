@@ -1,0 +1,8 @@
+"""The network servers, the Kafka client and the command line.
+
+May import: nothing
+
+  kafka/  the Kafka protocol: messages, client, server
+  http/   the HTTP server: REST v2, REST v3, records, operations
+  cli/    the command `tiered`
+"""

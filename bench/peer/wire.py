@@ -7,9 +7,9 @@ import struct
 import time
 
 from tiered.records.batch import encode
-from tiered_api.kafka import codec
-from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from tiered_api.kafka.wire import varint
+from tiered_api.kafka.protocol import codec
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.primitives import varint
 
 TIMEOUT_SECONDS = 10.0
 CLIENT = b"bench"

@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 from pyspark_tiered.offsets import Bound, Kind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
-from tiered.bucket import Bucket, open_bucket
 from tiered.cold.manifest import Manifest
 from tiered.cold.stream import Piece
 from tiered.ids import PartitionId
+from tiered.offline.bucket import Bucket, open_bucket
 from tiered.records.model import Walked
 
 TASK_READ_AHEAD_BYTES = 32 << 20

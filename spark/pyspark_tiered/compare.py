@@ -18,7 +18,7 @@ from pyspark_tiered import source, table
 from pyspark_tiered.bucket import cold_topic
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.table import Range
-from tiered.bucket import open_bucket
+from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

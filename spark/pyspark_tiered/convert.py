@@ -22,13 +22,13 @@ from pyspark_tiered.bucket import batches
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import RefusedAt, decoded, same_int
 from pyspark_tiered.table import Converted, LoadedFile, Range, Stop
-from tiered.cold.store_url import open_store
 from tiered.errors import Corrupt, Unavailable
-from tiered.hot.local_disk import LocalDisk
+from tiered.object_store.url import open_store
 from tiered.ports import FileSlice, Ok
 from tiered.records.batch import records
 from tiered.records.model import Walked
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
+from tiered.system.local_disk import LocalDisk
 
 if TYPE_CHECKING:
     import pyarrow

@@ -21,8 +21,8 @@ from pyspark_tiered.plan import ColdTopic, Split
 from pyspark_tiered.rounds import Round, is_overtaken, loadable, next_round, skipped
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.table import Converted, Range, Stop
-from tiered.bucket import open_bucket
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

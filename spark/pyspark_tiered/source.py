@@ -30,8 +30,8 @@ from pyspark_tiered.bucket import batches, bound_offset, cold_topic
 from pyspark_tiered.offsets import Bound
 from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, same_int, same_text
-from tiered.bucket import open_bucket
 from tiered.errors import Code, Refused
+from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
     import pyarrow

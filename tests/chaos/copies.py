@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.audit import Findings, Place, Sender
-from tiered.bucket import open_bucket
 from tiered.ids import PartitionId
+from tiered.offline.bucket import open_bucket
 from tiered.records import batch
 from tiered.records.model import BatchHeader
 

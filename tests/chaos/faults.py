@@ -10,7 +10,7 @@ from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, Trio
 from tests.chaos.views import View
 from tests.chaos.wires import BUCKET, CLIENT, Link
 from tests.fakes3 import HttpFault
-from tiered.cold.faulty import Kind
+from tiered.object_store.faulty import Kind
 
 WRITES = ("PUT", "POST")
 WHOLE_SECONDS = 60.0

@@ -23,9 +23,9 @@ from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
 from tests.ports import held_port
 from tiered.errors import Refused, Unavailable
-from tiered.world import SocketNet, SystemClock
-from tiered_api.kafka.client import Address, Client
-from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from tiered.system.network import SocketNet, SystemClock
+from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 NODES = (1, 2, 3)
 FOURTH = 4

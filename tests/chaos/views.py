@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tiered.errors import Corrupt, Unavailable
-from tiered.world import SocketNet
-from tiered_api.kafka.link import open_link
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from tiered.system.network import SocketNet
+from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 VERSION = 12
 LOOK_SECONDS = 2.0

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.s3_rules import BUCKET
-from tests.sim.clock import SimClock, SimRng
-from tests.sim.loop import SimLoop
-from tests.sim.store import SimBucket
-from tiered.cold.faulty import Faults, faulty
-from tiered.cold.memory import MemoryStore
-from tiered.cold.store_url import open_store
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.store import SimBucket
+from tiered.object_store.faulty import Faults, faulty
+from tiered.object_store.memory import MemoryStore
+from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 T = TypeVar("T")
 

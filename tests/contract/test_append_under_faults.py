@@ -12,14 +12,14 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
-from tests.sim.clock import SimClock
-from tests.sim.loop import SimLoop
-from tests.sim.store import SimBucket
-from tiered.cold.faulty import Fault, Faults, Kind
-from tiered.cold.store_url import open_store
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.store import SimBucket
 from tiered.errors import Unavailable
+from tiered.object_store.faulty import Fault, Faults, Kind
+from tiered.object_store.url import open_store
 from tiered.ports import Got, ObjectStore, Ok
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 WRITERS = 4
 KINDS = (Kind.ERROR, Kind.LOST_REPLY, Kind.LATE_APPLY, Kind.CONFLICT)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.sim.clock import SimClock, SimRng
-from tests.sim.loop import SimLoop
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.loop import SimLoop
 from tiered.ports import Clock, Rng
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 
 class Case(NamedTuple):

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tiered.cold.directory import CREDENTIAL, LOCKS, TEMPORARY_MS, DirectoryStore
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.layout import FORMAT_KEY
+from tiered.object_store.directory import CREDENTIAL, LOCKS, TEMPORARY_MS, DirectoryStore
 from tiered.ports import ConditionFailed, Got, NotFound, Ok, Unknown
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 PROCESSES = 6
 ROUNDS = 60
@@ -27,9 +27,9 @@ COMINGS = 100
 
 RACER = f"""
 import asyncio, sys
-from tiered.cold.store_url import open_store
+from tiered.object_store.url import open_store
 from tiered.ports import Got, Ok
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 async def main(url, name):
     store = open_store(url, SystemClock(), SystemRng())
@@ -161,7 +161,7 @@ def test_a_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_lock_held_too_long_leaves_the_outcome_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.cold.directory.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("tiered.object_store.directory.LOCK_SECONDS", 0.05)
     store = new_store(tmp_path)
 
     async def body() -> None:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.sim.disk import SimDisk
-from tests.sim.loop import SimLoop
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Unavailable
-from tiered.hot.local_disk import LocalDisk
 from tiered.ports import Disk, File
+from tiered.system.local_disk import LocalDisk
 
 
 class Case(NamedTuple):

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.sim.clock import SimClock
-from tests.sim.disk import SimDisk
-from tests.sim.loop import SimLoop
-from tests.sim.store import SimBucket, SimStore
-from tiered.cold.faulty import Fault, Faults, Kind, Throttle
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.store import SimBucket, SimStore
 from tiered.errors import Unavailable
+from tiered.object_store.faulty import Fault, Faults, Kind, Throttle
 from tiered.ports import Conflict, FileSlice, Got, NotFound, Ok, Unknown
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log
 from tiered.errors import Refused, Unavailable
-from tiered.hot.local_disk import (
+from tiered.hot.segment_files import OpenFiles
+from tiered.system.local_disk import (
     OPEN_FILES_WANTED,
     RESERVE_BYTES,
     LocalDisk,
@@ -25,15 +26,14 @@ from tiered.hot.local_disk import (
     allow_open_files,
     reserve_blocks,
 )
-from tiered.hot.segment_files import OpenFiles
-from tiered_api.cli.directories import claim
+from tiered_api.cli.broker.directories import claim
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
 
 LIMIT_BYTES = 1 << 20
 HOLDER = """
 import sys
-from tiered.hot.local_disk import LockFile
+from tiered.system.local_disk import LockFile
 lock = LockFile(sys.argv[1])
 lock.acquire()
 print("held", flush=True)
@@ -291,7 +291,7 @@ def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monk
         asked.append(arguments)
         return -1
 
-    monkeypatch.setattr("tiered.hot.local_disk._fallocate", lambda: refuses)
+    monkeypatch.setattr("tiered.system.local_disk._fallocate", lambda: refuses)
     file = disk.open("f", create=True)
     for count in range(1, 11):
         assert file.append([b"x" * (1 << 20)]) == count << 20

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.sim.disk import SimDisk
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
 from tiered.errors import Unavailable
-from tiered.hot.local_disk import LocalDisk
 from tiered.ports import Disk, FileSlice, Net, Stream
-from tiered.world import SocketNet
+from tiered.system.local_disk import LocalDisk
+from tiered.system.network import SocketNet
 
 HOST = "127.0.0.1"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.contract.stores import StoreCase
-from tiered.cold.probe import probe
-from tiered.hot.local_disk import LocalDisk
+from tiered.object_store.probe import probe
 from tiered.ports import Buffer, ConditionFailed, FileSlice, Got, NotFound, ObjectStore, Ok, PutResult
-from tiered.world import SystemRng
+from tiered.system.clock import SystemRng
+from tiered.system.local_disk import LocalDisk
 
 RACERS = 50
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.disk import SimDisk
-from tiered.cold.directory import DirectoryStore
-from tiered.cold.memory import MemoryStore
+from tests.sim.harness.disk import SimDisk
 from tiered.errors import Unavailable
-from tiered.hot.local_disk import LocalDisk
+from tiered.object_store.directory import DirectoryStore
+from tiered.object_store.memory import MemoryStore
 from tiered.ports import Disk, File, Got, ObjectStore, Ok
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
+from tiered.system.local_disk import LocalDisk
 
 STEPS = 120
 PATHS = ("a", "b", "d/a", "d/b", "d/e/a", "x/y")

@@ -10,16 +10,16 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
-from tests.sim.clock import SimClock, SimRng
-from tests.sim.loop import SimLoop
-from tests.sim.store import SimBucket
-from tiered.cold.faulty import Fault, Faults, Kind
-from tiered.cold.memory import MemoryStore
-from tiered.cold.probe import probe, probe_again
-from tiered.cold.store_url import open_store
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.store import SimBucket
 from tiered.errors import Refused, Unavailable
+from tiered.object_store.faulty import Fault, Faults, Kind
+from tiered.object_store.memory import MemoryStore
+from tiered.object_store.probe import probe, probe_again
+from tiered.object_store.url import open_store
 from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, Ok, PutResult
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 
 class IgnoresMatch(MemoryStore):
@@ -133,7 +133,7 @@ def test_probe_waits_with_the_words_of_a_ranged_get_that_fails(fake: FakeS3, mon
     fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",), skip=1))  # the first get is of FORMAT
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("tiered.cold.s3.BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("tiered.object_store.s3.BACKOFF_SECONDS", 0.001)
 
     async def body() -> None:
         store = open_store(f"s3://{BUCKET}/ranges", SystemClock(), SystemRng())

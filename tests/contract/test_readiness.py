@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tiered.readiness import EpollReadiness, LoopReadiness, Readiness
+from tiered.system.readiness import EpollReadiness, LoopReadiness, Readiness
 
 KINDS = [LoopReadiness, *([EpollReadiness] if hasattr(select, "epoll") else [])]
 Pair = tuple[socket.socket, socket.socket]

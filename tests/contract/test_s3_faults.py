@@ -11,12 +11,12 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
-from tiered.cold import s3
-from tiered.cold.faulty import Kind
-from tiered.cold.s3 import S3Store
 from tiered.errors import Unavailable
+from tiered.object_store import s3
+from tiered.object_store.faulty import Kind
+from tiered.object_store.s3 import S3Store
 from tiered.ports import Conflict, Got, NotFound, Ok, Unknown
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 T = TypeVar("T")
 PART_BYTES = 5 << 20
@@ -149,7 +149,7 @@ def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: in
 def test_a_body_that_breaks_off_every_time_is_unavailable(
     fake: FakeS3, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.cold.s3.BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("tiered.object_store.s3.BACKOFF_SECONDS", 0.001)
 
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")

@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 
 from tests.fakes3 import S3Server
-from tiered.cold.s3 import S3Store
 from tiered.errors import Unavailable
+from tiered.object_store.s3 import S3Store
 from tiered.ports import Unknown
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 ANSWERS = {
     "a login page": (200, "text/html", b"<html><body><form>Please log in</form><br></body></html>"),

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_net import receive
-from tests.sim.disk import SimDisk
+from tests.sim.harness.disk import SimDisk
 from tiered.errors import Unavailable
-from tiered.hot.local_disk import LocalDisk
 from tiered.ports import FileSlice, Stream
-from tiered.world import SocketNet
+from tiered.system.local_disk import LocalDisk
+from tiered.system.network import SocketNet
 
 HOST = "127.0.0.1"
 
 
 def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.world.ACCEPT_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("tiered.system.network.ACCEPT_PAUSE_SECONDS", 0.05)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def body() -> None:

@@ -17,10 +17,10 @@ GROWTH_MAX = 24 << 20
 
 UPLOAD = f"""
 import asyncio, resource, sys
-from tiered.cold.store_url import open_store
-from tiered.hot.local_disk import LocalDisk
+from tiered.object_store.url import open_store
+from tiered.system.local_disk import LocalDisk
 from tiered.ports import FileSlice, Ok
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 async def main(url, folder):
     file = LocalDisk(folder).open("segment", create=True)

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from tiered.config import Settings
+from tiered.broker.real_world import real_world
+from tiered.config.settings import Settings
 from tiered.ports import Got, Ok
-from tiered.world import real_world
 
 
 def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from tests.e2e.kafka_site import Client
 from tiered.errors import Code
-from tiered_api.kafka.keys import APIS
-from tiered_api.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from tiered_api.kafka.messages.offset_commit import (
+from tiered_api.kafka.protocol.apis import APIS
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tiered_api.kafka.messages.offset_fetch import (
+from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tiered_api.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tiered_api.kafka.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 
 QUICK = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3}
 NOBODY = "AAAAAAAAAAAAAAAAAAAAAB"

@@ -13,15 +13,15 @@ import aiohttp
 
 from tests.e2e.http_site import PATIENCE, Answer, Site, until
 from tests.sim.options import SETTINGS
-from tiered.listeners import Endpoint
-from tiered.metadata.requests import CreateTopic
+from tiered.broker.broker import Node
+from tiered.broker.real_world import real_world
+from tiered.config.listeners import Endpoint
+from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered.node import Node
-from tiered.world import real_world
-from tiered_api.http.limits import Limits
-from tiered_api.http.server import serve_http
-from tiered_api.kafka.peers import KafkaPeers
-from tiered_api.kafka.server import KafkaServer, serve_kafka
+from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.server import serve_http
+from tiered_api.kafka.client.peers import KafkaPeers
+from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 PLAINTEXT = "PLAINTEXT"
 

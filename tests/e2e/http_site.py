@@ -12,18 +12,19 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from tiered.config import Settings
-from tiered.metadata.requests import CreateTopic
+from tiered.broker.broker import Node
+from tiered.broker.real_world import real_world
+from tiered.config.settings import Settings
+from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered.node import Node
 from tiered.ports import World
-from tiered.world import real_world
-from tiered_api.http.limits import Limits
-from tiered_api.http.server import HttpServer, serve_http
+from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.server import HttpServer, serve_http
 
 JSON = "application/json"
 RAW = "application/octet-stream"
-PATIENCE = 30.0
+PATIENCE = 120.0
+"""A test ends with an event. This only ends one that hangs, on a busy machine too."""
 
 
 class Answer(NamedTuple):

@@ -10,22 +10,22 @@ from typing import Any, TypeVar
 
 from tests.e2e.http_site import PATIENCE, until
 from tests.e2e.site import batch
-from tiered.config import Settings
-from tiered.metadata.requests import CreateTopic
+from tiered.broker.broker import Node
+from tiered.broker.real_world import real_world
+from tiered.config.settings import Settings
+from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered.node import Node
 from tiered.ports import Buffer, World
 from tiered.records.batch import records
 from tiered.records.native import walk
-from tiered.replication.replica import Replica
-from tiered.world import real_world
-from tiered_api.kafka.codec import decode, encode
-from tiered_api.kafka.headers import request_bytes, response_position
-from tiered_api.kafka.keys import APIS, Api
-from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tiered_api.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tiered_api.kafka.schema import Message
-from tiered_api.kafka.server import KafkaServer, serve_kafka
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol.apis import APIS, Api
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import request_bytes, response_position
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tiered_api.kafka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 __all__ = ["PATIENCE", "Client", "KafkaSite", "batch", "fetch", "kafka_site", "produce", "run", "until", "values_of"]
 

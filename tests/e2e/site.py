@@ -6,22 +6,20 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.sim.clock import SimRng
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
-from tests.sim.store import SimBucket
-from tests.sim.world import SimMachine
+from tests.sim.harness.clock import SimRng
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.machine import SimMachine
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket
+from tiered.broker.broker import Node
 from tiered.cold.manifest import FAN
-from tiered.config import Settings
-from tiered.metadata.requests import (
-    CreateTopic,
-)
+from tiered.config.settings import Settings
+from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered.node import Node
 from tiered.ports import FileSlice
 from tiered.records.batch import encode, records
 from tiered.records.native import walk
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
 
 QUICK = Settings(
     num_partitions=1,

@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, Cluster, running
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.cluster_health import eligible, least_in_sync
-from tiered_api.cli.health_verdict import Eligible
+from tiered_api.cli.cluster.health import eligible, least_in_sync
+from tiered_api.cli.cluster.health_verdict import Eligible
 from tiered_api.cli.reach import cluster as reached
 
 

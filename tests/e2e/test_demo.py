@@ -14,11 +14,11 @@ import pytest
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import BUCKET, s3_moto
 from tiered.errors import Corrupt
-from tiered_api.cli.demo_broker import demo_broker
-from tiered_api.cli.demo_flights import Departure, departures
-from tiered_api.cli.demo_questions import QUESTIONS, answers, query
-from tiered_api.cli.demo_replay import replay
-from tiered_api.cli.demo_stream import stream
+from tiered_api.cli.demo.broker import demo_broker
+from tiered_api.cli.demo.flights import Departure, departures
+from tiered_api.cli.demo.questions import QUESTIONS, answers, query
+from tiered_api.cli.demo.replay import replay
+from tiered_api.cli.demo.stream import stream
 
 FEW = "3000"
 

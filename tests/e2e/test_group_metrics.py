@@ -11,13 +11,13 @@ from tests.e2e import http_cluster
 from tests.e2e.http_cluster import Cluster
 from tests.e2e.http_site import Site, run
 from tests.metric_samples import samples
+from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
+from tiered.groups.requests import Commit, CommitOffsets
 from tiered.ids import TopicPartition
-from tiered.metadata.groups.requests import Commit, CommitOffsets
-from tiered.metadata.requests import DeleteTopic
 from tiered.metrics import OTHERS
 from tiered_api.http import group_lags
-from tiered_api.http.consumers.asking import coordinator_of
+from tiered_api.http.consumers.coordinator_calls import coordinator_of
 
 Found = dict[tuple[str, ...], float]
 

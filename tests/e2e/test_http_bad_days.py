@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.http_site import RAW, Site, run, until
-from tests.sim.disk import SimDisk
-from tiered.cold.faulty import Faults, faulty
+from tests.sim.harness.disk import SimDisk
+from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
 from tiered.records.batch import encode
 

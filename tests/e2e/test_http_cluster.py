@@ -16,7 +16,7 @@ from tests.e2e.http_cluster import Broker, Cluster, run
 from tests.e2e.http_site import JSON, RAW, until
 from tests.e2e.serving import Served
 from tests.e2e.site import batch
-from tiered.metadata.requests import Move, Reassign
+from tiered.controller.requests import Move, Reassign
 from tiered_api.http.consumers import instances
 
 V2 = "application/vnd.kafka.v2+json"

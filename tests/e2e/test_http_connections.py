@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.http_site import Site, run, until
 from tests.e2e.test_http_hostile import body_of, status_of
-from tiered_api.http import media
 from tiered_api.http.consumers import instances
-from tiered_api.http.limits import Limits
+from tiered_api.http.server import media_types
+from tiered_api.http.server.limits import Limits
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"
@@ -125,7 +125,7 @@ def test_connection_without_a_request_is_closed_soon_and_one_that_had_one_later(
 def test_event_streams_of_one_address_are_bounded_and_others_have_theirs(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t")
-        path, events = "/topics/t/partitions/0/records", f"Accept: {media.EVENTS}"
+        path, events = "/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}"
         async with clients(site, 3) as held, clients(site, 1, OTHER_ADDRESS) as (other,):
             assert (await held[0].get(path, events))[0] == 200
             assert (await held[1].get(path, events))[0] == 200
@@ -161,17 +161,17 @@ def test_one_address_cannot_have_all_rest_consumers(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(instances, "INSTANCES_PER_PEER", 2)
 
     async def story(site: Site) -> None:
-        made = [await site.ask("POST", "/consumers/g", {}, kind=media.V2) for _ in range(3)]
+        made = [await site.ask("POST", "/consumers/g", {}, kind=media_types.V2) for _ in range(3)]
         assert [each.status for each in made] == [200, 200, 429]
         async with clients(site, 1, OTHER_ADDRESS) as (other,):
             other.writer.write(
-                f"POST /consumers/g HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media.V2}\r\n".encode()
+                f"POST /consumers/g HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_types.V2}\r\n".encode()
             )
             other.writer.write(b"Content-Length: 0\r\n\r\n")
             assert status_of(await other.reader.readuntil(b"\r\n\r\n")) == 200
         gone = made[0].json["instance_id"]
         assert (await site.ask("DELETE", f"/consumers/g/instances/{gone}")).status == 204
-        assert (await site.ask("POST", "/consumers/g", {}, kind=media.V2)).status == 200
+        assert (await site.ask("POST", "/consumers/g", {}, kind=media_types.V2)).status == 200
 
     run(tmp_path, story)
     assert instances.INSTANCES_MAX == 1_000

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.http_site import PATIENCE, Answer, Site, run, site
 from tiered.ids import TopicPartition
-from tiered_api.http.consumers.membership import kept_in, subscription
+from tiered_api.http.consumers.member import kept_in, subscription
 
 V2 = "application/vnd.kafka.v2+json"
 JSON = "application/vnd.kafka.json.v2+json"

@@ -12,11 +12,11 @@ import pytest
 
 from tests.e2e.http_site import Site, run, until
 from tests.e2e.test_http_consumers import JSON, V2, Consumer, values
-from tiered.metadata.groups.requests import DescribeGroup, JoinGroup
-from tiered.metadata.requests import CreatePartitions, DeleteTopic
+from tiered.controller.requests import CreatePartitions, DeleteTopic
+from tiered.groups.requests import DescribeGroup, JoinGroup
 from tiered_api.http.consumers.instance import Choices
-from tiered_api.http.consumers.membership import PREFIX, Wish, subscription
-from tiered_api.http.consumers.patterns import Pattern
+from tiered_api.http.consumers.member import PREFIX, Wish, subscription
+from tiered_api.http.consumers.topic_patterns import Pattern
 
 
 def parts(*places: tuple[str, int]) -> dict[str, Any]:

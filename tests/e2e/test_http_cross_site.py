@@ -9,9 +9,9 @@ import pytest
 
 from tests.e2e.http_site import Site, run
 from tests.e2e.test_http_hostile import body_of, status_of
-from tiered_api.http import media
+from tiered_api.http.server import media_types
 
-V2 = media.V2
+V2 = media_types.V2
 CONSUMERS = "/consumers/billing"
 
 

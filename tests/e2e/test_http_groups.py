@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.e2e.http_site import Site, run
 from tiered.errors import Code
+from tiered.groups.requests import Commit, CommitOffsets, Joined, JoinGroup, SyncGroup
 from tiered.ids import TopicPartition
-from tiered.metadata.groups.requests import Commit, CommitOffsets, Joined, JoinGroup, SyncGroup
-from tiered_api.kafka.membership import write_assignment
+from tiered_api.kafka.client.group_member import write_assignment
 
 GROUP = "readers"
 

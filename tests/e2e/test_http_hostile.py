@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.http_site import RAW, Site, run, until
 from tiered.records.batch import Codec, encode
-from tiered_api.http.limits import Limits
+from tiered_api.http.server.limits import Limits
 
 HOST = b"Host: localhost\r\n"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.e2e.http_site import Site, run
 from tiered.ids import incarnation_digest
-from tiered_api.http.routes import table
+from tiered_api.http.server.routes import table
 
 
 def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from tests.e2e.site import batch
 from tests.e2e.test_http_consumers import Consumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
-from tiered.metadata.requests import CreateTopic, DeleteTopic
-from tiered_api.http.limits import Limits
+from tiered.controller.requests import CreateTopic, DeleteTopic
+from tiered_api.http.server.limits import Limits
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 PATH = "/topics/t/partitions/0/records"

@@ -8,8 +8,8 @@ from typing import Any
 import zstandard
 
 from tests.e2e.http_site import Site, run
-from tiered.metadata.requests import CreateTopic, CreateTopics
-from tiered_api.http.limits import Limits
+from tiered.controller.requests import CreateTopic, CreateTopics
+from tiered_api.http.server.limits import Limits
 
 
 def value(data: Any, kind: str = "JSON") -> dict[str, Any]:

@@ -16,10 +16,10 @@ import pytest
 
 from tests.e2e.http_site import Site, run, site
 from tests.e2e.serving import SECONDS, Served
-from tiered_api.http import media
-from tiered_api.http.limits import Exhausted, Limits
-from tiered_api.http.site import CLOSING_SECONDS, INLINE_BYTES, WORKERS
-from tiered_api.http.site import Site as Surroundings
+from tiered_api.http.server import media_types
+from tiered_api.http.server.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
+from tiered_api.http.server.context import Site as Surroundings
+from tiered_api.http.server.limits import Exhausted, Limits
 
 MUCH = INLINE_BYTES + 1
 
@@ -36,12 +36,12 @@ def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Pa
         busy = [asyncio.create_task(work(MUCH, go.wait, SECONDS)) for _ in range(WORKERS + 1)]
         await asyncio.sleep(0)
         body = b'{"records":[{"value":"%b"}]}' % bytes([120] * MUCH)
-        answer = await site.ask("POST", "/topics/t", body, kind=media.V2_JSON)
+        answer = await site.ask("POST", "/topics/t", body, kind=media_types.V2_JSON)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
         assert (await site.get("/healthz")).status == 200
         go.set()
         assert await asyncio.gather(*busy) == [True] * len(busy)
-        assert (await site.ask("POST", "/topics/t", body, kind=media.V2_JSON)).status == 200
+        assert (await site.ask("POST", "/topics/t", body, kind=media_types.V2_JSON)).status == 200
 
     run(tmp_path, story, Limits(jobs=WORKERS + 1))
 
@@ -86,7 +86,7 @@ def test_process_ends_soon_after_sigterm_while_a_body_is_parsed(tmp_path: Path) 
     with Served(tmp_path / "data") as broker:
         broker.create_topic("t")
         connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
-        connection.request("POST", "/topics/t", body, {"Content-Type": media.V2_JSON})
+        connection.request("POST", "/topics/t", body, {"Content-Type": media_types.V2_JSON})
         while broker.ask("GET", "/healthz")[1]["ok"] and not cpu_seconds(broker.process.pid) > 2:
             time.sleep(0.05)
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -107,7 +107,7 @@ def test_process_refuses_a_body_of_many_empty_gzip_members_and_ends(tmp_path: Pa
     with Served(tmp_path / "data") as broker:
         broker.create_topic("t")
         connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
-        headers = {"Content-Type": media.V2_JSON, "Content-Encoding": "gzip"}
+        headers = {"Content-Type": media_types.V2_JSON, "Content-Encoding": "gzip"}
         connection.request("POST", "/topics/t", empty * (8_000_000 // len(empty)), headers)
         assert connection.getresponse().status == 400
         connection.close()

@@ -5,24 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.kafka_site import Client, KafkaSite, run
-from tiered.config import broker_rows, topic_rows
+from tiered.config.settings import broker_rows, topic_rows
 from tiered.errors import Code
-from tiered.metadata.config_layers import Source
-from tiered_api.kafka.config_resources import Kind
-from tiered_api.kafka.messages import alter_configs, incremental_alter_configs
-from tiered_api.kafka.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from tiered_api.kafka.messages.describe_configs import (
+from tiered.metadata.config_sources import Source
+from tiered_api.kafka.protocol.messages import alter_configs, incremental_alter_configs
+from tiered_api.kafka.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from tiered_api.kafka.messages.incremental_alter_configs import (
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tiered_api.kafka.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from tiered_api.kafka.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from tiered_api.kafka.server.config_resources import Kind
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = Kind.TOPIC, Kind.BROKER

@@ -9,29 +9,29 @@ from shutil import rmtree
 
 from tests.e2e.kafka_site import PATIENCE, Client, KafkaSite, kafka_site, run, until
 from tests.e2e.site import batch
-from tiered.cold.faulty import Faults, faulty
 from tiered.errors import Code
+from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
 from tiered.records.batch import encode
-from tiered.replication.replica import Replica
-from tiered_api.kafka.messages.describe_log_dirs import (
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tiered_api.kafka.messages.describe_producers import (
+from tiered_api.kafka.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     TopicRequest,
 )
-from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tiered_api.kafka.messages.list_offsets import (
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tiered_api.kafka.messages.offset_for_leader_epoch import (
+from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,

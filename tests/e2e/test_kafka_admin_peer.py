@@ -16,41 +16,49 @@ import pytest
 
 from tests.e2e.kafka_site import Client, kafka_site
 from tests.peer.kafka import Peer
-from tiered_api.kafka.keys import APIS
-from tiered_api.kafka.messages import alter_configs, incremental_alter_configs
-from tiered_api.kafka.messages.alter_configs import AlterConfigsRequest
-from tiered_api.kafka.messages.create_partitions import (
+from tiered_api.kafka.protocol.apis import APIS
+from tiered_api.kafka.protocol.messages import alter_configs, incremental_alter_configs
+from tiered_api.kafka.protocol.messages.alter_configs import AlterConfigsRequest
+from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from tiered_api.kafka.messages.create_topics import (
+from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from tiered_api.kafka.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from tiered_api.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tiered_api.kafka.messages.describe_cluster import DescribeClusterRequest
-from tiered_api.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from tiered_api.kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from tiered_api.kafka.messages.describe_producers import DescribeProducersRequest
-from tiered_api.kafka.messages.describe_producers import TopicRequest as ProducersTopic
-from tiered_api.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
-from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest
-from tiered_api.kafka.messages.list_config_resources import ListConfigResourcesRequest
-from tiered_api.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tiered_api.kafka.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tiered_api.kafka.messages.offset_for_leader_epoch import (
+from tiered_api.kafka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterRequest
+from tiered_api.kafka.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from tiered_api.kafka.protocol.messages.describe_producers import DescribeProducersRequest
+from tiered_api.kafka.protocol.messages.describe_producers import TopicRequest as ProducersTopic
+from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest
+from tiered_api.kafka.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tiered_api.kafka.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.messages.unregister_broker import UnregisterBrokerRequest
-from tiered_api.kafka.schema import ZERO_ID, Message
+from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from tiered_api.kafka.protocol.schema import ZERO_ID, Message
 
 pytestmark = pytest.mark.java
 

@@ -10,37 +10,37 @@ import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, run
 from tests.e2e.site import batch
+from tiered.broker.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
-from tiered.logs import OPENING_AT_ONCE
 from tiered.ports import FileSlice
 from tiered.records.batch import records
-from tiered_api.kafka.messages.create_partitions import (
+from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from tiered_api.kafka.messages.create_topics import (
+from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tiered_api.kafka.messages.delete_records import (
+from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tiered_api.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from tiered_api.kafka.messages.list_partition_reassignments import (
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tiered_api.kafka.schema import ZERO_ID
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.protocol.schema import ZERO_ID
 
 
 def wish(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
@@ -237,12 +237,12 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
         made = await create(client, 7, wish("a", 2), wish("b"))
         assert [each.error_code for each in made.topics] == [denied, 0]
-        assert "tiered.partitions.max.per.broker" in str(made.topics[0].error_message)
+        assert "tiered.broker.hosted_replicas.max.per.broker" in str(made.topics[0].error_message)
         grown = await client.ask(
             CreatePartitionsRequest([CreatePartitionsTopic("t", 4, None)], 5_000), 3, CreatePartitionsResponse
         )
         assert grown.results[0].error_code == denied
-        assert "tiered.partitions.max.per.broker" in str(grown.results[0].error_message)
+        assert "tiered.broker.hosted_replicas.max.per.broker" in str(grown.results[0].error_message)
         asked = MetadataRequest([MetadataRequestTopic(name="auto"), MetadataRequestTopic(name="t")], True)
         told = await client.ask(asked, 12, MetadataResponse)
         assert {each.name: each.error_code for each in told.topics} == {"auto": denied, "t": 0}

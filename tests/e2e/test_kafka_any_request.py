@@ -17,10 +17,10 @@ import pytest
 from tests.e2e.kafka_site import Client, KafkaSite, run
 from tests.fuzz.mutations import mutated
 from tests.unit.kafka.values import Drawn
-from tiered.replication.replica import Replica
-from tiered_api.kafka import keys
-from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.schema import Kind, Message, Row
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol import apis
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.schema import Kind, Message, Row
 
 REQUESTS = 5
 """Of each version."""
@@ -67,7 +67,7 @@ class Asked(Drawn):
         return super().value(row, version)
 
 
-async def answered(client: Client, api: keys.Api, version: int, message: Message) -> bool:
+async def answered(client: Client, api: apis.Api, version: int, message: Message) -> bool:
     """Sends a request and reads its answer; False when the connection ends instead."""
     if api.key == 0 and getattr(message, "acks", 1) == 0:
         await client.send(client.frame(message, version))
@@ -82,7 +82,7 @@ async def answered(client: Client, api: keys.Api, version: int, message: Message
 @pytest.mark.parametrize("start", range(BROKERS))
 def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
     async def story(site: KafkaSite) -> None:
-        for api in list(keys.APIS.values())[start::BROKERS]:
+        for api in list(apis.APIS.values())[start::BROKERS]:
             replica = await site.create(f"orders-{api.key}", 2)
             for version in api.served:
                 for seed in range(REQUESTS):
@@ -101,7 +101,7 @@ def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> N
     async def story(site: KafkaSite) -> None:
         replica = await site.create("orders", 2)
         draw = Random(5)
-        for api in keys.APIS.values():
+        for api in apis.APIS.values():
             for version in api.served:
                 client = await site.client()
                 frame = client.frame(Asked(version, replica).message(api.request, version), version)[4:]

@@ -12,16 +12,16 @@ import pytest
 
 from tests.e2e.group_calls import QUICK
 from tests.e2e.kafka_site import PATIENCE, KafkaSite, kafka_site, until
-from tiered import coordinators, producer_ids
-from tiered.cold.faulty import Faults, faulty
+from tiered.broker import group_coordinators, producer_ids
 from tiered.errors import Code
+from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
-from tiered_api.kafka.handlers import metadata
-from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.server.handlers import metadata
 
-CALLERS = 8
+CALLERS = 60
 SECONDS = 0.3
 
 Story = Callable[[KafkaSite, Faults], Awaitable[None]]
@@ -29,7 +29,7 @@ Story = Callable[[KafkaSite, Faults], Awaitable[None]]
 
 def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
     """Tells `story` to a broker whose patience is short."""
-    monkeypatch.setattr(coordinators, "CREATE_SECONDS", SECONDS)
+    monkeypatch.setattr(group_coordinators, "CREATE_SECONDS", SECONDS)
     monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", SECONDS)
     monkeypatch.setattr(metadata, "CREATE_SECONDS", SECONDS)
     faults = Faults(reply_seconds=SECONDS / 10)

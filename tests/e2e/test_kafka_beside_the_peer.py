@@ -18,13 +18,13 @@ from tests.e2e.test_kafka_any_request import WITHIN, Asked
 from tests.peer.kafka import Peer
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
-from tiered_api.kafka import keys
-from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest
-from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tiered_api.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tiered_api.kafka.schema import Kind, Message, Row, rows
+from tiered_api.kafka.protocol import apis
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -116,7 +116,7 @@ def errors(table: type[Any], answer: Any, version: int, path: str = "") -> Itera
             yield f"{here}: {value}"
 
 
-async def asked(address: str, api: keys.Api, version: int, message: Message) -> Any:
+async def asked(address: str, api: apis.Api, version: int, message: Message) -> Any:
     """A broker's answer, or in a word what comes instead."""
     host, port = address.rsplit(":", 1)
     client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27))
@@ -131,7 +131,7 @@ async def asked(address: str, api: keys.Api, version: int, message: Message) -> 
         client.close()
 
 
-async def errors_of(address: str, api: keys.Api, version: int, message: Message) -> set[str]:
+async def errors_of(address: str, api: apis.Api, version: int, message: Message) -> set[str]:
     """The errors of a broker's answer. Kafka denies leaders that its own metadata names for a moment: asked again."""
     while True:
         answer = await asked(address, api, version, message)
@@ -144,10 +144,10 @@ async def errors_of(address: str, api: keys.Api, version: int, message: Message)
 async def with_topic(address: str, topic: str) -> str:
     """Creates a topic of two partitions; its id, once it has leaders."""
     wanted = CreateTopicsRequest(topics=[CreatableTopic(topic, 2, 1)], timeout_ms=10_000)
-    await asked(address, keys.APIS[19], 7, wanted)
+    await asked(address, apis.APIS[19], 7, wanted)
     look = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     while True:
-        (found,) = (await asked(address, keys.APIS[3], 12, look)).topics
+        (found,) = (await asked(address, apis.APIS[3], 12, look)).topics
         if not found.error_code and not any(part.error_code for part in found.partitions):
             return str(found.topic_id)
         await asyncio.sleep(0.05)
@@ -156,10 +156,10 @@ async def with_topic(address: str, topic: str) -> str:
 async def awake(address: str) -> None:
     """Waits until coordinators are loaded and producer ids are given out."""
     while True:
-        found = await asked(address, keys.APIS[10], 4, FindCoordinatorRequest(coordinator_keys=["g"]))
-        ids = await asked(address, keys.APIS[22], 4, InitProducerIdRequest(None, 1000))
+        found = await asked(address, apis.APIS[10], 4, FindCoordinatorRequest(coordinator_keys=["g"]))
+        ids = await asked(address, apis.APIS[22], 4, InitProducerIdRequest(None, 1000))
         groups = [OffsetFetchRequestGroup(group_id="g", topics=None)]
-        offsets = await asked(address, keys.APIS[9], 8, OffsetFetchRequest(groups=groups))
+        offsets = await asked(address, apis.APIS[9], 8, OffsetFetchRequest(groups=groups))
         if not (found.coordinators[0].error_code or ids.error_code or offsets.groups[0].error_code):
             return
         await asyncio.sleep(0.1)
@@ -168,8 +168,8 @@ async def awake(address: str) -> None:
 async def compare(ours: str, theirs: str) -> list[str]:
     """What differs."""
     found = []
-    for api in keys.APIS.values():
-        if api.key == keys.API_VERSIONS:
+    for api in apis.APIS.values():
+        if api.key == apis.API_VERSIONS:
             continue
         for version in api.served:
             for seed in range(REQUESTS):

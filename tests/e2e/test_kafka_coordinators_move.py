@@ -18,11 +18,11 @@ import pytest
 from tests.e2e.serving import SECONDS, Served, tiered
 from tests.ports import free_port
 from tiered.errors import Code
-from tiered.world import SocketNet
-from tiered_api.kafka.link import open_link
-from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tiered_api.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from tiered_api.kafka.schema import Message
+from tiered.system.network import SocketNet
+from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tiered_api.kafka.protocol.schema import Message
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,15 +14,15 @@ import pytest
 
 from tests.peer.kafka import Peer, tool
 from tests.unit.hot.fixtures import NOW, TOPIC_ID, FixedClock, batch, read_all
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.local_disk import LocalDisk
 from tiered.hot.segment_files import OpenFiles
 from tiered.metrics import Metrics
 from tiered.records.batch import encode
 from tiered.records.model import Codec
 from tiered.records.native import walk
+from tiered.system.local_disk import LocalDisk
 
 SEGMENT_BYTES = 1 << 20
 RECORDS = 4000

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
-from tiered.metadata.requests import DeleteTopic
 from tiered.ports import World
 from tiered.records.batch import encode
-from tiered.replication.replica import Replica
-from tiered_api.kafka.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from tiered_api.kafka.messages.produce import ProduceResponse
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
 VERSIONS = range(4, 19)
 LONG_MS = 20_000

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from tests.e2e.group_calls import QUICK, commit, committed, join, sync
 from tests.e2e.kafka_site import KafkaSite, run
-from tiered_api.kafka.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from tiered_api.kafka.messages.offset_commit import (
+from tiered_api.kafka.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from tiered_api.kafka.messages.offset_fetch import (
+from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,

@@ -9,19 +9,17 @@ import pytest
 
 from tests.e2e.group_calls import NOBODY, QUICK, commit, committed, versions
 from tests.e2e.kafka_site import KafkaSite, run, until
+from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
-from tiered.metadata.requests import DeleteTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.messages.offset_commit import (
-    OffsetCommitResponse,
-)
-from tiered_api.kafka.messages.offset_delete import (
+from tiered_api.kafka.protocol.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from tiered_api.kafka.messages.offset_fetch import (
+from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,

@@ -11,7 +11,7 @@ from tests.e2e.kafka_site import KafkaSite, run
 from tests.peer.group_stories import STORIES
 from tests.peer.group_worlds import InMemory, OverWire, Recorded, Story
 from tests.unit.groups.rig import Rig
-from tiered.metadata.groups.settings import GroupSettings
+from tiered.groups.limits import GroupSettings
 
 
 def played(story: Story, address: str) -> list[str]:

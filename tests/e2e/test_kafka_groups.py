@@ -22,7 +22,7 @@ from tests.e2e.serving import Served
 from tests.ports import free_port
 
 QUICK = "group.initial.rebalance.delay.ms=0"
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Member:

@@ -11,17 +11,15 @@ from tests.e2e.group_calls import QUICK, commit, committed, join, sync, versions
 from tests.e2e.kafka_site import KafkaSite, run, until
 from tiered.errors import Code
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from tiered_api.kafka.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tiered_api.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tiered_api.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from tiered_api.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from tiered_api.kafka.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tiered_api.kafka.messages.offset_commit import (
-    OffsetCommitResponse,
-)
-from tiered_api.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tiered_api.kafka.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 # -- finding the coordinator ------------------------------------------------------------------------------------------
 

@@ -10,19 +10,24 @@ from tests.e2e.group_calls import QUICK, commit, committed
 from tests.e2e.http_site import Site
 from tests.e2e.http_site import run as run_http
 from tests.e2e.kafka_site import KafkaSite, run
+from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
-from tiered.metadata.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.batch import encode
-from tiered_api.kafka.messages.delete_records import (
+from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tiered_api.kafka.messages.offset_commit import OffsetCommitResponse
-from tiered_api.kafka.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.protocol.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 OTHER = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}
 

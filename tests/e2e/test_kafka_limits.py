@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until
-from tiered_api.kafka import server
-from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.messages.metadata import MetadataRequest
-from tiered_api.kafka.messages.produce import ProduceResponse
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.server import server
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 MIB = 1 << 20

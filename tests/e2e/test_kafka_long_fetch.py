@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaSite, batch, fetch, run, until, values_of
-from tiered.metadata.requests import DeleteTopic
-from tiered.replication.replica import Replica
-from tiered_api.kafka import long_poll
-from tiered_api.kafka.handlers import fetch as handler
-from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.messages.fetch import FetchResponse
+from tiered.controller.requests import DeleteTopic
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.server import long_poll
+from tiered_api.kafka.server.handlers import fetch as handler
 
 COUNT = 60
 

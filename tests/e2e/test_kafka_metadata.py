@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import Client, KafkaSite, run
+from tiered.controller.requests import CreatePartitions
 from tiered.errors import Code
-from tiered.metadata.requests import CreatePartitions
-from tiered_api.kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tiered_api.kafka.messages.describe_topic_partitions import (
+from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from tiered_api.kafka.messages.metadata import (
+from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.schema import ZERO_ID
+from tiered_api.kafka.protocol.schema import ZERO_ID
 
 ANY_VERSION = range(14)
 NOT_ASKED = -(1 << 31)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaSite, batch, fetch, produce, run, until, values_of
+from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
-from tiered.metadata.requests import DeleteTopic
 from tiered.records.batch import encode
 from tiered.records.model import Codec
 from tiered.records.native import crc32c
-from tiered_api.kafka.messages.fetch import FetchResponse
-from tiered_api.kafka.messages.produce import (
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

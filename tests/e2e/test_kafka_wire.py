@@ -13,11 +13,11 @@ import pytest
 
 from tests.e2e.kafka_site import KafkaSite, fetch, produce, run, until, values_of
 from tiered.ports import Buffer, Listener, Stream, World
-from tiered.world import SocketNet, SocketStream
-from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.messages.fetch import FetchResponse
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataResponse
-from tiered_api.kafka.messages.produce import ProduceResponse
+from tiered.system.network import SocketNet, SocketStream
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 LONG_MS = 20_000

@@ -8,18 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
-from tests.sim.store import SimBucket
-from tests.sim.world import SimMachine
-from tiered.config import Settings
+from tests.sim.harness.machine import SimMachine
+from tests.sim.harness.store import SimBucket
+from tiered.broker.broker import Node
+from tiered.config.settings import Settings
+from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_digest
-from tiered.metadata.load import load_image
-from tiered.metadata.requests import (
-    AlterTopicConfigs,
-    CreateTopic,
-)
+from tiered.metadata.log_reader import load_image
 from tiered.metrics import Metrics
-from tiered.node import Node
 from tiered.ports import FileSlice, Stream
 from tiered.records.batch import encode
 

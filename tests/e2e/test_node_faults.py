@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from tests.e2e.site import Site, batch, fill, numbers, read_values, run
-from tests.sim.clock import SimRng
-from tests.sim.disk import DiskFault
-from tiered.cold.faulty import Fault, Kind
-from tiered.cold.observed import Outage
-from tiered.config import Settings
+from tests.sim.harness.clock import SimRng
+from tests.sim.harness.disk import DiskFault
+from tiered.config.settings import Settings
+from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.metadata.changes import TopicConfigChanged
 from tiered.metadata.layout import BOUNDARY_KEY
-from tiered.metadata.metadata_log import MetadataLog
-from tiered.metadata.requests import CreateTopic
+from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
+from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.metered import Outage
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
-from tests.sim.disk import Op
+from tests.sim.harness.disk import Op
 from tests.unit.hot.test_transactions_in_log import data, marker
-from tiered import housekeeping
+from tiered.broker import housekeeping
 from tiered.records.batch import encode
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
 
 
 async def hot(site: Site, partitions: int = 1, **more: str) -> Replica:

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, run
+from tiered.broker.stored_ends import REST_SECONDS
+from tiered.controller.requests import AcknowledgeLosses
+from tiered.groups.requests import Commit, CommitOffsets
 from tiered.ids import UNKNOWN_END
-from tiered.metadata.groups.requests import Commit, CommitOffsets
-from tiered.metadata.requests import AcknowledgeLosses
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.stored_ends import REST_SECONDS
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
 

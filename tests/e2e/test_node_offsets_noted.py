@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.site import Site, fill, numbers, read_values, run
-from tiered.metadata.requests import DeleteTopic
-from tiered.replication.replica import Replica
+from tiered.controller.requests import DeleteTopic
+from tiered.replication.leader_replica import Replica
 
 
 async def local(site: Site) -> Replica:

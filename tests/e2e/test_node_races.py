@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
-from tests.sim.disk import DiskFault
-from tests.sim.world import SimMachine
-from tiered.cold.faulty import Fault, Kind
+from tests.sim.harness.disk import DiskFault
+from tests.sim.harness.machine import SimMachine
+from tiered.broker.broker import Node
+from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Fenced
-from tiered.metadata.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.metrics import Metrics
-from tiered.node import Node
+from tiered.object_store.faulty import Fault, Kind
 
 
 def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:

@@ -8,18 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
-from tests.sim.disk import DiskFault, Op
-from tiered import node as node_module
+from tests.sim.harness.disk import DiskFault, Op
+from tiered.broker import broker as node_module
 from tiered.cold import manifest_store
-from tiered.cold.faulty import Fault, Kind
+from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreatePartitions, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
-from tiered.metadata.requests import (
-    AlterBrokerConfigs,
-    AlterTopicConfigs,
-    CreatePartitions,
-    DeleteTopic,
-)
+from tiered.object_store.faulty import Fault, Kind
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 

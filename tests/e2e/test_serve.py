@@ -176,5 +176,5 @@ def test_a_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
         broker.produce("t", 1)
         broker.stop()
         loaded = {line.rsplit("|", 1)[1].strip() for line in broker.log.read_text().splitlines() if "|" in line}
-    assert "tiered.node" in loaded
+    assert "tiered.broker.broker" in loaded
     assert not [name for name in loaded if name.split(".")[0] in HEAVY]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.serving import SECONDS, Served
-from tiered.cold.directory import DirectoryStore
 from tiered.metadata import layout
-from tiered.world import SystemClock, SystemRng
+from tiered.object_store.directory import DirectoryStore
+from tiered.system.clock import SystemClock, SystemRng
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ from tests.e2e.kafka_site import KafkaSite, fetch, produce
 from tests.e2e.serving import Served
 from tests.e2e.site import QUICK, Site, batch, fill, run
 from tests.metric_samples import samples
-from tiered.metadata.requests import DeleteTopic
+from tiered.controller.requests import DeleteTopic
 from tiered.metrics import OTHERS
-from tiered_api.kafka.messages.fetch import FetchResponse
-from tiered_api.kafka.messages.produce import ProduceResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
 TOTAL = "kafka_server_brokertopicmetrics_{}_total"
 

@@ -12,21 +12,22 @@ from contextlib import nullcontext, suppress
 from random import Random
 from typing import Any
 
-from tests.sim.disk import SimDisk
+from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
 from tiered.cold import manifest_codec
 from tiered.cold.layout import FOOTER_MAGIC, parse_footer
+from tiered.coordinator import snapshot
 from tiered.errors import Corrupt, Refused
-from tiered.hot import checkpoints, index, left
+from tiered.groups import records as group_records
+from tiered.hot import checkpoints, clean_shutdown, index
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producers import ProducerStates, decode_aborted
+from tiered.hot.producer_state import ProducerStates, decode_aborted
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata import group_image, layout
-from tiered.metadata.groups import records as group_records
+from tiered.metadata import layout
 from tiered.records.native import crc32c, walk
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
-IMAGE = group_image.ImageName(PID, 1, 50)
+IMAGE = snapshot.ImageName(PID, 1, 50)
 BASES = (0, 11)
 """Base offsets of the segments of the log in which one file is another one."""
 
@@ -190,13 +191,13 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (indexes,)),
     "snapshot": (producers,),
     "aborted": (decode_aborted,),
-    "left": (left.parse,),
+    "left": (clean_shutdown.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
     "manifest": (lambda data: manifest_codec.decode(data, "x"), lambda data: manifest_codec.decode_sub(data, "x")),
     "entry": (lambda data: layout.decode_entry(data, 3),),
     "format": (layout.decode_format,),
     "boundary": (layout.decode_boundary,),
     "image": (lambda data: layout.decode_snapshot(data, "x"),),
-    "groupimage": (lambda data: [group_image.decode_batch(each) for each in group_image.unseal(IMAGE, data)],),
+    "groupimage": (lambda data: [snapshot.decode_batch(each) for each in snapshot.unseal(IMAGE, data)],),
     "group": (group_records_of,),
 }

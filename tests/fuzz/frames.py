@@ -13,8 +13,8 @@ from random import Random
 
 from tests.fuzz.mutations import mutated
 from tests.unit.kafka.values import TABLES, Drawn, versions
-from tiered_api.kafka import codec, headers
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.protocol import codec, headers
+from tiered_api.kafka.protocol.schema import Message
 
 SECONDS_MOST = 0.05
 """CPU time for one frame of some hundred bytes: far above what any takes, far below what a loop gone wild does."""

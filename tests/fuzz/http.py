@@ -8,15 +8,16 @@ from typing import Any
 
 import orjson
 
-from tiered.config import Settings
-from tiered_api.http import media, records
-from tiered_api.http.allowed_hosts import AllowedHosts
-from tiered_api.http.consumers.patterns import Pattern
-from tiered_api.http.errors import HttpError
-from tiered_api.http.formats import record_v3
-from tiered_api.http.inflate import inflate, inflater
-from tiered_api.http.request import parse_query
-from tiered_api.http.routes import table
+from tiered.config.settings import Settings
+from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.partitions import records
+from tiered_api.http.partitions.record_formats import record_v3
+from tiered_api.http.server import media_types
+from tiered_api.http.server.allowed_hosts import AllowedHosts
+from tiered_api.http.server.decompress import inflate, inflater
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.request import parse_query
+from tiered_api.http.server.routes import table
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2.produce import read_body
 from tiered_api.http.v3 import configs, produce, topics
@@ -56,8 +57,8 @@ def target(data: bytes) -> None:
 def header(data: bytes) -> None:
     """Values of headers that we read ourselves."""
     text = data.decode("utf-8", "surrogateescape")
-    said(lambda: media.body_type(text, (media.JSON, media.V2)))
-    said(lambda: media.answer_type(text, (media.JSON, media.EVENTS, media.BINARY)))
+    said(lambda: media_types.body_type(text, (media_types.JSON, media_types.V2)))
+    said(lambda: media_types.answer_type(text, (media_types.JSON, media_types.EVENTS, media_types.BINARY)))
     for name in ("Host", "Origin", "Sec-Fetch-Site"):
         said(lambda name=name: HOSTS.check({"Host": "127.0.0.1", name: text}, (1, 1)))  # type: ignore[misc]
 

@@ -6,15 +6,17 @@ from contextlib import suppress
 
 from tests.fuzz.frames import check as check_codec
 from tests.fuzz.frames import check_header
+from tiered.controller import request_codec
 from tiered.errors import Corrupt
-from tiered.metadata import forwarding
-from tiered.metadata.groups import subscription
-from tiered_api.kafka import fetch_frames, known_fetches, produce_frames, replica_frames
-from tiered_api.kafka.codec import Malformed, decode
-from tiered_api.kafka.dispatch import FETCH, PRODUCE
-from tiered_api.kafka.headers import request_header
-from tiered_api.kafka.messages.fetch import FetchRequest
-from tiered_api.kafka.messages.produce import ProduceRequest
+from tiered.groups import subscription
+from tiered_api.kafka.protocol.codec import Malformed, decode
+from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.messages.fetch import FetchRequest
+from tiered_api.kafka.protocol.messages.produce import ProduceRequest
+from tiered_api.kafka.server.dispatch import FETCH, PRODUCE
+from tiered_api.kafka.server.fetch import frames as fetch_frames
+from tiered_api.kafka.server.fetch import replica_frames, request_cache
+from tiered_api.kafka.server.produce import frames as produce_frames
 
 FIXED = 10
 """Bytes of a header before the client id, whose length is the last of them."""
@@ -25,7 +27,7 @@ def check(kind: str, data: bytes) -> None:
     if kind == "frame":
         frame(data)
     elif kind == "between":
-        for read in (forwarding.decode_request, forwarding.decode_reply):
+        for read in (request_codec.decode_request, request_codec.decode_reply):
             with suppress(Corrupt):
                 read(data)
     else:
@@ -77,8 +79,8 @@ def fetch(view: memoryview, version: int, tags: int, body: int) -> None:
         asked = fetch_frames.parse(view, version, tags)
     except Malformed:
         return
-    head = known_fetches.learn(view, asked)
-    assert head is None or known_fetches.parse_known(view, head) == asked
+    head = request_cache.learn(view, asked)
+    assert head is None or request_cache.parse_known(view, head) == asked
     try:
         slow: FetchRequest = decode(FetchRequest, version, view, body)
     except Malformed:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.kafka_site import Client
 from tests.e2e.serving import SECONDS, Served
-from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 FULL = os.environ.get("HOSTILE") == "full"
 OUT = os.environ.get("HOSTILE_OUT")

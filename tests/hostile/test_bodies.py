@@ -1,4 +1,4 @@
-"""HTTP bodies and patterns that take long, and pages of other sites (H5, H6, M1, M2)."""
+"""HTTP bodies and patterns that take long, and pages of other sites."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.hostile.target import Target, sized, target
-from tiered_api.http import media
-from tiered_api.kafka.messages.create_topics import CreatableTopic
+from tiered_api.http.server import media_types
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 MIB = 1 << 20
 
@@ -32,11 +32,11 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
         empty = gzip.compress(b"")
         members = empty * (sized(4, 60) * MIB // len(empty))
         bomb = gzip.compress(bytes(sized(80, 400) * MIB))
-        async with to.attack("H5 gzip bodies", memory=550):
+        async with to.attack("gzip bodies", memory=550):
             for body, status in ((members, 400), (bomb, 413)):
                 calls = [
                     asyncio.to_thread(
-                        ask, to, "POST", "/topics/t", body, Content_Type=media.V2_JSON, Content_Encoding="gzip"
+                        ask, to, "POST", "/topics/t", body, Content_Type=media_types.V2_JSON, Content_Encoding="gzip"
                     )
                     for _ in range(3)
                 ]
@@ -50,17 +50,17 @@ def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
     async def story(to: Target) -> None:
         count = sized(100, 2_000)
         await to.create(*(CreatableTopic("a" * 200 + f"{n:04}", 1, 1) for n in range(count)))
-        async with to.attack("M2 patterns of topics", memory=120):
+        async with to.attack("patterns of topics", memory=120):
             for n in range(sized(5, 20)):
-                made = ask(to, "POST", f"/consumers/g{n}", b"{}", Content_Type=media.V2_JSON)
+                made = ask(to, "POST", f"/consumers/g{n}", b"{}", Content_Type=media_types.V2_JSON)
                 assert made in (200, 400, 415, 422)
                 status, told = await asyncio.to_thread(
-                    to.served.ask, "POST", f"/consumers/p{n}", {"name": "c"}, media.V2
+                    to.served.ask, "POST", f"/consumers/p{n}", {"name": "c"}, media_types.V2
                 )
                 assert status == 200, told
                 pattern = {"topic_pattern": "(a|aa)*(a|aa)*(a|aa)*" + f"{n}.*b$"}
                 status, told = await asyncio.to_thread(
-                    to.served.ask, "POST", f"/consumers/p{n}/instances/c/subscription", pattern, media.V2
+                    to.served.ask, "POST", f"/consumers/p{n}/instances/c/subscription", pattern, media_types.V2
                 )
                 assert status in (204, 422), told
             for n in range(sized(2, 10)):
@@ -73,13 +73,13 @@ def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
 def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
     pages: list[tuple[dict[str, str], int]] = [
         ({"Host": "evil.example"}, 403),
-        ({"Origin": "http://evil.example", "Content_Type": media.V2}, 403),
-        ({"Sec_Fetch_Site": "cross-site", "Content_Type": media.V2}, 403),
+        ({"Origin": "http://evil.example", "Content_Type": media_types.V2}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Content_Type": media_types.V2}, 403),
         ({}, 415),
     ]
 
     async def story(to: Target) -> None:
-        async with to.attack("H6 M1 pages of other sites", memory=60):
+        async with to.attack("pages of other sites", memory=60):
             for headers, status in pages:
                 for n in range(sized(5, 1_000)):
                     assert await asyncio.to_thread(ask, to, "POST", f"/consumers/g{n}", b"{}", **headers) == status

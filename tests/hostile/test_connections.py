@@ -1,4 +1,4 @@
-"""Frames that are announced and do not come, connections that idle (M3, M4)."""
+"""Frames that are announced and do not come, connections that idle."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.e2e.kafka_site import batch
 from tests.hostile.target import Target, sized, target
 from tests.hostile.test_records import produce
-from tiered_api.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 PRODUCE_HEAD = bytes.fromhex("0000 0009 00000001 ffff")
 
@@ -18,7 +18,7 @@ PRODUCE_HEAD = bytes.fromhex("0000 0009 00000001 ffff")
 def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: Path) -> None:
     async def story(to: Target) -> None:
         await to.create(CreatableTopic("t", 1, 1))
-        async with to.attack("M3 announced frames", memory=280):
+        async with to.attack("announced frames", memory=280):
             for host in range(2, 5):
                 for _ in range(sized(40, 480)):
                     client = await to.client(f"127.0.0.{host}")
@@ -26,7 +26,7 @@ def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: P
             honest = await to.client("127.0.0.9")
             begun = time.monotonic()
             assert await produce(honest, "t", (0, batch([bytes(200_000)]))) == [0]
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < sized(60, 10)
 
     with target(tmp_path / "data") as to:
         asyncio.run(story(to))
@@ -35,7 +35,7 @@ def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: P
 def test_idle_connections_leave_places_for_others(tmp_path: Path) -> None:
     async def story(to: Target) -> None:
         places = sized(60, 1_000)
-        async with to.attack("M4 idle connections", memory=80):
+        async with to.attack("idle connections", memory=80):
             for n in range(places + 20):
                 await to.client(f"127.0.0.{2 + n % 4}")
             await asyncio.sleep(1.5)  # only who idles for a second gives way

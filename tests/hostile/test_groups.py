@@ -1,4 +1,4 @@
-"""Members that say much, and groups without end (H4, M6)."""
+"""Members that say much, and groups without end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.hostile.target import Target, sized, target
 from tests.hostile.test_records import read
 from tiered.errors import Code
-from tiered_api.kafka.messages.create_topics import CreatableTopic
-from tiered_api.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from tiered_api.kafka.messages.offset_commit import (
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -31,7 +31,7 @@ def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
             request = JoinGroupRequest(group, 1_800_000, 1_800_000, "", None, "consumer", protocol)
             codes.append((await client.ask(request, 3, JoinGroupResponse)).error_code)
 
-        async with to.attack("H4 members that say much", memory=160):
+        async with to.attack("members that say much", memory=160):
             await join("first")
             for start in range(0, sized(40, 600), 20):
                 await asyncio.gather(*(join(f"g{start + n}") for n in range(20)))
@@ -46,7 +46,7 @@ def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_
     async def story(to: Target) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         count = sized(500, 40_000)
-        async with to.attack("M6 groups by commits", memory=sized(60, 250)):
+        async with to.attack("groups by commits", memory=sized(60, 250)):
             clients = [await to.client() for _ in range(4)]
             codes: set[int] = set()
 

@@ -11,8 +11,8 @@ from tests.hostile.target import Target, sized, target
 from tests.hostile.test_records import now_ms, produce
 from tiered.errors import Code
 from tiered.records.batch import encode
-from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 
 def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -
                 CreateTopicsRequest([CreatableTopic("more", 1, 1)], 60_000), 7, CreateTopicsResponse
             )
             assert refused.topics[0].error_code == Code.POLICY_VIOLATION.number
-            assert "tiered.partitions.max.per.broker" in str(refused.topics[0].error_message)
+            assert "tiered.broker.hosted_replicas.max.per.broker" in str(refused.topics[0].error_message)
 
     settings = {"tiered_partitions_max_per_broker": each * topics, "tiered_partitions_max": 2 * each * topics}
     with target(tmp_path / "data", stop_seconds=sized(20, 10) + 10, **settings) as to:

@@ -1,4 +1,4 @@
-"""Batches that become much when they are opened (H1, H2, H3), and false claims of their headers."""
+"""Batches that become much when they are opened, and false claims of their headers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tiered.errors import Code
 from tiered.records.batch import encode
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
 from tiered.records.native import crc32c
-from tiered_api.kafka.messages.create_topics import CreatableTopic
-from tiered_api.kafka.messages.list_offsets import (
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tiered_api.kafka.messages.produce import (
+from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -77,7 +77,7 @@ def test_refused_timestamps_do_not_have_batches_opened_without_end(tmp_path: Pat
         await to.create(CreatableTopic("t", 10, 1))
         await to.create(CreatableTopic("many", count, 1))
         late = packed(now_ms() + 2 * DAY_MS)
-        async with to.attack("H1 refused timestamps", memory=150):
+        async with to.attack("refused timestamps", memory=150):
             client = await to.client()
             for _ in range(sized(2, 10)):
                 codes = await produce(client, "t", *[(0, late)] * count)
@@ -95,7 +95,7 @@ def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_
         client = await to.client()
         for _ in range(sized(50, 1_000)):
             assert await produce(client, "t", (0, claiming(packed(now_ms() - 1000), now_ms() + 1000))) == [0]
-        async with to.attack("H2 false claims of time", memory=150):
+        async with to.attack("false claims of time", memory=150):
             client = await to.client()
             wanted = ListOffsetsPartition(0, -1, now_ms() + 500)
             for _ in range(sized(20, 300)):
@@ -118,7 +118,7 @@ def test_a_record_of_very_many_headers_is_not_made_into_objects(tmp_path: Path) 
         assert len(crowded) < 2000
         for _ in range(sized(3, 30)):
             assert await produce(client, "t", (0, crowded)) == [0]
-        async with to.attack("H3 half a million headers in a record", memory=400):
+        async with to.attack("half a million headers in a record", memory=400):
             path = "/topics/t/partitions/0/records?format=binary"
             for _ in range(sized(2, 5)):
                 found = await asyncio.gather(read(to, path), read(to, path), read(to, path, "text/event-stream"))

@@ -24,7 +24,7 @@ from tests.mutation.results import Result
 from tests.mutation.tree import Hung, Red, Tree
 
 STAGES = ("first", *results.STAGES)
-"""Of the units those come first that the mutant names."""
+"""The tests that the mutant names run first. What such a test finds counts for the stage of the test."""
 STAGE_SECONDS = 1200.0
 """How long the tests of one stage may take: one that hangs is named by its own limit."""
 
@@ -77,11 +77,13 @@ def judge(area_name: str, mutant: Mutant, terms: Terms, tree: Tree) -> Result:
                 with tree.holding(mutant):
                     red = run()
             except Hung as hung:
-                return result("units" if stage == "first" else stage, "hung", str(hung)[:200])
+                return result(
+                    AREAS[area_name].stage_of(mutant.first[0]) if stage == "first" else stage, "hung", str(hung)[:200]
+                )
             if red is None:
                 break
             if tree.is_green(red, STAGE_SECONDS) and (not red.may_be_chance or _is_red_again(mutant, tree, red)):
-                return result("units" if stage == "first" else stage, red.which, red.how)
+                return result(AREAS[area_name].stage_of(red.which) if stage == "first" else stage, red.which, red.how)
             print(f"{mutant.name}: {red.which} does not depend on it: {red.how}", flush=True)
             if stage == "seeds" or red.which in red_anyway:
                 break

@@ -21,6 +21,12 @@ class Area:
     worlds: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 
+    def stage_of(self, test: str) -> str:
+        """Returns the stage that a test belongs to, also where the test is of another area."""
+        if test.startswith(("tests/unit/", *self.units)):
+            return "units"
+        return "scenarios" if test.startswith("tests/sim/") else "whole"
+
 
 CATALOGUE = Path(__file__).with_name("catalogue")
 
@@ -31,48 +37,47 @@ def _mutants(area: str) -> tuple[Mutant, ...]:
 
 
 _CLUSTERS = tuple(
-    f"tests/sim/test_sim_{name}.py"
+    f"tests/sim/scenarios/test_{name}.py"
     for name in (
         "losses", "what_an_ack_survives", "start_behind_a_cut", "new_leaders", "new_leaders_offsets", "unclean_leaders",
-        "elections", "gaining", "moves", "replica_fetch", "follower_node", "nearest", "rot", "bucket_away",
+        "elections", "gaining", "sim_moves", "replica_fetch", "follower_node", "nearest", "sim_rot", "bucket_away",
     )
 )  # fmt: skip
-_COPIES = ("tests/sim/test_pipelined_producers.py", "tests/sim/cluster/test_once_failed.py")
-_CONTROLLERS = tuple(f"tests/sim/test_{name}.py" for name in ("controllers", "cut_off", "reassignments"))
+_COPIES = ("tests/sim/scenarios/test_pipelined_producers.py", "tests/sim/cluster/test_once_failed.py")
+_CONTROLLERS = tuple(f"tests/sim/scenarios/test_{name}.py" for name in ("controllers", "cut_off", "reassignments"))
 _NODES = tuple(f"tests/e2e/test_node{name}.py" for name in ("", "_faults", "_races", "_topics", "_housekeeping"))
+
+_SCENARIOS = "tests/sim/scenarios"
+_DISKS = ("tests/sim/harness/test_sim_disk.py", f"{_SCENARIOS}/test_single_broker.py")
 
 AREAS = {
     "replication": Area(
         _mutants("replication"), ("tests/unit/replication",), (*_CLUSTERS, *_COPIES), ("cluster",), _NODES
     ),
     "metadata": Area(
-        _mutants("metadata"), ("tests/unit/metadata", "tests/unit/test_committed.py", "tests/unit/test_doubts.py"),
+        _mutants("metadata"), ("tests/unit/metadata", "tests/unit/controller", "tests/unit/broker"),
         (*_CONTROLLERS, *_CLUSTERS, *_COPIES), ("cluster",), _NODES,
     ),
     "groups": Area(
-        _mutants("groups"), ("tests/unit/groups", "tests/unit/metadata"),
-        ("tests/sim/test_groups.py", "tests/sim/test_groups_bad_days.py", "tests/sim/test_sim_lone_coordinators.py"),
+        _mutants("groups"), ("tests/unit/groups", "tests/unit/coordinator", "tests/unit/controller"),
+        tuple(f"{_SCENARIOS}/test_{name}.py" for name in ("groups", "groups_bad_days", "lone_coordinators")),
         ("groups", "cluster"),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("groups", "group_offsets", "coordinators_move")),
     ),
     "hot": Area(
-        _mutants("hot"), ("tests/unit/hot",),
-        ("tests/sim/test_sim_disk.py", "tests/sim/test_single_broker.py", *_CLUSTERS), ("single", "cluster"), _NODES,
+        _mutants("hot"), ("tests/unit/hot",), (*_DISKS, *_CLUSTERS), ("single", "cluster"), _NODES,
     ),
     "recovery": Area(
-        _mutants("recovery"),
-        ("tests/unit/test_data_directory.py", "tests/unit/test_data_directory_at_a_start.py", "tests/unit/hot",
-         "tests/unit/replication"),
-        ("tests/sim/test_sim_disk.py", "tests/sim/test_single_broker.py", "tests/sim/test_sim_impostors.py",
-         *_CLUSTERS, *_COPIES),
-        ("single", "cluster"), (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
+        _mutants("recovery"), ("tests/unit/broker", "tests/unit/hot", "tests/unit/replication"),
+        (*_DISKS, f"{_SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("single", "cluster"),
+        (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
     ),
     "cold": Area(
-        _mutants("cold"), ("tests/unit/cold", "tests/unit/replication"),
-        ("tests/sim/test_single_broker.py", *_CLUSTERS), ("single", "cluster"), (*_NODES, "tests/e2e/test_cold.py"),
+        _mutants("cold"), ("tests/unit/cold", "tests/unit/object_store", "tests/unit/replication"),
+        (_DISKS[1], *_CLUSTERS), ("single", "cluster"), (*_NODES, "tests/e2e/test_cold.py"),
     ),
     "faces": Area(
-        _mutants("faces"), ("tests/unit/kafka",), ("tests/sim/test_sim_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),
+        _mutants("faces"), ("tests/unit/kafka",), (f"{_SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("produce", "fetch", "away")),
     ),
     "spark": Area(_mutants("spark"), ("tests/spark/test_plans.py",), whole=("tests/spark",)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.peer.group_worlds import Story, World
 from tests.unit.groups.rig import BOTH, RANGE, subscription
-from tiered.metadata.groups import requests as r
+from tiered.groups import requests as r
 
 OTHER = (("roundrobin", subscription("t")), ("range", subscription("t")))
 NEWS = (("range", subscription("t", "u")),)

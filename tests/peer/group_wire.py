@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.metadata.groups import requests as r
-from tiered_api.kafka.messages import delete_groups as dg
-from tiered_api.kafka.messages import describe_groups as de
-from tiered_api.kafka.messages import heartbeat as hb
-from tiered_api.kafka.messages import join_group as jg
-from tiered_api.kafka.messages import leave_group as lg
-from tiered_api.kafka.messages import list_groups as ls
-from tiered_api.kafka.messages import offset_commit as oc
-from tiered_api.kafka.messages import offset_delete as od
-from tiered_api.kafka.messages import offset_fetch as of
-from tiered_api.kafka.messages import sync_group as sg
-from tiered_api.kafka.schema import Message
+from tiered.groups import requests as r
+from tiered_api.kafka.protocol.messages import delete_groups as dg
+from tiered_api.kafka.protocol.messages import describe_groups as de
+from tiered_api.kafka.protocol.messages import heartbeat as hb
+from tiered_api.kafka.protocol.messages import join_group as jg
+from tiered_api.kafka.protocol.messages import leave_group as lg
+from tiered_api.kafka.protocol.messages import list_groups as ls
+from tiered_api.kafka.protocol.messages import offset_commit as oc
+from tiered_api.kafka.protocol.messages import offset_delete as od
+from tiered_api.kafka.protocol.messages import offset_fetch as of
+from tiered_api.kafka.protocol.messages import sync_group as sg
+from tiered_api.kafka.protocol.schema import Message
 
 CODES = {code.number: code for code in Code}
 

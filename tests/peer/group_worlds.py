@@ -12,7 +12,7 @@ from typing import Protocol
 from tests.peer.group_wire import from_wire, response_of, to_wire
 from tests.peer.wire import Wire
 from tests.unit.groups.rig import Rig
-from tiered.metadata.groups import requests as r
+from tiered.groups import requests as r
 
 HEARING_MS = 20_000
 

@@ -8,10 +8,10 @@ import struct
 from types import TracebackType
 from typing import TypeVar
 
-from tiered_api.kafka.codec import decode, encode
-from tiered_api.kafka.headers import request_bytes
-from tiered_api.kafka.keys import APIS, Api
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.protocol.apis import APIS, Api
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import request_bytes
+from tiered_api.kafka.protocol.schema import Message
 
 R = TypeVar("R", bound=Message)
 SECONDS = 15.0

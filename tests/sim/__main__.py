@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
-from tests.sim.cluster.plants import PLANTS, complaint
+from tests.sim.mutants.mutants import PLANTS, complaint
 
 WORLDS = ("single", "cluster")
 """Of a search that names none."""

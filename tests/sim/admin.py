@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from tests.sim.clients import Clients
 from tests.sim.ledger import Ledger
 from tests.sim.options import Options
+from tiered.broker.broker import Node
+from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.image import Image, TopicImage
-from tiered.metadata.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
-from tiered.node import Node
 
 NAMES = ("x0", "x1", "x2")
 SEGMENT_BYTES = ("1024", "2048", "4096")

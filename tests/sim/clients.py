@@ -10,16 +10,16 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tests.sim.clock import SimClock
+from tests.sim.harness.clock import SimClock
 from tests.sim.ledger import Ledger
 from tests.sim.options import Options
+from tiered.broker.broker import Node
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
-from tiered.node import Node
 from tiered.ports import FileSlice
 from tiered.records.batch import Codec, encode, records
 from tiered.records.native import walk
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
 
 READ_BYTES = 8192
 ANSWERS_LOST = 0.2

@@ -11,9 +11,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from tiered.broker.broker import Node
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.metadata.groups.requests import Commit, CommitOffsets, Committed, Fetched, FetchOffsets
-from tiered.node import Node
+from tiered.groups.requests import Commit, CommitOffsets, Committed, Fetched, FetchOffsets
 
 TOPIC = "read"
 RETRY = (Refused, Unavailable, Corrupt)

@@ -12,21 +12,21 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 from tests.e2e.site import batch
-from tests.sim.clock import EPOCH_MS
 from tests.sim.group_clients import TOPIC, GroupClients
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
+from tests.sim.harness.clock import EPOCH_MS
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.machine import SimMachine
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket, bearable, drawn_faults
 from tests.sim.options import SETTINGS
-from tests.sim.store import SimBucket, bearable, drawn_faults
-from tests.sim.world import SimMachine
-from tiered.cold.faulty import Fault, Throttle
-from tiered.coordinators import partition_of
+from tiered.broker.broker import Node
+from tiered.broker.group_coordinators import partition_of
+from tiered.controller.requests import CreateTopic
+from tiered.coordinator.snapshot import ImageName, parse_key
 from tiered.errors import Corrupt, Unavailable
-from tiered.metadata.group_image import ImageName, parse_key
-from tiered.metadata.requests import CreateTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
-from tiered.node import Node
+from tiered.object_store.faulty import Fault, Throttle
 
 PARTITIONS = 3
 GROUPS = 6

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.e2e.site import QUICK, Site
-from tiered.config import Settings
+from tiered.config.settings import Settings
+from tiered.coordinator.snapshot import ImageName, parse_key
 from tiered.errors import Code
-from tiered.metadata.group_image import ImageName, parse_key
-from tiered.metadata.groups.requests import (
+from tiered.groups.requests import (
     Beaten,
     Commit,
     CommitOffsets,
@@ -22,7 +22,7 @@ from tiered.metadata.groups.requests import (
     SyncGroup,
 )
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
 
 GROUPS = Settings(
     **{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__}

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, replace
 
 from tiered.cold.manifest import FAN
-from tiered.config import Settings
-from tiered.metadata.metadata_log import SNAPSHOT_SLOTS
+from tiered.config.settings import Settings
+from tiered.metadata.log_writer import SNAPSHOT_SLOTS
 
 
 @dataclass(frozen=True)

@@ -15,22 +15,22 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 
 from tests.sim.admin import Admin
-from tests.sim.bucket_rules import BucketRules
 from tests.sim.clients import Clients
-from tests.sim.disk import DiskFault
+from tests.sim.harness.bucket_rules import BucketRules
+from tests.sim.harness.disk import DiskFault
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.machine import SimMachine
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket, drawn_faults
 from tests.sim.ledger import Ledger
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
 from tests.sim.options import SETTINGS, Options
-from tests.sim.store import SimBucket, drawn_faults
-from tests.sim.world import SimMachine
+from tiered.broker.broker import Node
+from tiered.controller.requests import CreateTopic
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import CLEAN_MARK
 from tiered.ids import PartitionId
-from tiered.metadata.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered.node import Node
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
 
 CHAOS_SECONDS = 40.0
 SETTLE_SECONDS = 240.0

@@ -10,17 +10,17 @@ from typing import NamedTuple
 from tiered.cold.layout import SectionKind, SegmentFacts, build_tail, segment_key
 from tiered.cold.manifest import Manifest, Opened, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.store_url import open_store
 from tiered.hot.checkpoints import encode_lineage
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicCreated, TopicDeleted
-from tiered.metadata.metadata_log import MetadataLog
+from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
+from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
 from tiered.records.batch import encode
 from tiered.records.model import Codec, Produced
 from tiered.records.native import crc32c, walk
-from tiered.world import SystemClock, SystemRng
+from tiered.system.clock import SystemClock, SystemRng
 
 EPOCH = 1
 LINEAGE = ((EPOCH, 0),)

@@ -16,9 +16,9 @@ from bench.peer.throughput import JSON_LINES, json_lines
 from bench.peer.wire import api_versions, produce, produce_error_at
 from bench.peer.workload import Metric, Workload, cpu, rate
 from tiered.records.native import walk
-from tiered_api.kafka.codec import decode, encode
-from tiered_api.kafka.headers import request_header, response_header
-from tiered_api.kafka.messages.produce import (
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import request_header, response_header
+from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

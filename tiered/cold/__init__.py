@@ -1,0 +1,18 @@
+"""The segments of one partition in the bucket.
+
+May import: hot, object_store
+
+  layout          object keys of the bucket, and the bytes of a segment object
+  manifest        the ordered run of a partition's segments, and rules for its changes
+  manifest_codec  manifests and sub-manifests as bytes
+~ manifest_store  manifest reads, and compare-and-swap under a leader epoch (M1)
+  planner         decision on uploads, expiry and garbage
+~ uploader        the upload of closed segments: object first, manifest second
+~ segment_check   the check of each batch of a local segment before upload
+~ collector       the deletion of expired segments and garbage: manifest first, object last
+  chunks          aligned byte ranges of objects for ranged gets
+~ cache           the bounded cache of chunks, with one get per chunk
+~ stream          one reader's read-ahead through a partition's segments in the bucket
+~ reader          cold reads: fetch, range, look-up by time, segment sections
+  read_backoff    pauses before a failed cold read may be repeated
+"""

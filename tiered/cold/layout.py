@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.epochs import Lineage
+from tiered.hot.leader_epochs import Lineage
 from tiered.ids import PartitionId, TopicId, id_bytes
 from tiered.ports import Buffer
 from tiered.records.native import crc32c

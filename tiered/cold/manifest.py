@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tiered.cold.layout import SectionRef
 from tiered.errors import always
-from tiered.hot.epochs import Epochs, Lineage
+from tiered.hot.leader_epochs import Epochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 
 FAN = 64

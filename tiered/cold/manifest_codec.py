@@ -11,9 +11,9 @@ from typing import Any
 
 from tiered.cold.layout import SectionRef, parse_key
 from tiered.cold.manifest import Manifest, Node, SegmentEntry, Spill
-from tiered.cold.sealed import seal, unseal
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
+from tiered.object_store.envelope import seal, unseal
 
 FORMAT = 1
 

@@ -26,9 +26,9 @@ from tiered.hot.index import offset_before, position_for
 from tiered.hot.segment_index import Claim
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import PartitionId
+from tiered.log_limiter import Quiet
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
-from tiered.quiet import Quiet
 from tiered.records.native import crc32c
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from tiered.cold.cache import ChunkCache, Fetch, Lease
 from tiered.cold.chunks import next_chunk
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Corrupt
-from tiered.hot.epochs import Epochs
+from tiered.hot.leader_epochs import Epochs
 from tiered.records.model import HEADER_BYTES, LENGTH_FROM, Walked
 from tiered.records.native import walk
 

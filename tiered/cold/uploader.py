@@ -13,10 +13,10 @@ from tiered.cold.layout import SectionKind, build_tail, segment_key
 from tiered.cold.manifest import Manifest, Opened, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.planner import next_copy
-from tiered.cold.proving import ClosedSegment, prove
+from tiered.cold.segment_check import ClosedSegment, prove
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.checkpoints import encode_lineage
-from tiered.hot.epochs import Epochs, Lineage
+from tiered.hot.leader_epochs import Epochs, Lineage
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, FileSlice, NotFound, ObjectStore, Ok, Rng

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from tiered.errors import Corrupt
-from tiered.hot.epochs import Lineage
+from tiered.hot.leader_epochs import Lineage
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
 

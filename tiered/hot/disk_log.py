@@ -10,28 +10,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
-from tiered.hot import checkpoints, cutting, recovery
-from tiered.hot.admission import Appended, admit, restamp
-from tiered.hot.cuts import Cuts
-from tiered.hot.dropping import Dropping
-from tiered.hot.epochs import Epochs, Lineage
-from tiered.hot.flushing import Flushing
-from tiered.hot.left import Left, is_small
-from tiered.hot.opening import Opened, Opening
-from tiered.hot.producers import ProducerLimits, ProducerStates
-from tiered.hot.reading import Reading
+from tiered.hot import checkpoints, recovery, truncation
+from tiered.hot.clean_shutdown import Left, is_small
+from tiered.hot.flush import Flushing
+from tiered.hot.leader_epochs import Epochs, Lineage
+from tiered.hot.log_loader import Opened, Opening
+from tiered.hot.log_reader import Reading
+from tiered.hot.log_writer import Tail, Unsynced
+from tiered.hot.producer_state import ProducerLimits, ProducerStates
+from tiered.hot.segment_deletion import Dropping
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import Claim, SegmentIndex
 from tiered.hot.segment_view import Sections, SegmentView, sections
 from tiered.hot.segments import holder, roll_due
-from tiered.hot.synced import Synced
-from tiered.hot.tail import Tail, Unsynced
+from tiered.hot.synced_logs import Synced
 from tiered.hot.traffic import Traffic
+from tiered.hot.unsynced_truncations import Cuts
+from tiered.hot.validation import Appended, admit, restamp
+from tiered.log_limiter import Quiet
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
-from tiered.quiet import Quiet
 from tiered.records.model import Walked
 from tiered.records.native import walk
 
@@ -387,7 +387,7 @@ class DiskLog:
             self.restart_at(offset, self.epochs.within(0, offset), None)
         else:
             keep, interval = self._reading.holder(offset), self.config.index_interval_bytes
-            self._cut(lambda: cutting.truncate(self._tail, keep, offset, interval))
+            self._cut(lambda: truncation.truncate(self._tail, keep, offset, interval))
         self.lower_start(self.end_offset)
 
     def restart_at(self, offset: int, epochs: Lineage, producer_snapshot: bytes | None) -> None:
@@ -397,7 +397,7 @@ class DiskLog:
         if producer_snapshot:
             producers = ProducerStates.from_snapshot(producer_snapshot, offset, where=self.name)
         interval = self.config.index_interval_bytes
-        self._cut(lambda: cutting.restart(self._tail, offset, epochs, producers, interval))
+        self._cut(lambda: truncation.restart(self._tail, offset, epochs, producers, interval))
 
     def _cut(self, cut: Callable[[], None]) -> None:
         """A cut that fails half way leaves a directory that only opening it anew can judge: `Unavailable`, final or not

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 
 FOLLOW = -2
 """Value of `local.retention.*`: as `retention.*`. Every other negative limit is infinite."""

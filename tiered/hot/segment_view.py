@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.hot.epochs import Lineage
 from tiered.hot.index import rebased
-from tiered.hot.producers import ProducerStates, decode_aborted
-from tiered.hot.replay import load_producers
+from tiered.hot.leader_epochs import Lineage
+from tiered.hot.log_writer import Tail
+from tiered.hot.producer_recovery import load_producers
+from tiered.hot.producer_state import ProducerStates, decode_aborted
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment
-from tiered.hot.tail import Tail
 from tiered.ports import FileSlice
 
 log = logging.getLogger(__name__)

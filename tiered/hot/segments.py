@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.hot.index import RELATIVE_MAX
 from tiered.ports import Buffer
 from tiered.records.native import crc32c

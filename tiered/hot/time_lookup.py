@@ -14,7 +14,7 @@ from tiered.errors import Corrupt
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import Claim
 from tiered.records.batch import first_at_or_after, header
-from tiered.workers import Workers
+from tiered.thread_pool import Workers
 
 VAIN_MAX = 4
 INLINE_BYTES = 1 << 20

@@ -1,0 +1,20 @@
+"""The replicated cluster metadata: its image, its changes, and its log in the bucket.
+
+May import: config, object_store
+
+  image             the immutable cluster metadata as of one slot
+  changes           all kinds of changes in the metadata log, with their encoding (M2)
+  delta             the actions of one broker between two images
+  layout            keys and bodies of the metadata objects in the bucket
+  election          the epoch and the slot of a candidate for controller (M2)
+  candidacy         the time at which a broker becomes a candidate (M4)
+~ log_writer        the writing side of the metadata log (M1, M2, M3)
+~ log_reader        replay of the metadata log from the newest snapshot (M3)
+  recent_entries    the newest log entries in memory, for standby controllers
+~ loader            the newest image, and the slot applied by this broker (M5)
+  topic_names       the rules for topic names
+  internal_topics   the rules for internal topics
+  effective_config  settings in force, after all cluster-wide and broker overrides
+  config_sources    every source of a setting's value, the strongest first
+  change_summary    metadata changes as a few lines for the broker's log
+"""

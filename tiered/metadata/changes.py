@@ -19,6 +19,14 @@ CLUSTER = -1
 
 
 @dataclass(frozen=True, slots=True)
+class ListEdit:
+    """Words that join the list that is in force, and words that leave it."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerElected:
     """The first change of a controller: from this slot on, entries of lower epochs are void (rule M2)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config import LONG_MAX, Settings
+from tiered.config.settings import LONG_MAX, Settings
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import INTERNAL, OFFSETS_TOPIC
 

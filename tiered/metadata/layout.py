@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from tiered.cold.sealed import seal, unseal
 from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
+from tiered.object_store.envelope import seal, unseal
 
 T = TypeVar("T")
 

@@ -1,0 +1,15 @@
+"""The record batch format v2: encoding, decoding, checks, compression.
+
+May import: words
+
+  batch        batch headers, stamps, encoding and decoding of whole batches
+  model        layout, header and record types of record batch v2
+~ native       one set of functions, in C if built, in Python otherwise
+  pure         the functions of the C extension in plain Python, as its oracle
+  pure_text    plain Python murmur2 hash, and spans of concatenated JSON values
+~ compression  the five codecs, with decompression bounded before memory is taken
+  opened_size  uncompressed size as the codec's headers state it
+  partitioner  Kafka's default partitioner for keys
+  varint       zigzag varints of record batches
+  arrow        decoded records as pyarrow arrays, without a copy
+"""

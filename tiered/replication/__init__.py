@@ -1,0 +1,23 @@
+"""The leader and the followers of one partition.
+
+May import: cold
+
+  leader_state       ISR, high watermark, epoch start (R2, R3, R5, R6)
+  progress           the position of one follower, and its last caught-up time
+~ become_leader      the start of a leader epoch, reconciled with the manifest (R5)
+~ cold_history       leader epochs and producers below the cold end offset (R5)
+~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6)
+~ leader_reads       reads from the leader replica, hot or cold, and parked readers
+~ follower_replica   the follower replica: its log, changed by the leader's replies
+  follower_step      a follower's next action after one reply of the leader
+~ follower_reads     reads from a follower replica by nearby consumers (KIP-392)
+  divergence         the leader's check of a follower's history (KIP-595)
+~ replica_fetcher    the fetchers of a broker: one for each leader
+  replica_selector   the choice of a replica in the consumer's rack (KIP-392)
+  replication_quota  replication throttles by topic and broker (KIP-73)
+  purgatory          parked callers, by the offset that they wait for
+  read_result        results of reads by consumers and by followers
+~ offset_lookup      offsets by name, by timestamp or by leader epoch
+~ partition_report   the state of one partition in plain words
+~ storage            the disk state and the cold tier that all partitions share
+"""

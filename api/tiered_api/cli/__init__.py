@@ -1,0 +1,21 @@
+"""The command `tiered`: parser, output, and access to clusters.
+
+May import: system, controller, replication, cli.text
+
+~ main             the entry point: parse, run, exit code
+  arguments        the whole command line as one parser
+  kafka_arguments  the parsers of the commands topic, group and cluster
+  parsing          building blocks of the parser
+~ output           tables for people, JSON lines for programs
+  exits            exit codes
+~ reach            bootstrap brokers, and a client with a bounded life
+~ version          `tiered version`
+  topic/           `tiered topic`
+  group/           `tiered group`
+  cluster/         `tiered cluster`
+  broker/          `tiered serve` and `tiered up`
+  cold/            `tiered cold`
+  lake/            `tiered load`, `verify` and `sql`
+  demo/            `tiered demo`
+  text/            records and offsets as text
+"""

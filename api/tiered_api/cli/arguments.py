@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _serve(commands: Commands) -> None:
-    serve = add(commands, "serve", "run a broker", Command("tiered_api.cli.serve", "serve"))
+    serve = add(commands, "serve", "run a broker", Command("tiered_api.cli.broker.serve", "serve"))
     serve.add_argument("--config", metavar="FILE", help="settings from a .properties or .toml file")
     serve.add_argument("--data-dir", metavar="DIR", help="directory of the hot log (default ./tiered-data)")
     serve.add_argument(
@@ -50,7 +50,7 @@ def _serve(commands: Commands) -> None:
 
 
 def _up(commands: Commands) -> None:
-    up = add(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.up", "up"))
+    up = add(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.broker.up", "up"))
     up.add_argument("--brokers", metavar="N", type=within(1, BROKERS_MAX), default=3, help="how many (default 3)")
     up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
     up.add_argument(
@@ -80,7 +80,7 @@ def _demo(commands: Commands) -> None:
         commands,
         "demo",
         "send the flights of 2013 through everything and compare",
-        Command("tiered_api.cli.demo", "demo"),
+        Command("tiered_api.cli.demo.commands", "demo"),
     )
     demo.add_argument("--store", metavar="URL", help=f"the bucket: {STORE_HELP} (default: a new directory)")
     demo.add_argument("--dir", metavar="DIR", help="where data and warehouse go (default: a new temporary directory)")
@@ -90,10 +90,10 @@ def _demo(commands: Commands) -> None:
 def _cold(commands: Commands) -> None:
     cold = commands.add_parser("cold", help="read the bucket without a broker", epilog=EXITS)
     verbs = cold.add_subparsers(metavar="VERB", required=True)
-    ls = add(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold", "ls"))
+    ls = add(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold.commands", "ls"))
     ls.add_argument("--topic", metavar="T", help="list the segments of this topic")
     ls.add_argument("-i", "--internal", action="store_true", help="a row for each partition of internal topics too")
-    cat = add(verbs, "cat", "print cold records", Command("tiered_api.cli.cold", "cat"))
+    cat = add(verbs, "cat", "print cold records", Command("tiered_api.cli.cold.commands", "cat"))
     cat.add_argument("--topic", metavar="T", required=True)
     cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")
     cat.add_argument("--max", metavar="N", type=count, help="so many records of each partition at most")
@@ -105,7 +105,10 @@ def _cold(commands: Commands) -> None:
 
 def _lake(commands: Commands) -> None:
     load = add(
-        commands, "load", "load a topic's cold records into its Delta table", Command("tiered_api.cli.lake", "load")
+        commands,
+        "load",
+        "load a topic's cold records into its Delta table",
+        Command("tiered_api.cli.lake.commands", "load"),
     )
     load.add_argument("--follow", action="store_true", help="go on with what becomes cold, until interrupted")
     load.add_argument(
@@ -126,9 +129,11 @@ def _lake(commands: Commands) -> None:
         commands,
         "verify",
         "prove that every loaded record is in the table once",
-        Command("tiered_api.cli.lake", "verify"),
+        Command("tiered_api.cli.lake.commands", "verify"),
     )
-    sql = add(commands, "sql", "ask the loaded tables, by their topics' names", Command("tiered_api.cli.lake", "sql"))
+    sql = add(
+        commands, "sql", "ask the loaded tables, by their topics' names", Command("tiered_api.cli.lake.commands", "sql")
+    )
     sql.add_argument("query", metavar="QUERY", help='for example "SELECT count(*) FROM flights"')
     for command in (load, verify):
         command.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)

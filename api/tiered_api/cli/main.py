@@ -14,7 +14,7 @@ from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import drop_output, say_error
 from tiered_api.cli.parsing import Command
-from tiered_api.kafka.wire import Malformed
+from tiered_api.kafka.protocol.primitives import Malformed
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a file that takes our output can say."""

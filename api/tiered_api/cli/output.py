@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from tiered_api.cli.visible import visible
+from tiered_api.cli.text.visible import visible
 
 Row = Mapping[str, Any]
 

@@ -8,9 +8,10 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from tiered.errors import Code, Refused
-from tiered.world import SocketNet, SystemClock
+from tiered.system.clock import SystemClock
+from tiered.system.network import SocketNet
 from tiered_api.cli.parsing import is_number
-from tiered_api.kafka.client import Address, Client
+from tiered_api.kafka.client.client import Address, Client
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092

@@ -1,0 +1,13 @@
+"""The HTTP server, with all that it serves.
+
+May import: broker, kafka.client, kafka.server
+
+~ operations   health, metrics, broker identity, state of a partition
+~ groups       consumer groups of any coordinator
+~ group_lags   consumer lag metrics under the names of kafka_exporter
+  server/      the listener: requests, limits, routes, responses
+  partitions/  reads and writes of any partition from any broker
+  consumers/   consumer instances of REST v2
+  v2/          REST v2
+  v3/          REST v3
+"""

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS, Labels
-from tiered_api.http.elsewhere import Leader
-from tiered_api.http.end_history import EndHistory
-from tiered_api.http.site import Site
-from tiered_api.kafka.routing import LATEST
+from tiered_api.http.partitions.end_history import EndHistory
+from tiered_api.http.partitions.remote_brokers import Leader
+from tiered_api.http.server.context import Site
+from tiered_api.kafka.client.leader_routing import LATEST
 
 FRESH_MS = 2_000
 """A look that is younger is not made again."""

@@ -9,17 +9,25 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused, Unavailable
+from tiered.groups.requests import Commit, Described, DescribedMember, DescribeGroup, Fetched, FetchOffsets
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.groups.requests import Commit, Described, DescribedMember, DescribeGroup, Fetched, FetchOffsets
-from tiered_api.http.consumers.asking import MOVED, coordinator_of, patiently
-from tiered_api.http.elsewhere import Leader
-from tiered_api.http.partitions import Away, source_of
-from tiered_api.http.site import Site
-from tiered_api.kafka.client import code_of
-from tiered_api.kafka.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from tiered_api.kafka.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tiered_api.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
-from tiered_api.kafka.routing import LATEST, STALE_COORDINATOR
+from tiered_api.http.consumers.coordinator_calls import MOVED, coordinator_of, patiently
+from tiered_api.http.partitions.remote_brokers import Leader
+from tiered_api.http.partitions.remote_partition import Away, source_of
+from tiered_api.http.server.context import Site
+from tiered_api.kafka.client.client import code_of
+from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR
+from tiered_api.kafka.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 
 DESCRIBE, LIST, OFFSETS = 6, 5, 9
 DESCRIBED_AT_ONCE = 100

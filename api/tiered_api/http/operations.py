@@ -5,10 +5,10 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.ids import incarnation_digest
-from tiered_api.http import media
-from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.reads import led_here
-from tiered_api.http.request import Request
+from tiered_api.http.partitions.reads import led_here
+from tiered_api.http.server import media_types
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import Answer, as_json
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,7 +22,7 @@ async def healthz(request: Request) -> web.StreamResponse:
 
 async def metrics(request: Request) -> web.StreamResponse:
     """Prometheus text."""
-    media.answer_type(request.headers.get("Accept"), (media.TEXT, "application/openmetrics-text"))
+    media_types.answer_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
     if request.site.node.served.is_set():
         await request.site.group_lags.look()
     return Answer(request.site.node.metrics.render().encode(), kind=PROMETHEUS)

@@ -9,39 +9,39 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 
 from tests.sim.cluster.expected import Expected
+from tests.sim.cluster.observer import Finding, Findings
 from tests.sim.cluster.options import Options, TopicShape
-from tests.sim.cluster.witness import Finding, Findings
 from tests.sim.cluster.world import Host
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client import Client, code_of
-from tiered_api.kafka.messages.create_partitions import (
+from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.leader_routing import LATEST, offsets_at
+from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from tiered_api.kafka.messages.create_topics import (
+from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tiered_api.kafka.messages.delete_records import (
+from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tiered_api.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from tiered_api.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from tiered_api.kafka.messages.incremental_alter_configs import (
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tiered_api.kafka.routing import LATEST, offsets_at
 
 CANNOT = (Refused, Unavailable, Corrupt)
 TOPIC = 2

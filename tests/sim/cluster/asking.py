@@ -7,11 +7,15 @@ import asyncio
 from collections.abc import Callable
 
 from tests.sim.cluster.history import History, Places
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client import Client
-from tiered_api.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 
 CANNOT = (Refused, Unavailable, Corrupt)
 ASK_SECONDS = 0.3

@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING
 
 from tests.sim.cluster import checkers, resources, stored
 from tests.sim.cluster.checkers import Dump
-from tests.sim.cluster.copies import Copies
 from tests.sim.cluster.history import Places, Send
 from tests.sim.cluster.members import GROUP
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.observer import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.client import Client, refused
-from tiered_api.kafka.consuming import Consumer
-from tiered_api.kafka.messages.offset_for_leader_epoch import (
+from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.consumer import Consumer
+from tiered_api.kafka.client.group_offsets import committed
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, offsets_at
+from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.offsets import committed
-from tiered_api.kafka.routing import EARLIEST, LATEST, offsets_at
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run

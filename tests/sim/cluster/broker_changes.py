@@ -10,12 +10,12 @@ from collections.abc import Callable
 from tests.sim.cluster.moves import Moves, Replicas
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.world import Host
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
-from tiered_api.kafka.client import Client, code_of
-from tiered_api.kafka.messages.incremental_alter_configs import (
+from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.sim.cluster.history import Commit, History, Owned, Places, Poll, Send, Verdict
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 

@@ -8,24 +8,24 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client import Client
-from tiered_api.kafka.messages.delete_records import (
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.leader_routing import EARLIEST
+from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tiered_api.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tiered_api.kafka.messages.list_offsets import (
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tiered_api.kafka.routing import EARLIEST
 
 CANNOT = (Refused, Unavailable, Corrupt)
 PAUSE_SECONDS = 3.0

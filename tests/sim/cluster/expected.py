@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.cluster import retries
 from tests.sim.cluster.deleting import Deleter, Extent
+from tests.sim.cluster.model import batches_of
 from tests.sim.cluster.senders import Written
 from tests.sim.cluster.told import Told
-from tests.sim.cluster.truth import batches_of
 from tiered.errors import Code
 from tiered.ids import TopicPartition
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.protocol.schema import Message
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run

@@ -12,10 +12,10 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.observer import Finding
 from tests.sim.cluster.world import Host
 from tiered.ids import PartitionId, TopicPartition
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run

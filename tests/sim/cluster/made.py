@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tiered.config import Settings
+from tiered.broker.broker import Node
+from tiered.config.settings import Settings
 from tiered.metrics import Metrics
-from tiered.node import Node
 from tiered.ports import World
-from tiered_api.kafka.peers import KafkaPeers
+from tiered_api.kafka.client.peers import KafkaPeers
 
 
 def fresh_node(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Node:

@@ -11,21 +11,21 @@ from typing import TypeVar
 
 from tests.sim.cluster.history import Commit, History, Owned, Places
 from tests.sim.cluster.world import Listening
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka import membership
-from tiered_api.kafka.client import Client
-from tiered_api.kafka.consuming import Consumer
-from tiered_api.kafka.membership import Member
-from tiered_api.kafka.messages.heartbeat import HeartbeatRequest
-from tiered_api.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from tiered_api.kafka.messages.leave_group import LeaveGroupRequest
-from tiered_api.kafka.messages.offset_commit import OffsetCommitRequest
-from tiered_api.kafka.messages.sync_group import SyncGroupRequest
-from tiered_api.kafka.offsets import commit, committed
-from tiered_api.kafka.routing import LATEST, offsets_at
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.client import group_member as membership
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.consumer import Consumer
+from tiered_api.kafka.client.group_member import Member
+from tiered_api.kafka.client.group_offsets import commit, committed
+from tiered_api.kafka.client.leader_routing import LATEST, offsets_at
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest
+from tiered_api.kafka.protocol.messages.offset_commit import OffsetCommitRequest
+from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest
+from tiered_api.kafka.protocol.schema import Message
 
 GROUP = "group"
 """The one group of a run."""

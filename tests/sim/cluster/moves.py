@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 
 from tests.sim.cluster.options import Options, TopicShape
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.client import Client, code_of
-from tiered_api.kafka.messages.alter_partition_reassignments import (
+from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,

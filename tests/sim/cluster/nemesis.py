@@ -7,14 +7,14 @@ from __future__ import annotations
 import asyncio
 import random
 
+from tests.sim.cluster.model import Truth
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.rot import Rot
-from tests.sim.cluster.truth import Truth
 from tests.sim.cluster.untold import Untold
 from tests.sim.cluster.world import Host, World
-from tests.sim.disk import DiskFault
-from tests.sim.store import bearable, drawn_faults
-from tiered.cold.faulty import Kind, Throttle
+from tests.sim.harness.disk import DiskFault
+from tests.sim.harness.store import bearable, drawn_faults
+from tiered.object_store.faulty import Kind, Throttle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 ASKED = "start the broker again"

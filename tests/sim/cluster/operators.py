@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from tests.sim.cluster.broker_changes import BrokerChanges
 from tests.sim.cluster.expected import Expected
+from tests.sim.cluster.model import Truth
 from tests.sim.cluster.moves import Mover, Moves
+from tests.sim.cluster.observer import Findings
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.settings_changes import SettingsChanges
-from tests.sim.cluster.truth import Truth
-from tests.sim.cluster.witness import Findings
 from tests.sim.cluster.world import Host, World
 
 Operator = Mover | BrokerChanges | SettingsChanges

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tests.sim.cluster.world import LISTENER, PORT
-from tiered.config import Settings
+from tiered.config.settings import Settings
 
 MIB = 1 << 20
 BROKERS = 3

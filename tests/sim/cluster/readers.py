@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable
 
 from tests.sim.cluster.history import End, History, Poll, Row
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client import Client
-from tiered_api.kafka.consuming import Consumer, Fetched
-from tiered_api.kafka.routing import EARLIEST, LATEST, list_offsets
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.consumer import Consumer, Fetched
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets
 
 CANNOT = (Refused, Unavailable, Corrupt)
 JUMP_CHANCE = 0.1

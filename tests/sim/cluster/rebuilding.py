@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.senders import Sender
-from tiered.coordinators import IMAGE_SECONDS
-from tiered.hot.producers import WINDOW
+from tiered.broker.group_coordinators import IMAGE_SECONDS
+from tiered.hot.producer_state import WINDOW
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
 

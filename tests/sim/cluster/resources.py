@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster.world import Host
-from tiered.node import Node
-from tiered_api.kafka.buffers import KEPT_BYTES
-from tiered_api.kafka.peers import IDLE_MAX
+from tiered.broker.broker import Node
+from tiered_api.kafka.client.peers import IDLE_MAX
+from tiered_api.kafka.server.request_buffers import KEPT_BYTES
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.sim.cluster.copies import Copies
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 
 

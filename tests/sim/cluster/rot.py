@@ -17,11 +17,11 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.sim.cluster.copies import Copies
-from tests.sim.cluster.truth import Truth
-from tests.sim.cluster.witness import LOGS, on_disk
+from tests.sim.cluster.model import Truth
+from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.observer import LOGS, on_disk
 from tests.sim.cluster.world import Host, World
-from tests.sim.platter import Folder, Inode
+from tests.sim.harness.durable_bytes import Folder, Inode
 from tiered.records.native import walk
 
 MEAN_SECONDS = 4.0

@@ -18,23 +18,23 @@ from tests.sim.cluster.hearing import Hearing
 from tests.sim.cluster.history import History, Poll, Verdict
 from tests.sim.cluster.lasting import Lasting
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
+from tests.sim.cluster.model import Truth
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
+from tests.sim.cluster.observer import Broken, Findings, Witness, on_disk
 from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
 from tests.sim.cluster.senders import Sender
 from tests.sim.cluster.served import Served
 from tests.sim.cluster.shown import Shown
-from tests.sim.cluster.truth import Truth
-from tests.sim.cluster.witness import Broken, Findings, Witness, on_disk
 from tests.sim.cluster.world import Host, World
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.image import Image
-from tiered.replication.copy import Copy
+from tiered.replication.follower_replica import Copy
 
 TICK_SECONDS = 0.2
 NOTED_NS = 2_000_000_000

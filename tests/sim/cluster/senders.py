@@ -15,17 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster.history import History, Send, Verdict, verdict_of
-from tests.sim.loop import SimLoop
+from tests.sim.harness.clock import EPOCH_MS
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot.producers import WINDOW
+from tiered.hot.producer_state import WINDOW
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode
 from tiered.records.model import Codec
-from tiered_api.kafka.client import Client, code_of
-from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tiered_api.kafka.messages.produce import (
+from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

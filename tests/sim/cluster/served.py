@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.sim.cluster.copies import Red
-from tests.sim.cluster.witness import acting_node, patched
+from tests.sim.cluster.model_of_copies import Red
+from tests.sim.cluster.observer import acting_node, patched
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
-from tiered.replication.followed import Followed
-from tiered.replication.readable import Readable
-from tiered.replication.replica import Replica
+from tiered.replication.follower_reads import Followed
+from tiered.replication.leader_reads import Readable
+from tiered.replication.leader_replica import Replica
 
 SERVES: tuple[tuple[type[Any], str], ...] = (
     (Replica, "append_now"),

@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 
 from tests.sim.cluster.expected import Expected
+from tests.sim.cluster.observer import Finding, Findings
 from tests.sim.cluster.options import Options
-from tests.sim.cluster.witness import Finding, Findings
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered_api.kafka.client import Client, code_of
-from tiered_api.kafka.messages.incremental_alter_configs import (
+from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.sim.cluster.copies import Red
-from tests.sim.cluster.witness import held_by, patched, stamped
-from tests.sim.loop import PROCESS
-from tiered.coordinators import Coordinators
+from tests.sim.cluster.model_of_copies import Red
+from tests.sim.cluster.observer import held_by, patched, stamped
+from tests.sim.harness.loop import PROCESS
+from tiered.broker.group_coordinators import Coordinators
 from tiered.errors import Code, Unavailable
+from tiered.groups.records import OffsetKey, read_key, read_offset
+from tiered.groups.requests import FetchOffsets
 from tiered.hot.disk_log import DiskLog
-from tiered.metadata.groups.records import OffsetKey, read_key, read_offset
-from tiered.metadata.groups.requests import FetchOffsets
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.batch import records
-from tiered.replication.partition import Partition
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_state import Partition
 
 At = tuple[int, int]
 """Leader epoch and base offset: one batch of the log."""

@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster.expiry import Batch
-from tests.sim.cluster.truth import batches_of
-from tests.sim.cluster.witness import Finding, on_disk
+from tests.sim.cluster.model import batches_of
+from tests.sim.cluster.observer import Finding, on_disk
+from tiered.broker.housekeeping import COLLECT_SECONDS
+from tiered.broker.tiering import UNDER_WAY_MS
 from tiered.cold.layout import parse_key
-from tiered.housekeeping import COLLECT_SECONDS
 from tiered.ids import PartitionId
-from tiered.tiering import UNDER_WAY_MS
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run

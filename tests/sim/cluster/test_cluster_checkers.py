@@ -11,7 +11,7 @@ from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.history import Commit, End, History, Owned, Places, Poll, Row, Send, Verdict, verdict_of
 from tests.sim.cluster.moves import OFFSETS, Ends
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 

@@ -3,7 +3,7 @@ of its own."""
 
 from __future__ import annotations
 
-from tests.sim.cluster.test_cluster_copies import LIVES, Told, batch, three_of
+from tests.sim.cluster.test_model_of_copies import LIVES, Told, batch, three_of
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.cluster.observer import Broken
 from tests.sim.cluster.run import run
-from tests.sim.cluster.test_cluster_copies import LIVE, three_of
 from tests.sim.cluster.test_cluster_stored import peace
-from tests.sim.cluster.witness import Broken
-from tiered.replication import following
+from tests.sim.cluster.test_model_of_copies import LIVE, three_of
+from tiered.replication import follower_step as following
 
 
 def test_i6_a_follower_serves_what_is_committed() -> None:

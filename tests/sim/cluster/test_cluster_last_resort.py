@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster.test_cluster_copies import LIVE, LIVES, batch, three_of
+from tests.sim.cluster.test_model_of_copies import LIVE, LIVES, batch, three_of
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss, PartitionImage
 

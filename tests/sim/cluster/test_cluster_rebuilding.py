@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.cluster import rebuilding
 from tests.sim.cluster.rebuilding import astray
-from tests.sim.cluster.test_cluster_truth import cold
+from tests.sim.cluster.test_cluster_model import cold
 from tests.unit.cold.rig import PID, batch
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import TopicDeleted

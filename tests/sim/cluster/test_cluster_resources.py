@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tests.sim.cluster import resources
+from tests.sim.cluster.observer import Broken, Findings
 from tests.sim.cluster.resources import MOST
 from tests.sim.cluster.run import run
 from tests.sim.cluster.test_cluster_stored import peace
-from tests.sim.cluster.witness import Broken, Findings
 
 
 @pytest.mark.parametrize("name", MOST)

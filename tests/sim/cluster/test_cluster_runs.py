@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.cluster.options import CHANGES, LATE, TROUBLES
 from tests.sim.cluster.run import run
-from tests.sim.many import run_all
+from tests.sim.scenarios.many import run_all
 from tests.sources import ROOT
 
 SEEDS = 200

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.cluster.history import Send, Verdict
+from tests.sim.cluster.observer import Broken
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.run import run
 from tests.sim.cluster.senders import Sender, goes_on
 from tests.sim.cluster.test_cluster_stored import peace
-from tests.sim.cluster.witness import Broken
-from tiered.hot.producers import ProducerStates
+from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
 
 OK, REFUSED, UNKNOWN = (Verdict.OK, 2), (Verdict.FAILED, 1), (Verdict.UNKNOWN, 1)

@@ -8,12 +8,12 @@ import pytest
 
 from tests.sim.cluster import stored
 from tests.sim.cluster.expiry import Batch
+from tests.sim.cluster.observer import Broken
 from tests.sim.cluster.options import Options, TopicShape
 from tests.sim.cluster.run import Run, run
-from tests.sim.cluster.witness import Broken
-from tests.sim.platter import Folder, Inode
+from tests.sim.harness.durable_bytes import Folder, Inode
 from tiered.cold import collector
-from tiered.cold.memory import Stored
+from tiered.object_store.memory import Stored
 
 LOG = [Batch(number, number, 0, number) for number in range(4)]
 

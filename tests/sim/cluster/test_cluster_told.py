@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from tests.sim.cluster import lasting, retries
-from tests.sim.cluster.copies import Copies
 from tests.sim.cluster.expiry import Batch
 from tests.sim.cluster.lasting import HOWS, TRIED, Bounds
+from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.observer import Broken
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.run import run
 from tests.sim.cluster.test_cluster_stored import peace
 from tests.sim.cluster.told import Told
-from tests.sim.cluster.witness import Broken
+from tiered.controller.heartbeats import Sessions
+from tiered.coordinator.runtime import Coordinator
 from tiered.errors import Code
-from tiered.hot.producers import Producer
+from tiered.hot.producer_state import Producer
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.coordinator import Coordinator
 from tiered.metadata.image import PartitionImage
-from tiered.metadata.sessions import Sessions
-from tiered_api.kafka.messages.fetch import (
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST
+from tiered_api.kafka.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -32,7 +33,7 @@ from tiered_api.kafka.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from tiered_api.kafka.messages.list_offsets import (
+from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -40,7 +41,6 @@ from tiered_api.kafka.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from tiered_api.kafka.routing import EARLIEST, LATEST
 
 T, PID = TopicPartition("t", 0), PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 0)
 LED = PartitionImage((1, 2), 1, 0, (1, 2), ())

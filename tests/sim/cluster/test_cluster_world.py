@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.sim.cluster.options import Options
 from tests.sim.cluster.world import Host, World
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.errors import Unavailable
-from tiered_api.kafka.messages.metadata import MetadataResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
 
 Tale = Callable[[World, Host], Coroutine[Any, Any, None]]
 

@@ -12,21 +12,25 @@ from typing import Any
 import pytest
 
 from tests.e2e import test_node_faults
-from tests.sim import (
-    test_cut_off,
-    test_sim_deleted_records,
-    test_sim_follower_node,
-    test_sim_losses,
-    test_sim_nearest,
-    test_sim_start_behind_a_cut,
-)
 from tests.sim.__main__ import outcome
-from tests.sim.cluster import test_cluster_checkers, test_cluster_copies, test_cluster_cuts, test_cluster_truth
-from tests.unit import test_committed, test_joining_a_cluster
-from tests.unit.groups import test_membership
-from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs, test_unopened
-from tests.unit.metadata import test_controller
-from tests.unit.replication import test_fetcher, test_partition, test_producers_behind_the_bucket
+from tests.sim.cluster import test_cluster_checkers, test_cluster_cuts
+from tests.sim.cluster import test_cluster_model as test_cluster_truth
+from tests.sim.cluster import test_model_of_copies as test_cluster_copies
+from tests.sim.scenarios import test_cut_off
+from tests.sim.scenarios import test_deleted_records as test_sim_deleted_records
+from tests.sim.scenarios import test_follower_node as test_sim_follower_node
+from tests.sim.scenarios import test_losses as test_sim_losses
+from tests.sim.scenarios import test_nearest as test_sim_nearest
+from tests.sim.scenarios import test_start_behind_a_cut as test_sim_start_behind_a_cut
+from tests.unit.broker import test_registration as test_joining_a_cluster
+from tests.unit.controller import test_controller
+from tests.unit.groups import test_member_requests as test_membership
+from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs
+from tests.unit.hot import test_unopened_log as test_unopened
+from tests.unit.metadata import test_loader as test_committed
+from tests.unit.replication import test_leader_state as test_partition
+from tests.unit.replication import test_producers_behind_the_bucket
+from tests.unit.replication import test_replica_fetcher as test_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     9010668: (

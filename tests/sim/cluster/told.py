@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.sim.cluster.copies import Copies
-from tests.sim.cluster.witness import Finding
+from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import PartitionId, TopicPartition
-from tiered_api.kafka.client import code_of
-from tiered_api.kafka.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from tiered_api.kafka.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from tiered_api.kafka.routing import EARLIEST
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.client.client import code_of
+from tiered_api.kafka.client.leader_routing import EARLIEST
+from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tiered_api.kafka.protocol.schema import Message
 
 _BASE, _DELTA = slice(0, 8), slice(23, 27)
 """Of a batch: where its base offset and the distance to its last offset stand."""

@@ -3,7 +3,7 @@ when it does is the nemesis' business.
 
 A broker runs as on a real machine: a supervisor starts its process, and again when it could not start or ended. A kill
 is not a cancel: the ports of the process are revoked first, then its tasks are cleared away, and nothing of it ever
-runs again. All that a process starts bears its name (`tests.sim.loop.PROCESS`).
+runs again. All that a process starts bears its name (`tests.sim.harness.loop.PROCESS`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, overload
 
-from tests.sim.clock import SimClock
 from tests.sim.cluster.made import fresh_node
-from tests.sim.loop import SimLoop, process_context
-from tests.sim.net import SimNetwork
-from tests.sim.store import SimBucket
-from tests.sim.world import SimMachine
-from tiered.config import Settings
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop, process_context
+from tests.sim.harness.machine import SimMachine
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket
+from tiered.broker.broker import Node
+from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
-from tiered.node import Node
-from tiered_api.kafka.client import Address, Client
-from tiered_api.kafka.schema import Message
-from tiered_api.kafka.server import KafkaServer, serve_kafka
+from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 A = TypeVar("A", bound=Message)
 C = TypeVar("C", bound="Listening")

@@ -10,14 +10,14 @@ from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli import main as command_line
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.cluster_moves import partition, target
+from tiered_api.cli.cluster.moves import partition, target
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group_seek import read_file
+from tiered_api.cli.group.seek import read_file
 from tiered_api.cli.main import main
-from tiered_api.cli.offset_range import parse
 from tiered_api.cli.reach import numbers
-from tiered_api.kafka.codec import encode
-from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tiered_api.cli.text.offset_range import parse
+from tiered_api.kafka.protocol.codec import encode
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 MANY = "9" * 5000

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from tiered_api.cli.cluster_brokers import rows
-from tiered_api.cli.cluster_health import say_health
-from tiered_api.cli.cluster_view import AWAY, FENCED, LIVE, STOPPED, View, view
+from tiered_api.cli.cluster.brokers import rows
+from tiered_api.cli.cluster.health import say_health
+from tiered_api.cli.cluster.health_verdict import Eligible, Unwell, judged, to_ask_about, unwell
+from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, View, view
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.health_verdict import Eligible, Unwell, judged, to_ask_about, unwell
-from tiered_api.kafka.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from tiered_api.kafka.messages.metadata import (
+from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

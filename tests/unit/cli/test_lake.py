@@ -9,7 +9,7 @@ from pyspark_tiered.load import Progress
 from pyspark_tiered.repair import Repaired
 from pyspark_tiered.verify import Fault, Gap, Verified
 from tiered.errors import Corrupt, Unavailable
-from tiered_api.cli.lake import progress_line, repaired_lines, verified_lines
+from tiered_api.cli.lake.commands import progress_line, repaired_lines, verified_lines
 
 
 def test_a_whole_table_is_said_to_be_whole() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tiered.errors import Refused
-from tiered_api.cli.group_seek import point
-from tiered_api.cli.offset_range import At, Point, Range, parse, parse_point
+from tiered_api.cli.group.seek import point
 from tiered_api.cli.reach import addresses, numbers, pairs
+from tiered_api.cli.text.offset_range import At, Point, Range, parse, parse_point
 
 NOW = 1_700_000_000_000
 DAY = 1_644_796_800_000  # 2022-02-14

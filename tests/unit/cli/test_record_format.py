@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tiered.errors import Refused
 from tiered.records.model import Record
-from tiered_api.cli.record_format import Shown, compiled
-from tiered_api.cli.record_input import Parsed, RecordReader
+from tiered_api.cli.text.record_format import Shown, compiled
+from tiered_api.cli.text.record_input import Parsed, RecordReader
 
 RECORD = Record(5, 1_700_000_000_123, b"ke\xff", b"\x00\x00\x00\x07ab", (("h", b"v"), ("i", None)))
 SHOWN = Shown("topic", 3, RECORD, 1, 0x0C, 7, 8, 0, 9, 10, 11)

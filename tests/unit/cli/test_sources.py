@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tiered.config import broker_rows
+from tiered.config.kafka_aliases import WITHOUT_EFFECT
+from tiered.config.settings import broker_rows
 from tiered.errors import Refused
-from tiered.kafka_names import WITHOUT_EFFECT
-from tiered_api.cli.sources import properties, settings, variable
+from tiered_api.cli.broker.sources import properties, settings, variable
 
 KAFKAS_FILE = """\
 # Kafka's own server.properties, without its comments

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_api.cli.supervise import LINE_MAX, Fleet, Program, ending, lines, next_pause
+from tiered_api.cli.broker.supervise import LINE_MAX, Fleet, Program, ending, lines, next_pause
 
 STAYS = """
 import os, signal, sys

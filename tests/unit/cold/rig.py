@@ -7,21 +7,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tests.sim.clock import SimClock, SimRng
-from tests.sim.disk import SimDisk
-from tests.sim.loop import SimLoop
-from tests.sim.store import SimBucket
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.store import SimBucket
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
-from tiered.cold.faulty import Fault, Faults
 from tiered.cold.layout import SectionRef, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.hot.epochs import Epochs
+from tiered.hot.leader_epochs import Epochs
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
+from tiered.object_store.faulty import Fault, Faults
 from tiered.ports import FileSlice
 from tiered.records.batch import encode
 from tiered.records.model import Walked

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.loop import SimLoop
+from tests.sim.harness.loop import SimLoop
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import Chunk
 from tiered.errors import Unavailable

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Rig
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import manifest_key, segment_key
 from tiered.errors import Fenced, Unavailable
+from tiered.object_store.faulty import Fault, Kind
 
 
 @dataclass(frozen=True)

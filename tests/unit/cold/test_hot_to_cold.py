@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.clock import SimRng
-from tests.sim.disk import SimDisk
+from tests.sim.harness.clock import SimRng
+from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Rig, batch
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
 from tiered.records.native import walk

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.cold.rig import PID, entry, manifest
 from tiered.cold.manifest import Manifest, Spill
 from tiered.cold.manifest_codec import decode, decode_sub, encode, encode_sub
-from tiered.cold.sealed import seal
 from tiered.errors import Corrupt, Refused
+from tiered.object_store.envelope import seal
 
 SPILL = Spill("data/x.sub", 1, 0, 100, 99, 1000, 10)
 MADE = replace(

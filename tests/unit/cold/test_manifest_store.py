@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, entry
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, Opened
 from tiered.cold.manifest_codec import decode, encode_sub
 from tiered.cold.manifest_store import Change
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId
+from tiered.object_store.faulty import Fault, Kind
 
 
 def adding(base: int, epoch: int = 1) -> Change:

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tests.unit.cold.rig import PID, Broker, Rig, cold, small
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Unavailable
+from tiered.object_store.faulty import Fault, Kind
 
 MINUTE = 60.0
 

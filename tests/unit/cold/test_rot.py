@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
-from tiered.cold.faulty import Fault, Kind
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.object_store.faulty import Fault, Kind
 from tiered.ports import Got, NotFound
 from tiered.records.native import walk
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Rig
 from tests.unit.cold.test_manifest_store import add
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import manifest_key
 from tiered.errors import Unavailable
+from tiered.object_store.faulty import Fault, Kind
 
 
 def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:

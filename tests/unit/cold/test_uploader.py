@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tiered.cold import uploader
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import FOOTER_BYTES_MAX, parse_footer
 from tiered.errors import Corrupt, Fenced, Unavailable
+from tiered.object_store.faulty import Fault, Kind
 from tiered.ports import FileSlice, NotFound
 
 

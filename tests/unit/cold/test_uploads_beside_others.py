@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Rig, batch
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Fenced
 from tiered.ids import PartitionId
+from tiered.object_store.faulty import Fault, Kind
 
 
 def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:

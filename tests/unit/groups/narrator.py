@@ -11,9 +11,9 @@ from __future__ import annotations
 from tests.transcript import Command
 from tests.unit.groups.rig import G, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups import requests as r
-from tiered.metadata.groups.records import GroupKey, OffsetKey, read_group, read_key, read_offset
-from tiered.metadata.groups.settings import GroupSettings
+from tiered.groups import requests as r
+from tiered.groups.limits import GroupSettings
+from tiered.groups.records import GroupKey, OffsetKey, read_group, read_key, read_offset
 
 
 class Narrator:

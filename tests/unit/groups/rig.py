@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from tiered.errors import Code
-from tiered.metadata.groups.fields import I16, I32, string
-from tiered.metadata.groups.log_state import LogState
-from tiered.metadata.groups.records import Record
-from tiered.metadata.groups.requests import (
+from tiered.groups.limits import GroupSettings
+from tiered.groups.log_state import LogState
+from tiered.groups.record_fields import I16, I32, string
+from tiered.groups.records import Record
+from tiered.groups.requests import (
     Beaten,
     Commit,
     CommitOffsets,
@@ -35,8 +36,7 @@ from tiered.metadata.groups.requests import (
     Synced,
     SyncGroup,
 )
-from tiered.metadata.groups.settings import GroupSettings
-from tiered.metadata.groups.shard import GroupShard, Outcome
+from tiered.groups.shard import GroupShard, Outcome
 
 R = TypeVar("R", bound=Reply)
 WALL = 1_700_000_000_000

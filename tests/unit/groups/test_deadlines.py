@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.metadata.groups.deadlines import Deadlines, Name
+from tiered.groups.deadlines import Deadlines, Name
 
 NAMES: list[Name] = [("member", "g", str(n)) for n in range(4)]
 STEPS = st.lists(

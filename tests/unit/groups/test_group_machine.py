@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.unit.groups.rig import BOTH, RANGE, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups.requests import (
+from tiered.groups.limits import GroupSettings
+from tiered.groups.requests import (
     NO_OFFSET,
     Commit,
     CommitOffsets,
@@ -27,7 +28,6 @@ from tiered.metadata.groups.requests import (
     Synced,
     TopicsDeleted,
 )
-from tiered.metadata.groups.settings import GroupSettings
 
 NEWS = (("range", subscription("u")),)
 GROUPS = st.sampled_from(["g", "g", "g", "h"])

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
-from tiered.metadata.groups.log_state import LogState
-from tiered.metadata.groups.records import (
+from tiered.groups.log_state import LogState
+from tiered.groups.records import (
     NO_TIME,
     GroupKey,
     GroupValue,

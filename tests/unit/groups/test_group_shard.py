@@ -8,19 +8,10 @@ import pytest
 
 from tests.unit.groups.rig import RANGE, G, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups.records import GroupValue, MemberValue, Offset, group_record, offset_record, read_group
-from tiered.metadata.groups.requests import (
-    Commit,
-    CommitOffsets,
-    Committed,
-    Heartbeat,
-    Joined,
-    JoinGroup,
-    Reply,
-    SyncGroup,
-)
-from tiered.metadata.groups.settings import GroupSettings
-from tiered.metadata.groups.shard import GroupShard, Outcome
+from tiered.groups.limits import GroupSettings
+from tiered.groups.records import GroupValue, MemberValue, Offset, group_record, offset_record, read_group
+from tiered.groups.requests import Commit, CommitOffsets, Committed, Heartbeat, Joined, JoinGroup, Reply, SyncGroup
+from tiered.groups.shard import GroupShard, Outcome
 
 
 @pytest.fixture
@@ -164,7 +155,7 @@ class Plain:
 def rebalanced_seconds(members: int) -> float:
     """The time that it takes `members` to join and sync, two generations of them."""
     plain, topics = Plain(members), RANGE
-    begun = time.perf_counter()
+    begun = time.process_time()
     ids = []
     for _ in range(members):
         told = plain.ask(JoinGroup(G, "", None, "c", "h", 10_000, 60_000, "consumer", topics))
@@ -182,7 +173,7 @@ def rebalanced_seconds(members: int) -> float:
         plain.ask(SyncGroup(G, generation, ids[0], assignments=given))
     assert plain.shard.live.groups[G].generation == 2
     assert len(plain.shard.live.groups[G].members) == members
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def test_a_rebalance_costs_in_proportion_to_its_members() -> None:
@@ -202,11 +193,11 @@ def test_a_heartbeat_costs_the_same_in_a_large_group() -> None:
         plain.until_quiet()
         ids = list(plain.shard.live.groups[G].members)
         plain.ask(SyncGroup(G, 1, ids[0]))
-        begun = time.perf_counter()
+        begun = time.process_time()
         for number in range(5_000):
             plain.rig.ms += 1
             plain.ask(Heartbeat(G, 1, ids[number % members]))
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
     few = min(beats(10) for _ in range(3))
     assert min(beats(1_000) for _ in range(3)) < 5 * few + 0.05
@@ -215,9 +206,9 @@ def test_a_heartbeat_costs_the_same_in_a_large_group() -> None:
 def test_two_thousand_partitions_are_committed_in_one_turn() -> None:
     plain = Plain(10)
     rows = tuple(Commit(f"topic-{p % 20}", p, p, 1, "") for p in range(2_000))
-    begun = time.perf_counter()
+    begun = time.process_time()
     told = plain.ask(CommitOffsets(G, rows))
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     assert isinstance(told, Committed)
     assert set(told.codes) == {Code.NONE}
     assert took < 1.0

@@ -14,8 +14,9 @@ from tests.peer.kafka import Peer, tool
 from tests.peer.wire import Wire
 from tests.unit.groups.rig import BOTH, Rig
 from tiered.errors import Code
-from tiered.metadata.groups.records import Record
-from tiered.metadata.groups.requests import (
+from tiered.groups.limits import GroupSettings
+from tiered.groups.records import Record
+from tiered.groups.requests import (
     Commit,
     CommitOffsets,
     DeleteOffsets,
@@ -25,11 +26,10 @@ from tiered.metadata.groups.requests import (
     Reply,
     Request,
 )
-from tiered.metadata.groups.settings import GroupSettings
 from tiered.records.batch import encode, header, records
-from tiered_api.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tiered_api.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

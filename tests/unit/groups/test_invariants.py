@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.groups.rig import G, Rig
-from tiered.metadata.groups.classic import ClassicGroup, Gathering, State
-from tiered.metadata.groups.turn import JOIN, MEMBER, SYNC, Waiter
+from tiered.groups.classic import ClassicGroup, Gathering, State
+from tiered.groups.decision import JOIN, MEMBER, SYNC, Waiter
 
 Break = Callable[[Rig, ClassicGroup], object]
 

@@ -6,8 +6,9 @@ import pytest
 
 from tests.unit.groups.rig import WALL, G, Rig
 from tiered.errors import Code
-from tiered.metadata.groups.records import NO_TIME, Offset
-from tiered.metadata.groups.requests import (
+from tiered.groups.limits import GroupSettings
+from tiered.groups.records import NO_TIME, Offset
+from tiered.groups.requests import (
     NO_OFFSET,
     Commit,
     CommitOffsets,
@@ -18,7 +19,6 @@ from tiered.metadata.groups.requests import (
     FetchOffsets,
     TopicsDeleted,
 )
-from tiered.metadata.groups.settings import GroupSettings
 
 THIS = "AAAAAAAAAAAAAAAAAAAAEA"
 THAT = "AAAAAAAAAAAAAAAAAAAAEQ"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
-from tiered.metadata.groups import records
-from tiered.metadata.groups.records import Offset, offset_key, offset_record, read_key, read_offset
+from tiered.groups import records
+from tiered.groups.records import Offset, offset_key, offset_record, read_key, read_offset
 
 WORDS = st.text(max_size=40)
 LONGS = st.integers(-(2**63), 2**63 - 1)

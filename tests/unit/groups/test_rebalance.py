@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.groups.rig import BOTH, RANGE, G, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups.classic import REASON_MAX
-from tiered.metadata.groups.records import GroupValue, read_group
-from tiered.metadata.groups.requests import Joined, JoinGroup, Leaver, Synced
-from tiered.metadata.groups.settings import GroupSettings
+from tiered.groups.classic import REASON_MAX
+from tiered.groups.limits import GroupSettings
+from tiered.groups.records import GroupValue, read_group
+from tiered.groups.requests import Joined, JoinGroup, Leaver, Synced
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.groups.rig import BOTH, Rig, subscription
 from tiered.errors import Code
-from tiered.metadata.groups.requests import Joined, Leaver, Synced
+from tiered.groups.requests import Joined, Leaver, Synced
 
 NEWS = (("range", subscription("t", "u")),)
 OTHER = (("roundrobin", subscription("t")), ("range", subscription("t")))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.groups.rig import subscription
 from tiered.errors import Corrupt
-from tiered.metadata.groups.subscription import all_topics, topics_of
+from tiered.groups.subscription import all_topics, topics_of
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.binary(max_size=10))

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from tests.sim.disk import SimDisk
-from tiered.config import TopicConfig
+from tests.sim.harness.disk import SimDisk
+from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import Appended, DiskLog
 from tiered.metrics import Metrics
 from tiered.ports import Disk

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.sim.disk import Op, SimDisk
+from tests.sim.harness.disk import Op, SimDisk
 from tests.unit.hot.fixtures import NOW, append, batch, disk, offsets, open_log, read_all
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp

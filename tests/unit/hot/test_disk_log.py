@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.sim.disk import DiskFault, SimDisk
+from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
-from tiered.hot.producers import ProducerStates
+from tiered.hot.producer_state import ProducerStates
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.sim.disk import DiskFault, Op, SimDisk
+from tests.sim.harness.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import (
     DIRECTORY,
     FixedClock,
@@ -22,7 +22,7 @@ from tests.unit.hot.fixtures import (
 )
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producers import ProducerStates
+from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segments import Segment, parse_lines
 
 NEW_FILES = (".log", ".index", ".timeindex")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.disk import SimDisk
+from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import NOW, config, disk, open_log, read_all
 from tests.unit.hot.test_disk_log import filled, refusal, story
 from tiered.errors import Code

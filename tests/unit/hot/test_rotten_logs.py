@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.sim.disk import SimDisk
+from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, story
 from tiered.errors import Corrupt
 from tiered.hot import recovery

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim.disk import SimDisk
+from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import NOW, append, batch, config, disk, open_log
 from tiered.hot import segment_index, time_lookup
 from tiered.hot.disk_log import DiskLog

@@ -7,7 +7,7 @@ import struct
 
 from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, disk, open_log
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producers import Aborted, decode_aborted
+from tiered.hot.producer_state import Aborted, decode_aborted
 from tiered.records.batch import encode
 
 

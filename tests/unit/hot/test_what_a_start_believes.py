@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tests.sim.disk import SimDisk
+from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, offsets, open_log, read_all
-from tiered.data_directory import DataDirectory
+from tiered.broker.data_directory import DataDirectory
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode
 

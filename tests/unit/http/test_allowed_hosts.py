@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.config import Settings
-from tiered_api.http.allowed_hosts import REMEMBERED, AllowedHosts
-from tiered_api.http.errors import HttpError
+from tiered.config.settings import Settings
+from tiered_api.http.server.allowed_hosts import REMEMBERED, AllowedHosts
+from tiered_api.http.server.errors import HttpError
 
 HTTP_1_1 = (1, 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered_api.http.end_history import ENDS_MAX, EndHistory
+from tiered_api.http.partitions.end_history import ENDS_MAX, EndHistory
 
 
 def history(*ends: tuple[int, int]) -> EndHistory:

@@ -1,42 +1,42 @@
 import pytest
 
-from tiered_api.http import media
-from tiered_api.http.errors import HttpError
-from tiered_api.http.records import READ_TYPES
+from tiered_api.http.partitions.records import READ_TYPES
+from tiered_api.http.server import media_types
+from tiered_api.http.server.errors import HttpError
 
 
 @pytest.mark.parametrize(
     ("accept", "given"),
     [
-        (None, media.JSON),
-        ("*/*", media.JSON),
-        ("application/*", media.JSON),
-        ("application/json", media.JSON),
-        ("APPLICATION/JSON; charset=utf-8", media.JSON),
-        ("application/octet-stream", media.BINARY),
-        ("text/*", media.EVENTS),
-        ("application/json;q=0.1, text/event-stream", media.EVENTS),
-        ("application/vnd.kafka.json.v2+json, application/json;q=0.9", media.V2_JSON),
-        ("*/*;q=0.1, application/json;q=0", media.V2_BINARY),
+        (None, media_types.JSON),
+        ("*/*", media_types.JSON),
+        ("application/*", media_types.JSON),
+        ("application/json", media_types.JSON),
+        ("APPLICATION/JSON; charset=utf-8", media_types.JSON),
+        ("application/octet-stream", media_types.BINARY),
+        ("text/*", media_types.EVENTS),
+        ("application/json;q=0.1, text/event-stream", media_types.EVENTS),
+        ("application/vnd.kafka.json.v2+json, application/json;q=0.9", media_types.V2_JSON),
+        ("*/*;q=0.1, application/json;q=0", media_types.V2_BINARY),
     ],
 )
 def test_accept_chooses_the_form_of_an_answer(accept: str | None, given: str) -> None:
-    assert media.answer_type(accept, READ_TYPES) == given
+    assert media_types.answer_type(accept, READ_TYPES) == given
 
 
 @pytest.mark.parametrize("accept", ["image/png", "application/json;q=0", "application/json;q=much", "x", ","])
 def test_an_accept_that_nothing_meets_is_406(accept: str) -> None:
     with pytest.raises(HttpError) as refused:
-        media.answer_type(accept, (media.JSON,))
+        media_types.answer_type(accept, (media_types.JSON,))
     assert refused.value.status == 406
 
 
 def test_the_type_of_a_body_is_taken_without_its_parameters() -> None:
-    assert media.body_type("Application/JSON; charset=utf-8", (media.JSON,)) == media.JSON
+    assert media_types.body_type("Application/JSON; charset=utf-8", (media_types.JSON,)) == media_types.JSON
 
 
 @pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])
 def test_another_type_of_body_is_415_and_says_what_to_send(kind: str | None) -> None:
     with pytest.raises(HttpError, match="application/json") as refused:
-        media.body_type(kind, (media.JSON,))
+        media_types.body_type(kind, (media_types.JSON,))
     assert refused.value.status == 415

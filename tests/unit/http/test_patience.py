@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.e2e import site as brokers
-from tiered_api.http.limits import Limits
-from tiered_api.http.site import Site
+from tiered_api.http.server.context import Site
+from tiered_api.http.server.limits import Limits
 
 
 @pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tiered_api.http.consumers.patterns import NAME_CHARACTERS, Pattern
+from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, Pattern
 
 PIECES = ("a", "b", "1", ".", r"\.", "-", "_", "[ab]", "[^a]", "[a-c1]", r"\d", r"\w", r"\W", r"[^\d-]", "A", r"\-")
 AFTER = ("", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?", "??", "{,2}")

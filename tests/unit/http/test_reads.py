@@ -6,7 +6,7 @@ import pytest
 
 from tiered.errors import Corrupt
 from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode
-from tiered_api.http.reads import OBJECTS_MAX, effort, memory, opened
+from tiered_api.http.partitions.reads import OBJECTS_MAX, effort, memory, opened
 
 PLAIN = encode([(0, None, b"v" * 100, ())])
 ROOM = 8 << 20

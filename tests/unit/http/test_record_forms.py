@@ -1,7 +1,7 @@
 import pytest
 
-from tiered_api.http.errors import HttpError
-from tiered_api.http.formats import Incoming, iso, record_v2, record_v3, timestamp_ms
+from tiered_api.http.partitions.record_formats import Incoming, iso, record_v2, record_v3, timestamp_ms
+from tiered_api.http.server.errors import HttpError
 
 NOW = 1_700_000_000_123
 

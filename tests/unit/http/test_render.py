@@ -2,8 +2,8 @@ import orjson
 import pytest
 
 from tiered.records.batch import Codec, encode
-from tiered_api.http.errors import HttpError
-from tiered_api.http.render import answer_json, events, list_v2
+from tiered_api.http.partitions.record_json import answer_json, events, list_v2
+from tiered_api.http.server.errors import HttpError
 
 FIRST = encode([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
 CONTROL = encode([(7, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)

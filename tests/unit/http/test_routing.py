@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from tiered_api.http.errors import HttpError
-from tiered_api.http.openapi import SCHEMAS, document
-from tiered_api.http.request import parse_query
-from tiered_api.http.routes import table
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.openapi import SCHEMAS, document
+from tiered_api.http.server.request import parse_query
+from tiered_api.http.server.routes import table
 
 
 def refused(method: str, target: str) -> HttpError:

@@ -1,9 +1,9 @@
 import pytest
 
 from tiered.records.batch import encode
-from tiered_api.http.errors import HttpError
-from tiered_api.http.formats import Incoming
-from tiered_api.http.produce import batches, choose, size_of
+from tiered_api.http.partitions.produce import batches, choose, size_of
+from tiered_api.http.partitions.record_formats import Incoming
+from tiered_api.http.server.errors import HttpError
 from tiered_api.http.v3.streaming import Splitter
 
 TEXT = b'{"a":"}{"} {"b":[1,{}]}\n\n"c"5 \t{"d":null}'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tiered.world import SystemClock
+from tiered.system.clock import SystemClock
 from tiered_api.http.consumers.subscriptions import JOB_STEPS, Patterns
-from tiered_api.http.limits import Exhausted
+from tiered_api.http.server.limits import Exhausted
 
 
 class Thread:

@@ -26,7 +26,7 @@ from kafka.protocol.data_container import DataContainer
 from kio.static.constants import EntityType
 
 from tiered.ids import text_id
-from tiered_api.kafka.schema import OUR_TAGS, ZERO_ID, Message, Row, rows
+from tiered_api.kafka.protocol.schema import OUR_TAGS, ZERO_ID, Message, Row, rows
 
 Answer = tuple[Any, bytes]
 """The plain value that was read, and the bytes written for it."""

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 from tiered.errors import Unavailable
 from tiered.ports import Listener, Net, Stream
-from tiered_api.kafka.codec import decode, encode
-from tiered_api.kafka.headers import request_header
-from tiered_api.kafka.keys import APIS
-from tiered_api.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.messages.metadata import (
+from tiered_api.kafka.protocol.apis import APIS
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.protocol.schema import Message
 
 HANG_UP = b"hang up"
 """Instead of an answer: the connection ends."""

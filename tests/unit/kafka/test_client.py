@@ -12,27 +12,31 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.sim.clock import SimClock
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import HANG_UP, SILENCE, Scripted, answer_frame
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
-from tiered.world import SocketNet, SystemClock
-from tiered_api.kafka.client import Address, Client
-from tiered_api.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from tiered_api.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tiered_api.kafka.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tiered_api.kafka.messages.list_offsets import (
+from tiered.system.network import SocketNet, SystemClock
+from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.leader_routing import LATEST, ask_coordinator, list_offsets
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tiered_api.kafka.messages.metadata import MetadataRequest, MetadataResponse
-from tiered_api.kafka.routing import LATEST, ask_coordinator, list_offsets
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 HOST = "127.0.0.1"
 TOPIC = "t"

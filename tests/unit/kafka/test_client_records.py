@@ -9,32 +9,32 @@ from typing import Any
 
 import pytest
 
-from tests.sim.clock import SimClock
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode, header
 from tiered.records.model import Codec
-from tiered_api.kafka.client import Address, Client
-from tiered_api.kafka.consuming import Consumer
-from tiered_api.kafka.membership import by_range
-from tiered_api.kafka.messages.fetch import (
+from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.consumer import Consumer
+from tiered_api.kafka.client.group_member import by_range
+from tiered_api.kafka.client.producer import PENDING_MAX, Delivered, Producer
+from tiered_api.kafka.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from tiered_api.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tiered_api.kafka.messages.produce import (
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from tiered_api.kafka.producing import PENDING_MAX, Delivered, Producer
 
 TOPIC = "t"
 HERE = TopicPartition(TOPIC, 0)

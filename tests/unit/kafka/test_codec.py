@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka.values import OURS, TABLES, Drawn, versions
 from tiered.ids import text_id
-from tiered_api.kafka import decoder, encoder, wire
-from tiered_api.kafka.codec import Malformed, decode, encode
-from tiered_api.kafka.messages.api_versions import ApiVersionsResponse
-from tiered_api.kafka.messages.create_partitions import CreatePartitionsRequest
-from tiered_api.kafka.messages.delete_groups import DeleteGroupsRequest
-from tiered_api.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from tiered_api.kafka.messages.fetch import (
+from tiered_api.kafka.protocol import decoder, encoder, primitives
+from tiered_api.kafka.protocol.codec import Malformed, decode, encode
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.create_partitions import CreatePartitionsRequest
+from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest
+from tiered_api.kafka.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from tiered_api.kafka.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -27,16 +27,16 @@ from tiered_api.kafka.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-from tiered_api.kafka.messages.find_coordinator import FindCoordinatorRequest
-from tiered_api.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tiered_api.kafka.messages.metadata import (
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
 )
-from tiered_api.kafka.messages.offset_delete import OffsetDeleteRequest
-from tiered_api.kafka.schema import ZERO_ID, Message
+from tiered_api.kafka.protocol.messages.offset_delete import OffsetDeleteRequest
+from tiered_api.kafka.protocol.schema import ZERO_ID, Message
 
 
 @pytest.mark.parametrize("name", TABLES | OURS)
@@ -115,7 +115,7 @@ def test_unknown_tags_are_passed_over() -> None:
     assert found.coordinator_keys == ["g"]
     partition = FetchPartition(partition=1, replica_directory_id="x" * 21 + "w")
     asked = FetchRequest(topics=[FetchTopic(partitions=[partition])])
-    body, known = encode(asked, 17).hex(), "0010" + wire.id_raw(partition.replica_directory_id).hex()
+    body, known = encode(asked, 17).hex(), "0010" + primitives.id_raw(partition.replica_directory_id).hex()
     assert "01" + known in body
     more = body.replace("01" + known, "03" + "0902ffff" + known + "050100")
     assert decode(FetchRequest, 17, bytes.fromhex(more)) == asked
@@ -218,22 +218,22 @@ def test_a_varint_may_be_longer_than_it_need_be() -> None:
 
 
 def test_a_string_in_a_flexible_version_is_no_longer_than_elsewhere() -> None:
-    frame = wire.varint(2) + wire.varint(32_769) + b"g" * 32_768 + b"\0"
+    frame = primitives.varint(2) + primitives.varint(32_769) + b"g" * 32_768 + b"\0"
     with pytest.raises(Malformed, match="groups_names"):
         decode(DeleteGroupsRequest, 2, frame)
 
 
 def test_a_request_has_a_bounded_number_of_elements() -> None:
     def frame(count: int) -> bytes:
-        return wire.varint(count + 1) + b"\1" * count + b"\0"
+        return primitives.varint(count + 1) + b"\1" * count + b"\0"
 
-    assert len(decode(DeleteGroupsRequest, 2, frame(wire.ELEMENTS_MOST)).groups_names) == wire.ELEMENTS_MOST
+    assert len(decode(DeleteGroupsRequest, 2, frame(primitives.ELEMENTS_MOST)).groups_names) == primitives.ELEMENTS_MOST
     with pytest.raises(Malformed, match="more than 100000 elements"):
-        decode(DeleteGroupsRequest, 2, frame(wire.ELEMENTS_MOST + 1))
+        decode(DeleteGroupsRequest, 2, frame(primitives.ELEMENTS_MOST + 1))
 
 
 def test_elements_of_all_arrays_count_together() -> None:
-    half = wire.ELEMENTS_MOST // 2
+    half = primitives.ELEMENTS_MOST // 2
     asked = forgetting(half - 1)
     asked.forgotten_topics_data *= 2
     assert decode(FetchRequest, 7, encode(asked, 7)) == asked
@@ -244,8 +244,8 @@ def test_elements_of_all_arrays_count_together() -> None:
 
 def test_an_answer_may_be_large() -> None:
     """It comes from a broker: a cluster's metadata is no attack."""
-    answer = MetadataResponse(brokers=[MetadataResponseBroker(1, "a", 2)] * (wire.ELEMENTS_MOST + 1))
-    assert len(decode(MetadataResponse, 12, encode(answer, 12)).brokers) == wire.ELEMENTS_MOST + 1
+    answer = MetadataResponse(brokers=[MetadataResponseBroker(1, "a", 2)] * (primitives.ELEMENTS_MOST + 1))
+    assert len(decode(MetadataResponse, 12, encode(answer, 12)).brokers) == primitives.ELEMENTS_MOST + 1
 
 
 def test_reading_begins_where_it_is_told() -> None:
@@ -255,14 +255,14 @@ def test_reading_begins_where_it_is_told() -> None:
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=3))
 def test_varints_come_back(value: int, behind: bytes) -> None:
-    written = wire.varint(value)
-    assert wire.read_varint(memoryview(written + behind), 0) == (value, len(written))
+    written = primitives.varint(value)
+    assert primitives.read_varint(memoryview(written + behind), 0) == (value, len(written))
 
 
 @given(st.binary(min_size=16, max_size=16))
 def test_ids_are_kafkas_texts(raw: bytes) -> None:
-    assert wire.id_text(raw) == text_id(UUID(bytes=raw))
-    assert wire.id_raw(wire.id_text(raw)) == raw
+    assert primitives.id_text(raw) == text_id(UUID(bytes=raw))
+    assert primitives.id_raw(primitives.id_text(raw)) == raw
 
 
 def test_the_code_that_is_compiled_can_be_looked_at() -> None:

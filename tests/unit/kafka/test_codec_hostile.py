@@ -12,9 +12,9 @@ from tests.fuzz.frames import SECONDS_MOST, check, check_header, frames
 from tests.fuzz.mutations import LENGTHS, mutated
 from tests.unit.kafka.golden_frames import FRAMES
 from tests.unit.kafka.values import TABLES, Drawn, versions
-from tiered_api.kafka import codec
-from tiered_api.kafka.schema import Message
-from tiered_api.kafka.wire import id_text
+from tiered_api.kafka.protocol import codec
+from tiered_api.kafka.protocol.primitives import id_text
+from tiered_api.kafka.protocol.schema import Message
 
 MUTATED = 25
 ROOM = 16 << 10

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.kafka.oracles import Answer, ask_kafka_python, ask_kio, plain
 from tests.unit.kafka.values import KIO_ONLY, TABLES, Drawn, versions
-from tiered_api.kafka import codec
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.protocol import codec
+from tiered_api.kafka.protocol.schema import Message
 
 DRAWS = 6
 

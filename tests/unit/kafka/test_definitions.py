@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.schemas import load_json
 
 from tests.unit.kafka.values import KIO_ONLY, TABLES
-from tiered_api.kafka.schema import OUR_TAGS, ZERO_ID, Kind, Row, Versions, rows
+from tiered_api.kafka.protocol.schema import OUR_TAGS, ZERO_ID, Kind, Row, Versions, rows
 
 NEWER = {"DescribeLogDirsRequest": "1-5", "DescribeLogDirsResponse": "1-5"}
 """Tables whose definition there is of a Kafka after 4.2, which has one version more."""

@@ -13,9 +13,9 @@ import pytest
 from tests.fuzz.frames import SECONDS_MOST
 from tests.fuzz.mutations import mutated
 from tests.unit.kafka.values import Drawn
-from tiered_api.kafka import fetch_frames, headers, known_fetches, produce_frames
-from tiered_api.kafka.codec import Malformed, decode, encode
-from tiered_api.kafka.messages.fetch import (
+from tiered_api.kafka.protocol import headers
+from tiered_api.kafka.protocol.codec import Malformed, decode, encode
+from tiered_api.kafka.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -23,7 +23,7 @@ from tiered_api.kafka.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from tiered_api.kafka.messages.produce import (
+from tiered_api.kafka.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -31,8 +31,11 @@ from tiered_api.kafka.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tiered_api.kafka.schema import Message
-from tiered_api.kafka.wire import ELEMENTS_MOST, id_raw, skip_tags, varint
+from tiered_api.kafka.protocol.primitives import ELEMENTS_MOST, id_raw, skip_tags, varint
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.fetch import frames as fetch_frames
+from tiered_api.kafka.server.fetch import request_cache
+from tiered_api.kafka.server.produce import frames as produce_frames
 
 PRODUCE, FETCH = range(3, 14), range(4, 19)
 SEEDS = range(12)
@@ -148,7 +151,7 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
         del asked.topics[1:]
         frame = b"head" + tags(version, 12) + encode(asked, version)
         first = fetch_frames.parse(memoryview(frame), version, 4)
-        head = known_fetches.learn(memoryview(frame), first)
+        head = request_cache.learn(memoryview(frame), first)
         if head is None:
             continue
         for topic in asked.topics:
@@ -156,13 +159,13 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
                 part.fetch_offset, part.partition_max_bytes = part.fetch_offset ^ 77, 5
         moved = b"head" + tags(version, 12) + encode(asked, version)
         assert moved[: first.rows] == frame[: first.rows]
-        assert known_fetches.parse_known(memoryview(moved), head) == fetch_frames.parse(memoryview(moved), version, 4)
+        assert request_cache.parse_known(memoryview(moved), head) == fetch_frames.parse(memoryview(moved), version, 4)
         chance = Random(seed)
         for _ in range(40):
             behind = bytearray(moved)
             behind[chance.randrange(first.rows, len(behind))] ^= 1 << chance.randrange(8)
             other = bytes(behind[: len(behind) - chance.choice((0, 0, 0, 1, 5))])
-            again = known_fetches.parse_known(memoryview(other), head)
+            again = request_cache.parse_known(memoryview(other), head)
             assert again is None or again == fetch_frames.parse(memoryview(other), version, 4)
         known += 1
     assert bool(known) == (version >= 12)
@@ -171,12 +174,12 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
 def test_long_requests_are_not_remembered_nor_are_their_partitions() -> None:
     asked = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(1000)])])
     frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
-    head = known_fetches.learn(frame, fetch_frames.parse(frame, 12, 4))
+    head = request_cache.learn(frame, fetch_frames.parse(frame, 12, 4))
     assert head is not None
     assert head.ask.topics[0].wanted == []
-    asked.rack_id = "r" * known_fetches.BYTES_MAX
+    asked.rack_id = "r" * request_cache.BYTES_MAX
     frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
-    assert known_fetches.learn(frame, fetch_frames.parse(frame, 12, 4)) is None
+    assert request_cache.learn(frame, fetch_frames.parse(frame, 12, 4)) is None
 
 
 @pytest.mark.parametrize("committed", [False, True])

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.unit.kafka.golden_frames import FRAMES
-from tiered_api.kafka import codec, headers, keys
-from tiered_api.kafka.messages.describe_topic_partitions import DescribeTopicPartitionsResponse
-from tiered_api.kafka.messages.fetch import FetchResponse
-from tiered_api.kafka.messages.join_group import JoinGroupResponse
-from tiered_api.kafka.messages.metadata import MetadataResponse
-from tiered_api.kafka.messages.produce import ProduceRequest
-from tiered_api.kafka.schema import Message
+from tiered_api.kafka.protocol import apis, codec, headers
+from tiered_api.kafka.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceRequest
+from tiered_api.kafka.protocol.schema import Message
 
 
 class Exchange(NamedTuple):
@@ -21,7 +21,7 @@ class Exchange(NamedTuple):
 
     client: str
     header: headers.RequestHeader
-    api: keys.Api
+    api: apis.Api
     request: bytes
     response: bytes
 
@@ -62,7 +62,7 @@ def test_kafkas_answer_is_written_again_to_the_byte(name: str) -> None:
 
 def test_nearly_every_api_was_seen() -> None:
     """The rest is asked by no client of ours: by hand, or by other brokers."""
-    unseen = {api.name for api in keys.APIS.values()} - {each.api.name for each in EXCHANGES.values()}
+    unseen = {api.name for api in apis.APIS.values()} - {each.api.name for each in EXCHANGES.values()}
     assert unseen == {
         "AlterConfigs",
         "AlterPartitionReassignments",
@@ -77,7 +77,7 @@ def test_nearly_every_api_was_seen() -> None:
 def test_kafka_offers_the_versions_that_we_do() -> None:
     theirs = EXCHANGES["ApiVersions 4"].answered
     ranges = {each.api_key: (each.min_version, each.max_version) for each in theirs.api_keys}  # type: ignore[attr-defined]
-    assert {key: ranges[key] for key in keys.APIS} == {api.key: (api.low, api.high) for api in keys.APIS.values()}
+    assert {key: ranges[key] for key in apis.APIS} == {api.key: (api.low, api.high) for api in apis.APIS.values()}
 
 
 def test_what_a_java_producer_sent() -> None:

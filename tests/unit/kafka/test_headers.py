@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_api.kafka import headers, keys
-from tiered_api.kafka.wire import Malformed
+from tiered_api.kafka.protocol import apis, headers
+from tiered_api.kafka.protocol.primitives import Malformed
 
-ALL = [(api, version) for api in keys.APIS.values() for version in api.served]
-METADATA = keys.APIS[3]
+ALL = [(api, version) for api in apis.APIS.values() for version in api.served]
+METADATA = apis.APIS[3]
 
 
 @pytest.mark.parametrize("client_id", [None, "", "reader-1", "é日", "x" * 300])
@@ -34,7 +34,7 @@ def test_the_bytes_of_response_headers() -> None:
 
 def test_api_versions_is_answered_with_header_0_in_every_version() -> None:
     for version in (0, 3, 4, 99):
-        assert headers.response_header(keys.API_VERSIONS, version, 5) == bytes.fromhex("00000005")
+        assert headers.response_header(apis.API_VERSIONS, version, 5) == bytes.fromhex("00000005")
 
 
 def test_answers_are_read_as_they_are_written() -> None:

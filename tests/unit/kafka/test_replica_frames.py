@@ -14,9 +14,9 @@ from tests.unit.kafka.test_frames_by_hand import framed
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
 from tiered.peers import Diverging, FetchFrom, ReplicaFetch
-from tiered_api.kafka import fetch_frames, replica_frames
-from tiered_api.kafka.codec import Malformed, encode
-from tiered_api.kafka.messages.fetch import (
+from tiered_api.kafka.client.peers import fetch_request
+from tiered_api.kafka.protocol.codec import Malformed, encode
+from tiered_api.kafka.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -26,9 +26,9 @@ from tiered_api.kafka.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from tiered_api.kafka.peers import fetch_request
-from tiered_api.kafka.replica_frames import VERSION
-from tiered_api.kafka.wire import id_raw
+from tiered_api.kafka.protocol.primitives import id_raw
+from tiered_api.kafka.server.fetch import frames, replica_frames
+from tiered_api.kafka.server.fetch.replica_frames import VERSION
 
 CREDENTIAL = bytes(range(16))
 TOPICS = [TopicId("A" * 21 + each) for each in "Qgw"]
@@ -63,7 +63,7 @@ def test_what_a_follower_writes_its_leader_reads(seed: int) -> None:
     assert read.most == [asked.partition_max_bytes] * len(asked.partitions)
     assert sum(count for _, count in read.topics) == len(read.places)
     assert [raw for raw, _ in read.topics] == [id_raw(topic) for topic in TOPICS[: seed % 4]]
-    assert fetch_frames.parse(frame, VERSION, 4).replica == asked.node_id
+    assert frames.parse(frame, VERSION, 4).replica == asked.node_id
 
 
 def test_what_a_consumer_writes_is_no_followers() -> None:
@@ -72,7 +72,7 @@ def test_what_a_consumer_writes_is_no_followers() -> None:
         request.replica_state, request.cluster_id = ReplicaState(), None
         frame = frame_of(request)
         assert not replica_frames.is_replicas(frame) or replica_frames.parse(frame, 4) is None
-        assert fetch_frames.parse(frame, VERSION, 4).replica == -1
+        assert frames.parse(frame, VERSION, 4).replica == -1
 
 
 def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
@@ -92,12 +92,12 @@ def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
     ):
         frame = frame_of(request)
         assert not replica_frames.is_replicas(frame) or replica_frames.parse(frame, 4) is None
-        assert fetch_frames.parse(frame, VERSION, 4).replica == 3
+        assert frames.parse(frame, VERSION, 4).replica == 3
     for version in range(4, 19):
         named = {"replica_state": ReplicaState(5)} if version >= 15 else {"replica_id": 5}
         body = encode(FetchRequest(**named), version)
         frame = memoryview((b"\0" if version >= 12 else b"") + body)
-        assert fetch_frames.parse(frame, version, 0).replica == 5
+        assert frames.parse(frame, version, 0).replica == 5
 
 
 def test_a_leaders_answer_is_what_the_codec_says() -> None:
@@ -107,18 +107,18 @@ def test_a_leaders_answer_is_what_the_codec_says() -> None:
         (PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3), Diverging(-1, 0)),
         (PartitionData(3, 0, 1 << 40, log_start_offset=7, local_start_offset=8, cold_end_offset=9), None),
     ]
-    founds: list[fetch_frames.Found | bytes] = []
+    founds: list[frames.Found | bytes] = []
     for row, diverging in rows:
         row.aborted_transactions, row.records = None, b"records" if row.partition_index == 0 else b""
         if diverging:
             row.diverging_epoch = EpochEndOffset(*diverging)
         tags = replica_frames.tags(row.local_start_offset, row.cold_end_offset, diverging)
         fields = (row.partition_index, row.error_code, row.high_watermark, -1, row.log_start_offset, row.records, tags)
-        founds.append(fetch_frames.Found(*fields))
+        founds.append(frames.Found(*fields))
     whole = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPICS[0], partitions=[row for row, _ in rows])])
     theirs = framed(1, VERSION, encode(whole, VERSION))
     for _ in range(2):
-        made = fetch_frames.answer(VERSION, 77, [(id_raw(TOPICS[0]), founds)], 1)
+        made = frames.answer(VERSION, 77, [(id_raw(TOPICS[0]), founds)], 1)
         assert b"".join(part for part in made if isinstance(part, bytes)) == theirs
         founds[3] = replica_frames.idle(3, 1 << 40, 7, 8, 9)
 

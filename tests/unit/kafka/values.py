@@ -5,15 +5,18 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tiered_api.kafka import keys
-from tiered_api.kafka.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from tiered_api.kafka.schema import OUR_TAGS, Kind, Message, Row, rows
-from tiered_api.kafka.wire import id_text
+from tiered_api.kafka.protocol import apis
+from tiered_api.kafka.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from tiered_api.kafka.protocol.primitives import id_text
+from tiered_api.kafka.protocol.schema import OUR_TAGS, Kind, Message, Row, rows
 
 TABLES: dict[str, type[Message]] = {
     table.__name__: table
     for table in (
-        *(table for api in keys.APIS.values() for table in (api.request, api.response)),
+        *(table for api in apis.APIS.values() for table in (api.request, api.response)),
         ConsumerProtocolSubscription,
         ConsumerProtocolAssignment,
     )
@@ -23,7 +26,7 @@ KIO_ONLY = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
 """Messages of which kafka-python has no definition."""
 OURS: dict[str, type[Message]] = {
     table.__name__: table
-    for api in (*keys.AMONG_BROKERS.values(), *keys.FOR_OPERATORS.values())
+    for api in (*apis.AMONG_BROKERS.values(), *apis.FOR_OPERATORS.values())
     for table in (api.request, api.response)
 }
 """Messages among our brokers, and of our command line."""

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.unit.metadata.test_metadata_log import Overtaken, controller, created, run, store, writer
-from tiered.cold.faulty import Fault, Faults, FaultyStore, Kind
+from tests.unit.metadata.test_log_writer import Overtaken, controller, created, run, store, writer
 from tiered.errors import Fenced, Refused
 from tiered.metadata import layout
-from tiered.metadata.load import load, load_image
+from tiered.metadata.log_reader import load, load_image
+from tiered.object_store.faulty import Fault, Faults, FaultyStore, Kind
 
 
 @pytest.mark.parametrize("beyond", range(3))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.unit.metadata.test_controller import controller, decide
+from tests.unit.controller.test_controller import controller, decide
+from tiered.controller import requests
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
-from tiered.metadata import requests
 from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.delta import Delta, Follow, Lead, between
 from tiered.metadata.image import Image

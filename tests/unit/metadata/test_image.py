@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.cold.sealed import seal
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import changes as kinds
@@ -13,6 +12,7 @@ from tiered.metadata import layout
 from tiered.metadata.changes import CLUSTER, Change, from_json, to_json
 from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, PartitionImage, TopicImage
 from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
+from tiered.object_store.envelope import seal
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 ONE_OF_EACH: list[Change] = [

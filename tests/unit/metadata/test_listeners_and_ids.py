@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.config import Settings
+from tiered.config.settings import Settings
+from tiered.controller import requests
+from tiered.controller.controller import PRODUCER_IDS, Controller
 from tiered.errors import Corrupt
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
-from tiered.metadata import requests
-from tiered.metadata.controller import PRODUCER_IDS, Controller
 from tiered.metadata.image import Image
 
 

@@ -8,24 +8,24 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tests.sim.clock import SimClock, SimRng
-from tests.sim.disk import SimDisk
-from tests.sim.loop import SimLoop
-from tests.sim.net import SimNetwork
-from tests.sim.store import SimBucket
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket
 from tests.unit.hot.fixtures import batch
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
-from tiered.cold.faulty import Faults
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
+from tiered.object_store.faulty import Faults
 from tiered.peers import (
     FetchedPart,
     FetchFrom,
@@ -36,11 +36,11 @@ from tiered.peers import (
     SubmitAnswer,
 )
 from tiered.ports import FileSlice
-from tiered.replication.copy import Copy
-from tiered.replication.fetcher import Asking, Fetchers, Ports
-from tiered.replication.leading import Begun, Past, begin
-from tiered.replication.partition import Partition
-from tiered.replication.replica import Replica
+from tiered.replication.become_leader import Begun, Past, begin
+from tiered.replication.follower_replica import Copy
+from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_state import Partition
+from tiered.replication.replica_fetcher import Asking, Fetchers, Ports
 from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")

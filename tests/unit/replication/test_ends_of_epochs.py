@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.unit.replication.rig import Rig
-from tests.unit.replication.test_fetcher import fill, upload
-from tiered.replication.leading import Past
-from tiered.replication.offsets import end_of_epoch
+from tests.unit.replication.test_replica_fetcher import fill, upload
+from tiered.replication.become_leader import Past
+from tiered.replication.offset_lookup import end_of_epoch
 
 
 def test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments() -> None:

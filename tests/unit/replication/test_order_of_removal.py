@@ -6,12 +6,12 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import TOPIC_ID, Broker, Rig, produced, whole
-from tiered.ages import Ages
-from tiered.config import Settings, TopicConfig
+from tiered.broker.retention_clock import Ages
+from tiered.broker.tiering import Tiering
+from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
-from tiered.replication.leading import Past
-from tiered.replication.replica import Replica
-from tiered.tiering import Tiering
+from tiered.replication.become_leader import Past
+from tiered.replication.leader_replica import Replica
 
 RECORDS = 60
 

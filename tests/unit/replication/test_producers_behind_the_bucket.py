@@ -8,12 +8,12 @@ import pytest
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, Following, Rig
 from tests.unit.replication.test_roles import until
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
-from tiered.hot.producers import WINDOW
-from tiered.replication import history
-from tiered.replication.leading import Past
-from tiered.replication.replica import Replica
+from tiered.hot.producer_state import WINDOW
+from tiered.replication import cold_history as history
+from tiered.replication.become_leader import Past
+from tiered.replication.leader_replica import Replica
 
 BATCHES = 12
 

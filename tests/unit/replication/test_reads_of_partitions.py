@@ -10,14 +10,14 @@ from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tests.unit.replication.rig import AT, INCARNATIONS, TOPIC_ID, DirectPeers, Following, Rig, content, produced, whole
 from tests.unit.replication.test_roles import until
-from tiered.config import TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
 from tiered.peers import FetchFrom
-from tiered.replication import offsets
-from tiered.replication.copy import Copy
-from tiered.replication.followed import Followed
-from tiered.replication.replica import Replica
+from tiered.replication import offset_lookup
+from tiered.replication.follower_reads import Followed
+from tiered.replication.follower_replica import Copy
+from tiered.replication.leader_replica import Replica
 
 
 def heard(replica: Replica, offset: int) -> None:
@@ -132,8 +132,10 @@ def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
         for number in range(3):
             produced(replica, number)
         heard(replica, 2)
-        assert (await offsets.since(replica, NOW + 1, replica.high_watermark, TimeLookups())).offset == 1
-        assert await offsets.since(replica, NOW + 2, replica.high_watermark, TimeLookups()) == offsets.NOWHERE
+        assert (await offset_lookup.since(replica, NOW + 1, replica.high_watermark, TimeLookups())).offset == 1
+        assert (
+            await offset_lookup.since(replica, NOW + 2, replica.high_watermark, TimeLookups()) == offset_lookup.NOWHERE
+        )
 
     rig.run(story)
 

@@ -12,14 +12,14 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import AT, whole
-from tests.unit.replication.town import CLUSTER, Town
-from tiered.data_directory import DataDirectory
+from tests.unit.replication.three_brokers import CLUSTER, Town
+from tiered.broker.data_directory import DataDirectory
+from tiered.controller import requests
 from tiered.errors import Code, Refused
 from tiered.ids import text_id
-from tiered.metadata import requests
 from tiered.metadata.delta import Lead
-from tiered.replication.copy import Copy
-from tiered.replication.replica import ALL, Replica
+from tiered.replication.follower_replica import Copy
+from tiered.replication.leader_replica import ALL, Replica
 
 
 async def until(done: Callable[[], object], seconds: float = 30) -> None:

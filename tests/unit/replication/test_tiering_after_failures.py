@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.unit.replication.rig import Broker, Rig, produced
-from tiered.ages import Ages
-from tiered.cold.faulty import Fault, Kind
+from tiered.broker.retention_clock import Ages
+from tiered.broker.tiering import UNDER_WAY_MS, Tiering
 from tiered.cold.layout import parse_key
-from tiered.config import Settings
+from tiered.config.settings import Settings
 from tiered.errors import Fenced
-from tiered.replication.replica import Replica
-from tiered.tiering import UNDER_WAY_MS, Tiering
+from tiered.object_store.faulty import Fault, Kind
+from tiered.replication.leader_replica import Replica
 
 INTERVAL = 3_000.0
 """Between two ticks: what happens within it, a failure set off."""

@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
-from tiered import tiering
-from tiered.ages import Ages
+from tiered.broker import tiering
+from tiered.broker.retention_clock import Ages
+from tiered.broker.tiering import UNDER_WAY_MS, Tiering
 from tiered.cold import uploader
-from tiered.cold.faulty import Fault, Kind
 from tiered.cold.layout import segment_key
-from tiered.config import Settings
+from tiered.config.settings import Settings
 from tiered.ids import TopicPartition
-from tiered.replication.leading import Past
-from tiered.replication.replica import Replica
-from tiered.tiering import UNDER_WAY_MS, Tiering
+from tiered.object_store.faulty import Fault, Kind
+from tiered.replication.become_leader import Past
+from tiered.replication.leader_replica import Replica
 
 INTERVAL = 30.0
 

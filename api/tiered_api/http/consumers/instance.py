@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused, Unavailable
+from tiered.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets, Request
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets, Request
-from tiered_api.http.consumers.asking import patiently
-from tiered_api.http.consumers.membership import Membership, Wish
-from tiered_api.http.consumers.patterns import Pattern
-from tiered_api.http.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
-from tiered_api.http.partitions import Source, bounds, source_of
-from tiered_api.http.site import Site
+from tiered_api.http.consumers.coordinator_calls import patiently
+from tiered_api.http.consumers.member import Membership, Wish
+from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.partitions.remote_partition import Source, bounds, source_of
+from tiered_api.http.server.context import Site
+from tiered_api.http.server.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 
 MARK = "tiered-rest"
 SESSION_MS = 300_000

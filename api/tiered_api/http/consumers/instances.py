@@ -10,14 +10,14 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
-from tiered.metadata.groups.requests import Described, DescribeGroup
+from tiered.groups.requests import Described, DescribeGroup
 from tiered.metadata.image import Image
-from tiered_api.http.consumers.asking import coordinator_of, patiently
+from tiered_api.http.consumers.coordinator_calls import coordinator_of, patiently
 from tiered_api.http.consumers.instance import Choices, Instance
-from tiered_api.http.consumers.membership import PREFIX, Wish, kept_in
+from tiered_api.http.consumers.member import PREFIX, Wish, kept_in
 from tiered_api.http.consumers.subscriptions import Patterns
-from tiered_api.http.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
-from tiered_api.http.site import Site
+from tiered_api.http.server.context import Site
+from tiered_api.http.server.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
 INSTANCES_MAX = 1_000
 INSTANCES_PER_PEER = 500

@@ -8,15 +8,15 @@ from typing import Any
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
-from tiered.replication.fetched import Fetched
-from tiered.replication.replica import Replica
+from tiered.replication.leader_replica import Replica
+from tiered.replication.read_result import Fetched
 from tiered_api.http.consumers.instance import Instance, Spot
-from tiered_api.http.elsewhere import Leader
-from tiered_api.http.errors import HttpError
-from tiered_api.http.partitions import Away, Source
-from tiered_api.http.reads import DECODED_PER_BYTE, OBJECTS_MAX, bytes_of, effort, memory, read_away
-from tiered_api.http.render import rows_v2
-from tiered_api.http.request import Request
+from tiered_api.http.partitions.reads import DECODED_PER_BYTE, OBJECTS_MAX, bytes_of, effort, memory, read_away
+from tiered_api.http.partitions.record_json import rows_v2
+from tiered_api.http.partitions.remote_brokers import Leader
+from tiered_api.http.partitions.remote_partition import Away, Source
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.request import Request
 
 LOOK_SECONDS = 1.0
 """A place in the group may change while nothing is written."""

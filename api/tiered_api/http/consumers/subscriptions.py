@@ -9,8 +9,8 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 from tiered.ports import Clock
-from tiered_api.http.consumers.patterns import NAME_CHARACTERS, Pattern
-from tiered_api.http.limits import Exhausted
+from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, Pattern
+from tiered_api.http.server.limits import Exhausted
 
 JOB_STEPS = 1 << 21
 """Steps of one job in a thread, some 0.1 s at worst: others get their turn after each."""

@@ -16,23 +16,23 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from tiered.groups.requests import NO_OFFSET, Commit
 from tiered.ids import TopicPartition
-from tiered.metadata.groups.requests import NO_OFFSET, Commit
-from tiered_api.http import media
-from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.consumers.asking import coordinator_of, patiently
+from tiered_api.http.consumers.coordinator_calls import coordinator_of, patiently
 from tiered_api.http.consumers.instance import METADATA_BYTES, Choices, Instance
 from tiered_api.http.consumers.instances import Place
-from tiered_api.http.consumers.membership import Wish
-from tiered_api.http.consumers.patterns import Pattern
+from tiered_api.http.consumers.member import Wish
 from tiered_api.http.consumers.reading import read
-from tiered_api.http.errors import BAD_CONSUMER, FORMAT_DIFFERS, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError
-from tiered_api.http.limits import Exhausted
-from tiered_api.http.partitions import bounds
-from tiered_api.http.request import Request
+from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.partitions.remote_partition import bounds
+from tiered_api.http.server import media_types
+from tiered_api.http.server.errors import BAD_CONSUMER, FORMAT_DIFFERS, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError
+from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import Answer, as_json
 from tiered_api.http.v2.topics import shown
 
-RECORD_TYPES = {"binary": media.V2_BINARY, "json": media.V2_JSON}
+RECORD_TYPES = {"binary": media_types.V2_BINARY, "json": media_types.V2_JSON}
 RESETS = ("earliest", "latest", "none")
 NAME_CHARACTERS = 249
 OTHER_NAMES = {"id": "name", "responseMinBytes": "fetch.min.bytes", "requestWaitMs": "consumer.request.timeout.ms"}
@@ -199,7 +199,10 @@ async def read_consumer(request: Request) -> web.StreamResponse:
     """Records that it has not read yet, from any of its partitions."""
     instance = await _instance(request)
     kind = RECORD_TYPES[instance.choices.format]
-    if media.answer_type(request.headers.get("Accept"), (kind, media.V2_JSON, media.V2_BINARY)) != kind:
+    if (
+        media_types.answer_type(request.headers.get("Accept"), (kind, media_types.V2_JSON, media_types.V2_BINARY))
+        != kind
+    ):
         raise HttpError(FORMAT_DIFFERS, f"this consumer gives {kind}: Accept has to take that")
     limits = request.site.limits
     timeout_ms = request.integer("timeout", instance.choices.timeout_ms, 0, instance.choices.timeout_ms)

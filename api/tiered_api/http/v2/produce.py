@@ -8,28 +8,33 @@ import orjson
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
-from tiered_api.http import media
-from tiered_api.http.answers import as_json
-from tiered_api.http.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.formats import Incoming, record_v2
-from tiered_api.http.produce import Placed, append_many, topic_image
-from tiered_api.http.request import Request, malformed
+from tiered_api.http.partitions.produce import Placed, append_many, topic_image
+from tiered_api.http.partitions.record_formats import Incoming, record_v2
+from tiered_api.http.server import media_types
+from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.server.request import Request, malformed
+from tiered_api.http.server.responses import as_json
 from tiered_api.http.v2.topics import wanted
 
-FORMS = {media.V2_BINARY: "binary", media.V2_JSON: "json", media.V2: "binary", media.JSON: "binary"}
+FORMS = {
+    media_types.V2_BINARY: "binary",
+    media_types.V2_JSON: "json",
+    media_types.V2: "binary",
+    media_types.JSON: "binary",
+}
 NOT_RETRIABLE, RETRIABLE = 1, 2
 
 
 async def produce_to_topic(request: Request) -> web.StreamResponse:
     """Records to the partitions that they name, or that their keys belong to."""
-    form = FORMS[media.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
+    form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
     topic = topic_image(request.site, request.args["topic"])
     return await _produce(request, topic, form, None)
 
 
 async def produce_to_partition(request: Request) -> web.StreamResponse:
     """Records to one partition."""
-    form = FORMS[media.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
+    form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
     topic, number = topic_image(request.site, request.args["topic"]), request.number("partition")
     if number >= len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {number}")

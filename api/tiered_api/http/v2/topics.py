@@ -7,20 +7,20 @@ from typing import Any
 from aiohttp import web
 
 from tiered.metadata.image import PartitionImage
-from tiered_api.http import media
-from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.partitions import bounds
-from tiered_api.http.produce import topic_image
-from tiered_api.http.reads import partition_of_path
-from tiered_api.http.request import Request
+from tiered_api.http.partitions.produce import topic_image
+from tiered_api.http.partitions.reads import partition_of_path
+from tiered_api.http.partitions.remote_partition import bounds
+from tiered_api.http.server import media_types
+from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import Answer, as_json
 
-ANSWER_TYPES = (media.V2, media.JSON)
+ANSWER_TYPES = (media_types.V2, media_types.JSON)
 
 
 def wanted(request: Request) -> str:
     """The media type of an answer: v2's, or plain JSON for who prefers that; HttpError 406 for who takes neither."""
-    return media.answer_type(request.headers.get("Accept"), ANSWER_TYPES)
+    return media_types.answer_type(request.headers.get("Accept"), ANSWER_TYPES)
 
 
 def shown(request: Request, value: Any) -> Answer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.metadata.image import BrokerImage
-from tiered_api.http.answers import as_json
-from tiered_api.http.errors import HttpError
-from tiered_api.http.request import Request
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import as_json
 from tiered_api.http.v3 import shapes
 from tiered_api.http.v3.shapes import Shape, cluster, link, listed, listed_whole, related
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiered.metadata.config_layers import Shown, Source, of_all_brokers, of_broker, of_topic
+from tiered.metadata.config_sources import Shown, Source, of_all_brokers, of_broker, of_topic
 from tiered.metadata.image import TopicImage
-from tiered_api.http.request import Request
+from tiered_api.http.server.request import Request
 from tiered_api.http.v3.shapes import Shape, head, link
 
 TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "number": "DOUBLE", "text": "STRING", "list": "LIST"}

@@ -7,15 +7,15 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.config import broker_rows, topic_rows
+from tiered.config.setting import Row
+from tiered.config.settings import broker_rows, topic_rows
+from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.image import TopicImage
-from tiered.metadata.requests import AlterBrokerConfigs, AlterTopicConfigs
-from tiered.setting import Row
-from tiered_api.http.answers import as_json, no_content
-from tiered_api.http.errors import BAD_REQUEST, HttpError
-from tiered_api.http.produce import topic_image
-from tiered_api.http.request import Request
+from tiered_api.http.partitions.produce import topic_image
+from tiered_api.http.server.errors import BAD_REQUEST, HttpError
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import as_json, no_content
 from tiered_api.http.v3.clusters import broker_of_path
 from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, topic_configs
 from tiered_api.http.v3.shapes import Shape, cluster, listed, listed_whole

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from tiered.errors import Code
+from tiered.groups.requests import Described, DescribedMember
 from tiered.ids import TopicPartition
-from tiered.metadata.groups.requests import Described, DescribedMember
-from tiered_api.http.answers import as_json
-from tiered_api.http.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.groups import Group, describe, ends, everyone, offsets
-from tiered_api.http.request import Request
+from tiered_api.http.server.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import as_json
 from tiered_api.http.v3.shapes import Shape, cluster, head, link, listed, related
-from tiered_api.kafka.membership import read_assignment
+from tiered_api.kafka.client.group_member import read_assignment
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

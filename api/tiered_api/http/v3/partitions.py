@@ -5,11 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
-from tiered_api.http.answers import as_json
-from tiered_api.http.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.partitions import bounds
-from tiered_api.http.produce import source_in, topic_image
-from tiered_api.http.request import Request
+from tiered_api.http.partitions.produce import source_in, topic_image
+from tiered_api.http.partitions.remote_partition import bounds
+from tiered_api.http.server.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import as_json
 from tiered_api.http.v3.shapes import (
     cluster,
     listed,

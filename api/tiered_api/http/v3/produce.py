@@ -8,11 +8,11 @@ import orjson
 from aiohttp import web
 
 from tiered.records.native import json_spans
-from tiered_api.http.answers import Answer, as_json
-from tiered_api.http.errors import BATCH, HttpError
-from tiered_api.http.formats import Incoming, iso, record_v3
-from tiered_api.http.produce import Placed, append_many, append_one, topic_image
-from tiered_api.http.request import Request, malformed
+from tiered_api.http.partitions.produce import Placed, append_many, append_one, topic_image
+from tiered_api.http.partitions.record_formats import Incoming, iso, record_v3
+from tiered_api.http.server.errors import BATCH, HttpError
+from tiered_api.http.server.request import Request, malformed
+from tiered_api.http.server.responses import Answer, as_json
 from tiered_api.http.v3.shapes import cluster
 from tiered_api.http.v3.streaming import stream
 

@@ -10,10 +10,10 @@ from urllib.parse import quote
 import orjson
 
 from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
-from tiered_api.http.answers import Answer
-from tiered_api.http.errors import HttpError
-from tiered_api.http.limits import Exhausted
-from tiered_api.http.request import Request
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import Answer
 
 Shape = dict[str, Any]
 T = TypeVar("T")

@@ -14,14 +14,14 @@ from aiohttp import web
 
 from tiered.metadata.image import TopicImage
 from tiered.records.native import json_spans
-from tiered_api.http import media
-from tiered_api.http.answers import cut_off, open_stream
-from tiered_api.http.errors import HttpError
-from tiered_api.http.formats import Incoming, record_v3
-from tiered_api.http.inflate import Inflater, inflater
-from tiered_api.http.produce import Placed, append_many
-from tiered_api.http.request import Request, malformed
-from tiered_api.http.site import Site
+from tiered_api.http.partitions.produce import Placed, append_many
+from tiered_api.http.partitions.record_formats import Incoming, record_v3
+from tiered_api.http.server import media_types
+from tiered_api.http.server.context import Site
+from tiered_api.http.server.decompress import Inflater, inflater
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.request import Request, malformed
+from tiered_api.http.server.responses import cut_off, open_stream
 
 if TYPE_CHECKING:
     from tiered_api.http.v3.produce import Reports
@@ -37,7 +37,7 @@ async def stream(
 ) -> web.StreamResponse:
     """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time. The answer
     begins with the first report: a client that sees it earlier may think that it need not send more."""
-    response = open_stream(media.JSON)
+    response = open_stream(media_types.JSON)
     pieces = _of_request(request) if body is None else _of_whole(body)
     splitter = Splitter(request.site.limits.record_bytes)
     try:

@@ -7,11 +7,11 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.metadata.requests import CreatePartitions, CreateTopic, DeleteTopic
-from tiered_api.http.answers import as_json, no_content
-from tiered_api.http.errors import BAD_REQUEST, HttpError
-from tiered_api.http.produce import topic_image
-from tiered_api.http.request import Request
+from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
+from tiered_api.http.partitions.produce import topic_image
+from tiered_api.http.server.errors import BAD_REQUEST, HttpError
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import as_json, no_content
 from tiered_api.http.v3.shapes import cluster, listed, topic_shape
 
 MAX_INT = (1 << 31) - 1

@@ -1,0 +1,12 @@
+"""The commands `tiered serve` and `tiered up`.
+
+May import: cli, http
+
+~ serve        one broker process until SIGTERM
+~ up           a cluster of several brokers on one machine
+~ supervise    child processes: start, restart, output, stop
+~ child        a command that ends with its parent process
+~ directories  checks of a data directory before a broker uses it
+~ sources      settings from file, environment and options
+~ log_output   the log format on stderr, one line for each event
+"""

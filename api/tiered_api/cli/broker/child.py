@@ -1,0 +1,30 @@
+"""`python -m tiered_api.cli.broker.child PID COMMAND...`: a command that ends with PID, the process that started it.
+
+On Linux, where the kernel tells a process of its parent's death; elsewhere the command goes on by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.main import main
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with(parent: int) -> None:
+    """Asks for SIGTERM at the parent's death; ends here when that was before."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        sys.exit(Exit.INTERRUPTED)
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

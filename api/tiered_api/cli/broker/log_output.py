@@ -1,0 +1,38 @@
+"""The log of a process, on stderr: one line per event, which nothing that is logged can break or forge."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from tiered_api.cli.text.visible import visible
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+PACKAGES = ("tiered", "tiered_api")
+INDENT = "  "
+"""Before each line of a traceback: no line but that of an event begins at the margin."""
+
+
+class OneLine(logging.Formatter):
+    """Escapes what is not printable. The lines of a traceback stay lines, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(INDENT + visible(line) for line in super().formatException(ei).split("\n"))
+
+
+def log_to_stderr(level: str, others: int = logging.WARNING) -> None:
+    """Begins the log: our events from `level` on, those of the libraries below us from `others` on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler], level=others)
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """From now on our events of this level and above are logged."""
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(level.upper())

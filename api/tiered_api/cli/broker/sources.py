@@ -1,0 +1,141 @@
+"""Where settings come from: a file, then the environment, then `-c`, then options; the later one wins.
+
+A `.properties` file is read as Java reads it, so that a Kafka broker's file loads as it is; `.toml` may nest tables.
+`TIERED_<NAME>` is a setting's name in capitals with underscores for dots (a leading `tiered.` is not doubled).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiered.config.kafka_aliases import WITHOUT_EFFECT
+from tiered.config.setting import unknown
+from tiered.config.settings import Settings, broker_rows
+from tiered.errors import Code, Refused
+
+PREFIX = "TIERED_"
+NOT_SETTINGS = {"TIERED_BROKERS", "TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
+"""Variables of the same prefix that other parts read."""
+OF_KUBERNETES = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
+"""Variables that Kubernetes sets in every pod beside a service named `tiered`."""
+
+Given = dict[str, tuple[str, str]]
+"""By name: the text, and where it was written."""
+
+
+def settings(
+    file: str | None, environment: Mapping[str, str], pairs: Sequence[str], options: Mapping[str, str]
+) -> tuple[Settings, list[str]]:
+    """The settings, and a warning for each that is taken and has no effect. Refused(INVALID_CONFIG) names the place."""
+    given: Given = {}
+    if file is not None:
+        given.update((name, (text, file)) for name, text in _read(file).items())
+    given.update(_from_environment(environment))
+    given.update(_from_pairs(pairs))
+    given.update((name, (text, f"--{name.replace('.', '-')}")) for name, text in options.items())
+    try:
+        made = Settings.from_strings({name: text for name, (text, _) in given.items()})
+    except Refused as refused:
+        name = re.split(r"[=:]", refused.why, maxsplit=1)[0]
+        place = f" ({given[name][1]})" if name in given else ""
+        raise Refused(refused.code, refused.why + place) from None
+    return made, [
+        f"{name}={text} has no effect: {WITHOUT_EFFECT[name]} ({place})"
+        for name, (text, place) in given.items()
+        if name in WITHOUT_EFFECT
+    ]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.removeprefix("tiered.").upper().replace(".", "_")
+
+
+def _from_environment(environment: Mapping[str, str]) -> Given:
+    names = {variable(name): name for name in broker_rows()}
+    given = {}
+    for key, text in environment.items():
+        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not OF_KUBERNETES.fullmatch(f"{key}={text}"):
+            if key not in names:
+                raise unknown(key, names, "environment")
+            given[names[key]] = (text, key)
+    return given
+
+
+def _from_pairs(pairs: Sequence[str]) -> Given:
+    given = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip():
+            raise Refused(Code.INVALID_CONFIG, f"-c {pair}: it must be name=value")
+        given[name.strip()] = (text, "-c")
+    return given
+
+
+def _read(file: str) -> dict[str, str]:
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Refused(Code.INVALID_CONFIG, f"--config {file}: cannot be read: {reason}") from None
+    if path.suffix != ".toml":
+        return dict(properties(text))
+    try:
+        return dict(_flat(tomllib.loads(text), ""))
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(Code.INVALID_CONFIG, f"--config {file}: {error}") from None
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """TOML's tables as dotted names, its values as text."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, list):
+            yield name, ",".join(map(str, value))
+        else:
+            yield name, str(value)
+
+
+def properties(text: str) -> Iterator[tuple[str, str]]:
+    """The pairs of a Java properties file: comments, continued lines, `=`, `:` or blanks between, backslash escapes."""
+    for line in _logical_lines(text):
+        # The key ends at the first unescaped separator; blanks around one = or : belong to neither.
+        found = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL)
+        assert found is not None
+        yield _unescaped(found[1]), _unescaped(found[2])
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments and blanks, those that end in an odd number of backslashes joined with the next."""
+    begun = ""
+    for raw in text.splitlines():
+        line = raw.lstrip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            begun += line[:-1]
+            continue
+        yield begun + line
+        begun = ""
+    if begun:
+        yield begun
+
+
+_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescaped(text: str) -> str:
+    def character(found: re.Match[str]) -> str:
+        return chr(int(found[1][1:], 16)) if len(found[1]) == 5 else _NAMED.get(found[1], found[1])
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", character, text)

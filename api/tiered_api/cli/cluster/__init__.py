@@ -1,0 +1,14 @@
+"""The commands of `tiered cluster`.
+
+May import: as cli
+
+~ commands        info and config
+~ brokers         brokers and unregister
+~ health          health: the report on partitions and brokers
+  health_verdict  the verdict on a cluster, with its reasons
+~ losses          losses: possibly lost records, and their acknowledgement
+~ moves           reassign, rebalance, decommission (KIP-455)
+~ throttle        replication throttles (KIP-73) and cordoned brokers (KIP-1066)
+~ configs         settings over the Kafka protocol (KIP-339)
+~ view            the brokers and topics of a cluster, for brokers and health
+"""

@@ -1,0 +1,105 @@
+"""`tiered cluster brokers|unregister`: who is in the cluster, what each has, and how one leaves for good."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections import Counter
+
+from tiered.errors import Refused, Unavailable
+from tiered_api.cli.cluster.view import LIVE, View, look
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_json, print_rows, say
+from tiered_api.cli.reach import cluster
+from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+Lags = dict[int, dict[tuple[str, int], int]]
+"""By broker that tells: how many records each replica on its disk is behind."""
+
+
+def brokers(args: Namespace) -> int:
+    """Prints a row for each broker."""
+    found = asyncio.run(_brokers(args))
+    if args.format == "text":
+        found = [{**row, "controller": "yes" if row["controller"] else None} for row in found]
+    print_rows(found, args.format)
+    return Exit.OK
+
+
+def unregister(args: Namespace) -> int:
+    """Takes a broker that has left for good out of the metadata."""
+    asyncio.run(_unregister(args))
+    if args.format == "json":
+        print_json({"id": args.broker, "status": "OK"})
+    else:
+        say([f"broker {args.broker} is unregistered"])
+    return Exit.OK
+
+
+async def _unregister(args: Namespace) -> None:
+    async with cluster(args) as client:
+        await forget(client, args.broker)
+
+
+async def forget(client: Client, node: int) -> None:
+    """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
+    got = await client.ask(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
+    if got.error_code:
+        raise refused(got.error_code, f"unregister {node}", got.error_message)
+
+
+async def _brokers(args: Namespace) -> list[Row]:
+    async with cluster(args) as client:
+        seen = await look(client)
+        live = [each.node_id for each in seen.brokers.values() if each.state == LIVE]
+        told = await asyncio.gather(*(_lags(client, node) for node in live))
+    return rows(seen, dict(zip(live, told, strict=True)))
+
+
+def rows(seen: View, lags: Lags) -> list[Row]:
+    """What is printed. The lag is that of all replicas of a broker in sum, null where it does not tell of each."""
+    leaders, in_sync = Counter[int](), Counter[int]()
+    held: dict[int, list[tuple[str, int]]] = {}
+    for topic in seen.topics:
+        for each in topic.partitions:
+            leaders[each.leader_id] += 1
+            in_sync.update(each.isr_nodes)
+            for node in each.replica_nodes:
+                held.setdefault(node, []).append((topic.name or "", each.partition_index))
+    return [
+        {
+            "id": broker.node_id,
+            "address": broker.address,
+            "rack": broker.rack,
+            "state": broker.state,
+            "controller": broker.node_id == seen.controller,
+            "leaders": leaders[broker.node_id],
+            "replicas": len(held.get(broker.node_id, ())),
+            "in_sync": in_sync[broker.node_id],
+            "lag": _sum(held.get(broker.node_id, []), lags.get(broker.node_id)),
+        }
+        for broker in seen.brokers.values()
+    ]
+
+
+def _sum(held: list[tuple[str, int]], told: dict[tuple[str, int], int] | None) -> int | None:
+    if told is None or not all(at in told for at in held):
+        return None
+    return sum(told[at] for at in held)
+
+
+async def _lags(client: Client, node: int) -> dict[tuple[str, int], int]:
+    """What one broker says of its replicas; nothing when it does not answer, or does not say that."""
+    try:
+        got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
+    except (Refused, Unavailable):
+        return {}
+    return {
+        (topic.name, each.partition_index): each.offset_lag
+        for directory in got.results
+        for topic in directory.topics
+        for each in topic.partitions
+        if not each.is_future_key
+    }

@@ -1,0 +1,133 @@
+"""`tiered cluster info|config`: the brokers in a few lines, and their settings."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from typing import Any
+
+from tiered.errors import Code, Refused
+from tiered_api.cli.cluster.configs import ALL_BROKERS, BROKER, DELETE, SET, altered, config_rows, described
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_json, print_rows, say
+from tiered_api.cli.reach import cluster, pairs
+from tiered_api.cli.topic.topics import status
+from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
+
+
+def info(args: Namespace) -> int:
+    """Prints the cluster, its brokers and with `-t` its topics."""
+    got = asyncio.run(_metadata(args))
+    brokers = [
+        {
+            "id": each.node_id,
+            "host": each.host,
+            "port": each.port,
+            "rack": each.rack,
+            "controller": each.node_id == got.controller_id,
+        }
+        for each in sorted(got.brokers, key=lambda each: each.node_id)
+    ]
+    topics = [
+        {
+            "name": each.name,
+            "partitions": len(each.partitions),
+            "replicas": max((len(one.replica_nodes) for one in each.partitions), default=0),
+        }
+        for each in sorted(got.topics, key=lambda each: each.name or "")
+        if args.internal or not each.is_internal
+    ]
+    if args.format == "json":
+        whole: dict[str, Any] = {"cluster_id": got.cluster_id, "controller": got.controller_id, "brokers": brokers}
+        print_json({**whole, "topics": topics} if args.topics else whole)
+        return Exit.OK
+    say(["CLUSTER", "=======", got.cluster_id or "-", "", "BROKERS", "======="])
+    rows = [{name: value for name, value in row.items() if name != "controller"} for row in brokers]
+    marked = [
+        {**row, "id": f"{row['id']}*" if broker["controller"] else str(row["id"])}
+        for row, broker in zip(rows, brokers, strict=True)
+    ]
+    print_rows(marked, "text")
+    if args.topics:
+        say(["", "TOPICS", "======"])
+        print_rows(topics, "text")
+    return Exit.OK
+
+
+def config_list(args: Namespace) -> int:
+    """Prints the settings of a broker."""
+    rows = asyncio.run(_configs(args, None))
+    print_rows([row for row in rows if args.filter in str(row["key"])], args.format)
+    return Exit.OK
+
+
+def config_get(args: Namespace) -> int:
+    """Prints the value of a setting, or a row for each of several."""
+    names = list(dict.fromkeys(args.keys))
+    known = {row["key"]: row for row in asyncio.run(_configs(args, names))}
+    if missing := [name for name in names if name not in known]:
+        raise Refused(Code.INVALID_CONFIG, f"no setting {', '.join(missing)}")
+    found = [known[name] for name in names]
+    if args.format == "json" or len(found) > 1:
+        print_rows(found, args.format)
+    else:
+        say(["" if found[0]["value"] is None else str(found[0]["value"])])
+    return Exit.OK
+
+
+def config_set(args: Namespace) -> int:
+    """Changes settings of all brokers, or of one."""
+    if len(args.settings) == 2 and "=" not in args.settings[0]:
+        changes: list[tuple[str, str | None]] = [(args.settings[0], args.settings[1])]
+    else:
+        changes = list(pairs(args.settings, "config set"))
+    return _altered(args, changes)
+
+
+def config_reset(args: Namespace) -> int:
+    """Gives settings back their defaults."""
+    return _altered(args, [(name, None) for name in args.keys])
+
+
+def _altered(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
+    rows = asyncio.run(_alter(args, changes))
+    print_rows(rows, args.format)
+    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+
+
+async def _metadata(args: Namespace) -> MetadataResponse:
+    async with cluster(args) as client:
+        return await client.metadata(None if args.topics else [])
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
+    async with cluster(args) as client:
+        node = await _node(client, args)
+        (result,) = await described(client, BROKER, [str(node)], keys, node=node)
+    if result.error_code:
+        raise refused(result.error_code, f"settings of broker {node}", result.error_message)
+    return config_rows(result.configs)
+
+
+async def _node(client: Client, args: Namespace) -> int:
+    """The broker that is asked: the one that is named, or the first."""
+    await client.metadata([])
+    if args.node is None:
+        return min(client.brokers)
+    if args.node not in client.brokers:
+        raise Refused(Code.INVALID_REQUEST, f"broker {args.node} is not live: live are {sorted(client.brokers)}")
+    return int(args.node)
+
+
+async def _alter(args: Namespace, changes: list[tuple[str, str | None]]) -> list[Row]:
+    configs = [AlterableConfig(name, DELETE if value is None else SET, value) for name, value in changes]
+    async with cluster(args) as client:
+        name = ALL_BROKERS if args.node is None else str(await _node(client, args))
+        (got,) = await altered(client, BROKER, {name: configs}, node=args.node)
+    words = status(got.error_code, got.error_message)
+    return [{"setting": name, "value": value, "status": words} for name, value in changes]

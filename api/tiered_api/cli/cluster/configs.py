@@ -1,0 +1,68 @@
+"""Settings of topics and brokers over the Kafka protocol: what they are, and changes of them (KIP-339)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tiered_api.cli.output import Row
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+ALL_BROKERS = ""
+SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+}
+
+
+async def described(
+    client: Client, kind: int, names: Iterable[str], keys: list[str] | None = None, *, node: int | None = None
+) -> list[DescribeConfigsResult]:
+    """Settings of topics or brokers, all or those of `keys`; an error is in the row of its topic or broker."""
+    resources = [DescribeConfigsResource(kind, name, keys) for name in names]
+    return (await client.ask(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node=node)).results
+
+
+async def altered(
+    client: Client,
+    kind: int,
+    changes: Mapping[str, Sequence[AlterableConfig]],
+    *,
+    node: int | None = None,
+    dry_run: bool = False,
+) -> list[AlterConfigsResourceResponse]:
+    """Changes settings of each topic or broker that `changes` names; by the controller, or by broker `node`."""
+    resources = [AlterConfigsResource(kind, name, list(rows)) for name, rows in changes.items()]
+    request = IncrementalAlterConfigsRequest(resources=resources, validate_only=dry_run)
+    if node is None:
+        got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
+    else:
+        got = await client.ask(request, IncrementalAlterConfigsResponse, node=node)
+    return got.responses
+
+
+def config_rows(configs: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
+    """Settings as rows, by name; what is secret has no value."""
+    return [
+        {"key": each.name, "value": each.value, "source": SOURCES.get(each.config_source, "UNKNOWN")}
+        for each in sorted(configs, key=lambda each: each.name)
+    ]

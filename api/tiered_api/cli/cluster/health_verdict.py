@@ -1,0 +1,194 @@
+"""Whether a cluster is well: which partitions have no leader, too few in sync or too few replicas, and why.
+
+Pure: from what brokers answered to what is said. `min.insync.replicas` counts up to the number of replicas, as brokers
+take it, so whoever is below it is under-replicated too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiered_api.cli.cluster.view import FENCED, Said, View
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
+
+At = tuple[str, int]
+"""Topic and partition."""
+
+
+class Eligible(NamedTuple):
+    """Who may lead after the leader, besides those in sync (KIP-966); `last_known`: all whom an election waits for once
+    nobody is in sync or eligible."""
+
+    elr: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unwell:
+    """One partition that lacks something; `problems` has at least one word."""
+
+    topic: str
+    partition: int
+    problems: tuple[str, ...]
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    eligible: Eligible
+    min_isr: int
+    why: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+LEADERLESS, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "under-min-ISR", "under-replicated"
+
+
+def to_ask_about(seen: View) -> list[str]:
+    """The topics of which more must be known before anything is said: those with a partition that lacks something."""
+    return [
+        topic.name
+        for topic in seen.topics
+        if topic.name
+        and any(
+            not seen.is_live(each.leader_id) or len(each.isr_nodes) < len(each.replica_nodes)
+            for each in topic.partitions
+        )
+    ]
+
+
+def unwell(
+    seen: View, min_isr: Mapping[str, int], eligible: Mapping[At, Eligible], added: Mapping[At, Sequence[int]]
+) -> Iterator[Unwell]:
+    """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one; replicas that a
+    move has `added` are not missed while they copy."""
+    for topic in seen.topics:
+        name = topic.name or ""
+        for each in sorted(topic.partitions, key=lambda each: each.partition_index):
+            wanted = min(min_isr.get(name, 1), len(each.replica_nodes))
+            new = added.get((name, each.partition_index), ())
+            problems = tuple(_problems(seen, each, wanted, len(new)))
+            if problems:
+                heirs = eligible.get((name, each.partition_index), Eligible())
+                yield Unwell(
+                    name, each.partition_index, problems, each.leader_id, tuple(each.replica_nodes),
+                    tuple(each.isr_nodes), heirs, wanted, "; ".join(_why(seen, each, heirs, wanted, new)),
+                )  # fmt: skip
+
+
+def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> dict[str, Any]:
+    """The health of a cluster, as `--format json` prints it. A broker that stopped by itself and holds nothing is not
+    missed. `said` is what brokers say of themselves."""
+    holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
+    down = [
+        node
+        for node, broker in seen.brokers.items()
+        if not seen.is_live(node) and (node in holders or broker.state == FENCED)
+    ]
+    names = {
+        problem: [each.name for each in found if problem in each.problems]
+        for problem in (LEADERLESS, UNDER_MIN_ISR, UNDER_REPLICATED)
+    }
+    reasons = ["nodes down"] if down else []
+    reasons += [] if seen.is_live(seen.controller) else ["no controller"]
+    reasons += [f"{problem} partitions" for problem, named in names.items() if named]
+    away = {each.node_id: each.store_away_since_ms for each in said if each.store_away_since_ms >= 0}
+    troubled = [each for each in said if each.problems]
+    lost = {(each.topic, each.partition): each for broker in said for each in broker.losses}
+    reasons += ["possible losses"] if lost else []
+    reasons += ["bucket"] if away else []
+    reasons += ["broker problems"] if any(each.node_id not in away for each in troubled) else []
+    return {
+        "healthy": not reasons,
+        "reasons": reasons,
+        "controller": seen.controller,
+        "nodes": list(seen.brokers),
+        "nodes_down": down,
+        "leaderless_partitions": names[LEADERLESS],
+        "under_min_isr_partitions": names[UNDER_MIN_ISR],
+        "under_replicated_partitions": names[UNDER_REPLICATED],
+        "possible_losses": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "from_offset": each.from_offset,
+                "leader_epoch": each.leader_epoch,
+                "at_ms": each.at_ms,
+            }
+            for (topic, partition), each in sorted(lost.items())
+        ],
+        "bucket_away_since_ms": min(away.values(), default=None),
+        "broker_problems": [f"broker {each.node_id}: {why}" for each in troubled for why in each.problems],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "problems": list(each.problems),
+                "leader": each.leader if each.leader >= 0 else None,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+                "eligible": list(each.eligible.elr),
+                "last_known": list(each.eligible.last_known),
+                "min_isr": each.min_isr,
+                "why": each.why,
+            }
+            for each in found
+        ],
+    }
+
+
+def _problems(seen: View, each: MetadataResponsePartition, wanted: int, new: int) -> Iterator[str]:
+    if not seen.is_live(each.leader_id):
+        yield LEADERLESS
+    if len(each.isr_nodes) < wanted:
+        yield UNDER_MIN_ISR
+    if len(each.isr_nodes) < len(each.replica_nodes) - new:
+        yield UNDER_REPLICATED
+
+
+def _why(
+    seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: int, new: Sequence[int]
+) -> Iterator[str]:
+    """Sentences, the worst first; nobody is named twice."""
+    named: set[int] = set()
+    if not seen.is_live(each.leader_id):
+        waits_for, sentence = _waits(seen, each, heirs)
+        named.update(waits_for)
+        yield sentence
+    elif len(each.isr_nodes) < wanted:
+        yield f"acks=all is refused: {len(each.isr_nodes)} in sync, min.insync.replicas asks for {wanted}"
+    missing = [node for node in each.replica_nodes if node not in each.isr_nodes and node not in named]
+    gone = [f"{node} is {seen.state(node)}" for node in missing if not seen.is_live(node)]
+    behind = [node for node in missing if seen.is_live(node) and node not in new]
+    copies = [node for node in missing if seen.is_live(node) and node in new]
+    if gone:
+        yield f"broker {' and '.join(gone)}"
+    if behind:
+        yield f"{_brokers(seen, behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
+    if copies:
+        yield f"a move to {_brokers(seen, copies)} is under way"
+
+
+def _waits(seen: View, each: MetadataResponsePartition, heirs: Eligible) -> tuple[Sequence[int], str]:
+    """Whom an election waits for, and the sentence about it."""
+    if each.leader_id >= 0:
+        return (each.leader_id,), f"its leader {each.leader_id} is {seen.state(each.leader_id)}"
+    may_lead = sorted({*each.isr_nodes, *heirs.elr})
+    ready = [node for node in may_lead if seen.is_live(node)]
+    if ready:
+        return ready, f"an election is due: {_brokers(seen, ready)} may lead"
+    if may_lead:
+        return may_lead, f"waits for {_brokers(seen, may_lead, 'or')}: nobody else has all that was acknowledged"
+    if heirs.last_known:
+        last_known = _brokers(seen, heirs.last_known)
+        return heirs.last_known, f"waits until {last_known} have said what is left of their logs"
+    return (), "no broker is known that has its records"
+
+
+def _brokers(seen: View, nodes: Sequence[int], word: str = "and") -> str:
+    """Live ones by their numbers, others with their states."""
+    each = (f"{node}" if seen.is_live(node) else f"{node} ({seen.state(node)})" for node in nodes)
+    return f"broker{'s' if len(nodes) > 1 else ''} " + f" {word} ".join(each)

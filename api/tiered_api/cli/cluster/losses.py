@@ -1,0 +1,76 @@
+"""`tiered cluster losses`: where acknowledged records may be gone, until an operator says that he has seen it."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tiered.errors import Code, Refused
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_rows, say
+from tiered_api.cli.reach import cluster
+from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    PossibleLoss,
+)
+from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
+    AcknowledgedTopic,
+    TieredAcknowledgeRequest,
+    TieredAcknowledgeResponse,
+)
+
+
+def losses(args: Namespace) -> int:
+    """Lists possible losses, or acknowledges them."""
+    if args.partitions and not args.topic:
+        raise Refused(Code.INVALID_REQUEST, "-p needs --topic")
+    return asyncio.run(_losses(args))
+
+
+async def _losses(args: Namespace) -> Exit:
+    async with cluster(args) as client:
+        found = await possible_losses(client)
+        if args.action is not None:
+            found = await _acknowledged(client, args)
+    rows = [
+        _row(each)
+        for each in found
+        if args.topic in (None, each.topic) and (not args.partitions or each.partition in args.partitions)
+    ]
+    print_rows(rows, args.format)
+    if args.format != "json":
+        what = "acknowledged" if args.action is not None else "possible losses"
+        say([f"{len(rows)} {what}" if rows else "no possible losses"])
+    return Exit.OK
+
+
+async def possible_losses(client: Client) -> Sequence[PossibleLoss]:
+    """The losses that nobody has acknowledged. `Refused` by brokers that are not ours."""
+    got = await client.ask(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
+    if got.losses is None:
+        raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not say what they may have lost")
+    return got.losses
+
+
+async def _acknowledged(client: Client, args: Namespace) -> Sequence[PossibleLoss]:
+    topics = None if args.topic is None else [AcknowledgedTopic(args.topic, args.partitions or None)]
+    request = TieredAcknowledgeRequest(topics, client.timeout_ms)
+    got = await client.ask(request, TieredAcknowledgeResponse)
+    if got.error_code:
+        raise refused(got.error_code, "losses are not acknowledged", got.error_message)
+    return got.losses
+
+
+def _row(each: PossibleLoss) -> Row:
+    told = datetime.fromtimestamp(each.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return {
+        "topic": each.topic,
+        "partition": each.partition,
+        "from_offset": each.from_offset,
+        "leader_epoch": each.leader_epoch,
+        "told": told,
+    }

@@ -1,0 +1,143 @@
+"""`tiered cold ls` and `cat`: the bucket read without any broker, by the code that a broker reads it with."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import AsyncIterator
+
+from tiered.errors import Code, Refused
+from tiered.ids import PartitionId
+from tiered.metadata.image import TopicImage
+from tiered.offline.bucket import Bucket, open_bucket
+from tiered.records.batch import records
+from tiered.records.model import CONTROL, Record
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.group.internal_rows import is_internal, print_folded
+from tiered_api.cli.output import Row, print_json, shown
+
+
+def ls(args: Namespace) -> int:
+    """Prints partitions with what is cold of them, or the segments of one topic."""
+    rows = asyncio.run(_listed(args))
+    print_folded(rows, args.format, _topic_if_internal, internal=args.internal or args.topic is not None)
+    return Exit.OK
+
+
+def cat(args: Namespace) -> int:
+    """Prints records: partition, offset, timestamp, key and value with tabs between, or JSON."""
+    asyncio.run(_cat(args))
+    return Exit.OK
+
+
+def _topic_if_internal(row: Row) -> str:
+    return str(row["topic"]) if is_internal(str(row["topic"])) else ""
+
+
+async def _listed(args: Namespace) -> list[Row]:
+    async with open_bucket(args.store) as bucket:
+        if args.topic is None:
+            names = sorted((await bucket.image()).topics)
+            return [
+                row for name in names for row in await _partitions(bucket, await bucket.topic(name), args.partition)
+            ]
+        topic = await bucket.topic(args.topic)
+        return [row for pid in _chosen(topic, args.partition) for row in await _segments(bucket, pid)]
+
+
+async def _partitions(bucket: Bucket, topic: TopicImage, only: int | None) -> list[Row]:
+    made: list[Row] = []
+    numbers = range(len(topic.partitions)) if only is None else [only] if only < len(topic.partitions) else []
+    for number in numbers:
+        manifest = await bucket.manifests.load(PartitionId(topic.topic_id, number))
+        made.append(
+            {
+                "topic": topic.name,
+                "partition": number,
+                "segments": manifest.segment_count if manifest else 0,
+                "bytes": manifest.cold_bytes if manifest else 0,
+                "log_start_offset": manifest.log_start_offset if manifest else 0,
+                "cold_end_offset": manifest.cold_end_offset if manifest else 0,
+            }
+        )
+    return made
+
+
+async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
+    manifest = await bucket.manifests.load(pid)
+    if manifest is None:
+        return []
+    return [
+        {
+            "partition": pid.partition,
+            "base_offset": entry.base_offset,
+            "next_offset": entry.next_offset,
+            "records": entry.record_count,
+            "bytes": entry.log_bytes,
+            "leader_epoch": entry.leader_epoch,
+            "max_timestamp": entry.max_timestamp,
+            "key": entry.key,
+        }
+        async for entry in bucket.manifests.entries(manifest, manifest.log_start_offset)
+    ]
+
+
+async def _cat(args: Namespace) -> None:
+    async with open_bucket(args.store) as bucket:
+        for pid in _chosen(await bucket.topic(args.topic), args.partition):
+            left = args.max
+            async for record in _records(bucket, args.topic, pid, args.offset):
+                if left is not None:
+                    if left == 0:
+                        break
+                    left -= 1
+                _print(pid.partition, record, args.format)
+
+
+async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | None) -> AsyncIterator[Record]:
+    """The cold records of a partition from an offset on, without transaction markers."""
+    manifest = await bucket.manifests.load(pid)
+    if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
+        return
+    start = manifest.log_start_offset if offset is None else offset
+    if not manifest.log_start_offset <= start <= manifest.cold_end_offset:
+        held = f"{manifest.log_start_offset} to {manifest.cold_end_offset}"
+        raise Refused(
+            Code.OFFSET_OUT_OF_RANGE,
+            f"offset {start} of {topic}-{pid.partition} is not in the bucket, which holds {held}",
+        )
+    async for piece in bucket.reader.iterate(pid, start, manifest=manifest):
+        origin = piece.batches[0].at
+        for batch in piece.batches:
+            if not batch.attributes & CONTROL:
+                for record in records(piece.data, batch.at - origin):
+                    if record.offset >= start:
+                        yield record
+
+
+def _chosen(topic: TopicImage, only: int | None) -> list[PartitionId]:
+    if only is not None and only >= len(topic.partitions):
+        raise Refused(
+            Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {only}"
+        )
+    numbers = range(len(topic.partitions)) if only is None else [only]
+    return [PartitionId(topic.topic_id, number) for number in numbers]
+
+
+def _print(partition: int, record: Record, form: str) -> None:
+    key, value = shown(record.key), shown(record.value)
+    if form == "json":
+        headers = [{"name": name, "value": shown(data)} for name, data in record.headers]
+        print_json(
+            {
+                "partition": partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": key,
+                "value": value,
+                "headers": headers,
+            }
+        )
+    else:
+        texts = ("-" if text is None else text for text in (key, value))
+        print(partition, record.offset, record.timestamp, *texts, sep="\t")

@@ -1,0 +1,157 @@
+"""`tiered demo`: a year of flights goes in over HTTP, into a bucket, comes back, and becomes a table that answers SQL.
+
+Every step compares what it finds with the input. What differs ends the demo with exit code 1; without Java it goes as
+far as the replay and ends with 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+from tiered_api.cli.demo.broker import DemoBroker, demo_broker
+from tiered_api.cli.demo.flights import Departure, departures
+from tiered_api.cli.demo.progress import Steps, bar
+from tiered_api.cli.demo.replay import replay, wait_until_cold
+from tiered_api.cli.demo.stream import Placed, stream
+from tiered_api.cli.demo.tables import table_steps
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.lake import commands
+from tiered_api.cli.output import say, size
+
+TOPIC = "flights"
+PARTITIONS = 6
+STEPS = 7
+TOPIC_CONFIGS = {
+    "segment.bytes": "4194304",
+    # The records are of 2013: by the default of seven days they would all be too old.
+    "retention.ms": "-1",
+    # What is in the bucket need not stay here.
+    "local.retention.bytes": "1",
+    "file.delete.delay.ms": "0",
+}
+BROKER_SETTINGS = (
+    "tiered.upload.max.lag.ms=1000",
+    "log.retention.check.interval.ms=500",
+    "remote.log.manager.task.interval.ms=500",
+)
+
+
+class Place(NamedTuple):
+    """Where the demo keeps its things: a directory, and URLs of the bucket and of the folder of Delta tables."""
+
+    directory: Path
+    store: str
+    warehouse: str
+
+
+def demo(args: Namespace) -> int:
+    """Runs the demo and prints what happened."""
+    if find_spec("tqdm") is None:
+        say(["Python package tqdm is missing: pip install '.[demo]' in tiered's source folder"])
+        return Exit.MISSING
+    place = _place(args)
+    steps = Steps(STEPS)
+    started = time.monotonic()
+    say([f"Everything goes to {place.directory}" + ("" if args.store is None else f" and {args.store}"), ""])
+    with steps.step("read", "Reading the flights that left New York in 2013") as told:
+        records = departures(args.records)
+        told(f"{len(records):,} records, {size(sum(len(record.value) for record in records))} of JSON")
+    asyncio.run(_through_the_broker(place, records, steps))
+    if lack := commands.missing():
+        say(["", "Every record came back from the bucket as it was sent. Delta and SQL were left out:", lack])
+        return Exit.MISSING
+    table_steps(place.store, TOPIC, place.warehouse, records, steps)
+    say(_closing(place, time.monotonic() - started))
+    return Exit.OK
+
+
+async def _through_the_broker(place: Place, records: Sequence[Departure], steps: Steps) -> None:
+    """In over HTTP, down to the bucket, and back. Unavailable or Corrupt when a comparison does not hold."""
+    output = place.directory / "broker.log"
+    async with demo_broker(place.directory / "data", place.store, output, *BROKER_SETTINGS) as broker:
+        cluster_id = (await broker.ask("GET", "/v3/clusters"))["data"][0]["cluster_id"]
+        await _create_topic(broker, cluster_id)
+        placed = await _send(broker, cluster_id, records, steps)
+        with steps.step("cold", "Waiting until all of it is in the bucket and the local copies are gone") as told:
+            where = await wait_until_cold(broker, TOPIC, PARTITIONS)
+            requests = await broker.metric("tiered_store_requests_total")
+            told(f"{where.cold_segments} segments and {size(where.cold_bytes)} in the bucket")
+            told(f"{size(where.local_bytes)} on local disk; {requests:,.0f} requests to the bucket so far")
+        await _replay(broker, records, placed, steps)
+
+
+async def _create_topic(broker: DemoBroker, cluster_id: str) -> None:
+    configs = [{"name": name, "value": value} for name, value in TOPIC_CONFIGS.items()]
+    body = {"topic_name": TOPIC, "partitions_count": PARTITIONS, "configs": configs}
+    await broker.ask("POST", f"/v3/clusters/{cluster_id}/topics", body)
+
+
+async def _send(broker: DemoBroker, cluster_id: str, records: Sequence[Departure], steps: Steps) -> Placed:
+    words = f"Streaming them over HTTP into topic {TOPIC}, {PARTITIONS} partitions"
+    with steps.step("send", words) as told, bar(len(records), " records") as advance:
+        started = time.monotonic()
+        placed = await stream(broker, cluster_id, TOPIC, records, advance)
+        told(f"every record answered with its partition and offset; {_rate(len(records), started)}")
+    return placed
+
+
+async def _replay(broker: DemoBroker, records: Sequence[Departure], placed: Placed, steps: Steps) -> None:
+    words = "Reading everything back from the bucket, comparing record by record"
+    with steps.step("replay", words) as told, bar(len(records), " records") as advance:
+        before = await broker.metric("tiered_store_requests_total")
+        started = time.monotonic()
+        read = await replay(broker, TOPIC, records, placed, advance)
+        rate = _rate(len(records), started)
+        requests = await broker.metric("tiered_store_requests_total") - before
+        told(f"all equal: {size(read)} in {requests:,.0f} requests to the bucket; {rate}")
+
+
+def _place(args: Namespace) -> Place:
+    if args.dir is None:
+        directory = Path(tempfile.mkdtemp(prefix="tiered-demo-"))
+    else:
+        directory = Path(args.dir).absolute()
+        if directory.exists() and any(directory.iterdir()):
+            raise Refused(Code.INVALID_CONFIG, f"--dir {directory}: it must be empty or absent")
+        directory.mkdir(parents=True, exist_ok=True)
+    if args.store is None:
+        return Place(directory, f"file://{directory}/bucket", f"{directory}/warehouse")
+    # A prefix of its own for each run: what an earlier one left is another cluster.
+    run = f"{args.store.rstrip('/')}/{directory.name}"
+    return Place(directory, f"{run}/log", f"{run}/warehouse")
+
+
+def _rate(count: int, started: float) -> str:
+    return f"{count / max(time.monotonic() - started, 1e-9):,.0f} records/s"
+
+
+def _closing(place: Place, seconds: float) -> list[str]:
+    run = _program()
+    return [
+        "",
+        f"Every comparison held, {seconds:.0f} s in all. To look further:",
+        f"  {run} cold ls --store {place.store} --topic {TOPIC}",
+        f"  {run} cold cat --store {place.store} --topic {TOPIC} --max 3",
+        f'  {run} sql --warehouse {place.warehouse} "SELECT key, count(*) FROM {TOPIC} GROUP BY key"',
+        f"  {run} serve --store {place.store} --data-dir {place.directory / 'data'}",
+        f"  rm -r {place.directory}",
+    ]
+
+
+def _program() -> str:
+    """The command as it can be typed here: plainly where the PATH has it, else by its path."""
+    if shutil.which("tiered"):
+        return "tiered"
+    beside = Path(sys.executable).with_name("tiered")
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)

@@ -1,0 +1,86 @@
+"""Three questions of SQL to the Delta table, and the same answers worked out from the input in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tiered_api.cli.demo.flights import Departure, Flight
+
+Answer = list[tuple[Any, ...]]
+
+COLUMNS = ("carrier", "origin", "month", "dep_delay", "arr_delay")
+"""What the questions need of a flight."""
+
+FLIGHTS = (
+    "SELECT f.* FROM (SELECT from_json(CAST(value AS STRING), "
+    "'carrier STRING, origin STRING, month INT, dep_delay INT, arr_delay INT') AS f FROM {topic})"
+)
+
+
+class Question(NamedTuple):
+    """What is asked, how, and how to know the answer without the table."""
+
+    words: str
+    query: str
+    expected: Callable[[Sequence[Flight]], Answer]
+
+
+def _busiest(flights: Sequence[Flight]) -> Answer:
+    counts = Counter(flight["carrier"] for flight in flights)
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:3]
+
+
+def _cancelled(flights: Sequence[Flight]) -> Answer:
+    all_of = Counter(flight["month"] for flight in flights)
+    gone = Counter(flight["month"] for flight in flights if flight["dep_delay"] is None)
+    rows = [(month, gone[month], all_of[month]) for month in all_of]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))[:3]
+
+
+def _late(flights: Sequence[Flight]) -> Answer:
+    rows = []
+    for origin in sorted({flight["origin"] for flight in flights}):
+        delays = _known(flight["arr_delay"] for flight in flights if flight["origin"] == origin)
+        rows.append((origin, len(delays), sum(delay > 60 for delay in delays)))
+    return rows
+
+
+def _known(numbers: Iterable[int | None]) -> list[int]:
+    return [number for number in numbers if number is not None]
+
+
+QUESTIONS = (
+    Question(
+        "Which carriers flew most?",
+        "SELECT carrier, count(*) AS flights FROM ({flights}) GROUP BY carrier ORDER BY flights DESC, carrier LIMIT 3",
+        _busiest,
+    ),
+    Question(
+        "In which months were most flights cancelled?",
+        "SELECT month, count_if(dep_delay IS NULL) AS cancelled, count(*) AS scheduled FROM ({flights}) "
+        "GROUP BY month ORDER BY cancelled DESC, month LIMIT 3",
+        _cancelled,
+    ),
+    Question(
+        "From which airport do flights arrive more than an hour late?",
+        "SELECT origin, count(arr_delay) AS arrived, count_if(arr_delay > 60) AS late FROM ({flights}) "
+        "GROUP BY origin ORDER BY origin",
+        _late,
+    ),
+)
+
+
+def answers(records: Sequence[Departure]) -> list[Answer]:
+    """The answers to all questions, from the input alone."""
+    flights = []
+    for record in records:
+        flight = record.flight
+        flights.append({name: flight[name] for name in COLUMNS})
+    return [question.expected(flights) for question in QUESTIONS]
+
+
+def query(question: Question, topic: str) -> str:
+    """The SQL of a question about the flights of a topic."""
+    return question.query.format(flights=FLIGHTS.format(topic=topic))

@@ -1,0 +1,273 @@
+"""`tiered group list|describe|delete|offset-delete`: who reads what, and how far behind it is."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_json, print_rows, say
+from tiered_api.cli.reach import cluster, numbers
+from tiered_api.cli.topic.describe import partitions_of, say_errors, topics_by_name
+from tiered_api.cli.topic.topics import expression, status
+from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.kafka.client.group_member import read_assignment
+from tiered_api.kafka.client.group_offsets import committed, delete
+from tiered_api.kafka.client.leader_routing import (
+    EARLIEST,
+    LATEST,
+    Answered,
+    ask_coordinator,
+    coordinator,
+    list_offsets,
+)
+from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tiered_api.kafka.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+DEAD = "Dead"
+EMPTY_GROUP = "Empty"
+
+
+@dataclass(slots=True)
+class Group:
+    """A group as it is described; `rows` are its partitions."""
+
+    name: str
+    coordinator: int
+    state: str
+    balancer: str
+    members: list[DescribedGroupMember]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def lag(self) -> int:
+        """Records that the group has yet to read."""
+        return sum(row["lag"] or 0 for row in self.rows)
+
+    def head(self) -> dict[str, Any]:
+        """What is said of the group as a whole."""
+        return {
+            "group": self.name,
+            "coordinator": self.coordinator,
+            "state": self.state,
+            "balancer": self.balancer,
+            "members": len(self.members),
+            "total_lag": self.lag,
+        }
+
+
+def list_groups(args: Namespace) -> int:
+    """Lists groups with their states."""
+    print_rows(asyncio.run(_list(args)), args.format)
+    return Exit.OK
+
+
+def describe(args: Namespace) -> int:
+    """Describes groups: members, offsets and lag."""
+    outcomes = asyncio.run(_describe(args))
+    found = [outcome for outcome in outcomes if isinstance(outcome, Group)]
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    for number, group in enumerate(found):
+        if args.format == "json":
+            print_json({**group.head(), "partitions": group.rows} if not args.summary else group.head())
+            continue
+        if number:
+            say([""])
+        _print(group, args)
+    say_errors(refusals)
+    return Exit.FAILED if refusals else Exit.OK
+
+
+def delete_groups(args: Namespace) -> int:
+    """Deletes groups that have no members."""
+    rows = asyncio.run(_delete(args))
+    print_rows(rows, args.format)
+    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+
+
+def offset_delete(args: Namespace) -> int:
+    """Deletes what a group has committed for topics."""
+    rows = asyncio.run(_offset_delete(args))
+    print_rows(rows, args.format)
+    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+
+
+# -- list -------------------------------------------------------------------------------------------------------------
+
+
+async def all_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[int, ListedGroup]]:
+    """Every group with the broker that keeps it."""
+    await client.metadata([])
+    out = []
+    for node in sorted(client.brokers):
+        got = await client.ask(ListGroupsRequest(states_filter=list(states)), ListGroupsResponse, node=node)
+        if got.error_code:
+            raise refused(got.error_code, f"groups of broker {node}")
+        out += [(node, group) for group in got.groups]
+    return out
+
+
+async def _list(args: Namespace) -> list[Row]:
+    states = [state for text in args.states for state in text.split(",")]
+    async with cluster(args) as client:
+        found = await all_groups(client, states)
+    return [
+        {
+            "broker": node,
+            "group": group.group_id,
+            "state": group.group_state,
+            "protocol_type": group.protocol_type,
+            "type": group.group_type or "classic",
+        }
+        for node, group in sorted(found, key=lambda each: (each[1].group_id, each[0]))
+    ]
+
+
+# -- describe ---------------------------------------------------------------------------------------------------------
+
+
+async def names_of(client: Client, args: Namespace) -> list[str]:
+    """The groups that a command is about. Refused when a regular expression matches none."""
+    if not args.regex:
+        return list(dict.fromkeys(args.groups))
+    forms = [expression(pattern) for pattern in args.groups]
+    names = {group.group_id for _, group in await all_groups(client)}
+    found = sorted(name for name in names if any(form.fullmatch(name) for form in forms))
+    if not found:
+        raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group matches {' '.join(args.groups)}")
+    return found
+
+
+async def _describe(args: Namespace) -> list[Group | Refused]:
+    async with cluster(args) as client:
+        out: list[Group | Refused] = []
+        for name in await names_of(client, args):
+            try:
+                out.append(await described(client, name))
+            except Refused as no:
+                out.append(no)
+        return out
+
+
+async def described(client: Client, name: str) -> Group:
+    """A group with all partitions that it reads or has committed. Refused when there is no such group."""
+    request = DescribeGroupsRequest(groups=[name])
+    got = await ask_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
+    group = got.groups[0]
+    if group.error_code and code_of(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
+        raise refused(group.error_code, f"group {name}", group.error_message)
+    offsets = await committed(client, name)
+    if (group.error_code or group.group_state == DEAD) and not offsets:
+        raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group {name}")
+    owners = _owners(group)
+    # A broker may have nothing but offsets of a group that never had members.
+    state = EMPTY_GROUP if group.error_code or group.group_state == DEAD else group.group_state
+    made = Group(name, await coordinator(client, name), state, group.protocol_data, group.members)
+    wanted = sorted({*offsets, *owners})
+    starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
+    ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
+    made.rows = [_row(where, offsets.get(where), starts, ends, owners.get(where)) for where in wanted]
+    return made
+
+
+def _owners(group: DescribedGroup) -> dict[TopicPartition, DescribedGroupMember]:
+    """Who reads which partition, by the assignments of a consumer group."""
+    out = {}
+    for member in group.members if group.protocol_type == "consumer" else ():
+        for where in read_assignment(member.member_assignment):
+            out[where] = member
+    return out
+
+
+def _row(
+    where: TopicPartition,
+    at: int | None,
+    starts: Answered[tuple[int, int]],
+    ends: Answered[tuple[int, int]],
+    owner: DescribedGroupMember | None,
+) -> dict[str, Any]:
+    start, end = starts.get(where), ends.get(where)
+    fault = next((each.code.name for each in (start, end) if isinstance(each, Refused)), None)
+    first = None if start is None or isinstance(start, Refused) else start[0]
+    last = None if end is None or isinstance(end, Refused) else end[0]
+    row: dict[str, Any] = {
+        "topic": where.topic,
+        "partition": where.partition,
+        "current_offset": at,
+        "log_start_offset": first,
+        "log_end_offset": last,
+        "lag": None if last is None else max(0, last - (at if at is not None else first or 0)),
+        "member_id": owner.member_id if owner else None,
+        "instance_id": owner.group_instance_id if owner else None,
+        "client_id": owner.client_id if owner else None,
+        "host": owner.client_host if owner else None,
+    }
+    return {**row, "error": fault} if fault else row
+
+
+def _print(group: Group, args: Namespace) -> None:
+    if not args.commits:
+        head = group.head()
+        width = max(len(name) for name in head) + 2
+        say(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in head.items())
+    if args.summary:
+        return
+    if group.rows and not args.commits:
+        say([""])
+    # Columns that only some groups have.
+    rare = {name for name in ("instance_id", "error") if not any(row.get(name) for row in group.rows)}
+    print_rows(
+        [{name: row.get(name) for name in (*group.rows[0], "error") if name not in rare} for row in group.rows],
+        "text",
+    )
+
+
+# -- delete -----------------------------------------------------------------------------------------------------------
+
+
+async def _delete(args: Namespace) -> list[Row]:
+    rows: list[Row] = []
+    async with cluster(args) as client:
+        for name in await names_of(client, args):
+            request = DeleteGroupsRequest(groups_names=[name])
+            got = await ask_coordinator(
+                client, name, request, DeleteGroupsResponse, lambda got: got.results[0].error_code
+            )
+            rows.append({"group": name, "status": status(got.results[0].error_code, None)})
+    return rows
+
+
+async def _offset_delete(args: Namespace) -> list[Row]:
+    async with cluster(args) as client:
+        partitions = await _partitions(client, args.topics)
+        got = await delete(client, args.group, partitions)
+    return [
+        {"topic": where.topic, "partition": where.partition, "status": no.code.name if no else "OK"}
+        for where, no in sorted(got.items(), key=lambda each: each[0])
+    ]
+
+
+async def _partitions(client: Client, texts: Iterable[str]) -> dict[str, list[int]]:
+    """`topic` (all its partitions) or `topic:0,1`."""
+    out: dict[str, list[int]] = {}
+    for text in texts:
+        name, colon, only = text.partition(":")
+        if colon:
+            out.setdefault(name, []).extend(numbers(only, "-t"))
+            continue
+        topic = (await topics_by_name(client, [name]))[name]
+        if isinstance(topic, Refused):
+            raise topic
+        out.setdefault(name, []).extend(where.partition for where in partitions_of(topic))
+    return out

@@ -1,0 +1,106 @@
+"""`tiered group seek`: moves what a group has committed, for groups that nobody reads in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.parsing import INT64_MAX, is_number
+from tiered_api.cli.reach import cluster
+from tiered_api.cli.text.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve
+from tiered_api.cli.topic.describe import partitions_of
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.group_offsets import commit, committed
+from tiered_api.kafka.client.leader_routing import Answered
+
+
+def seek(args: Namespace) -> int:
+    """Commits new offsets and prints the old ones beside them."""
+    rows = asyncio.run(_seek(args))
+    print_rows(rows, args.format)
+    return Exit.OK if all("error" not in row or row["error"] is None for row in rows) else Exit.FAILED
+
+
+async def _seek(args: Namespace) -> list[Row]:
+    only = [topic for text in args.topics for topic in text.split(",") if topic]
+    async with cluster(args) as client:
+        prior = await committed(client, args.group)
+        if args.to is not None:
+            target = await _to(client, args, prior, only)
+        else:
+            found = await committed(client, args.to_group) if args.to_group else read_file(args.to_file)
+            target = {where: offset for where, offset in found.items() if not only or where.topic in only}
+        if not target:
+            raise Refused(Code.INVALID_REQUEST, f"nothing to seek: group {args.group} has no offset for it")
+        got: Answered[int] = dict(target) if args.dry_run else await commit(client, args.group, target)
+    rows: list[dict[str, object]] = []
+    for where, outcome in sorted(got.items(), key=lambda each: each[0]):
+        row = {
+            "topic": where.topic,
+            "partition": where.partition,
+            "prior_offset": prior.get(where),
+            "current_offset": target[where],
+        }
+        rows.append({**row, "error": _words(outcome, args.group) if isinstance(outcome, Refused) else None})
+    if not any(row["error"] for row in rows):
+        return [{name: value for name, value in row.items() if name != "error"} for row in rows]
+    return list(rows)
+
+
+async def _to(
+    client: Client, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
+) -> dict[TopicPartition, int]:
+    """Where `--to` leads in every partition of the topics that the group has, or that are named."""
+    known = {where.topic for where in prior}
+    if (new := sorted(set(only) - known)) and not args.allow_new_topics:
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"group {args.group} has no offset for {', '.join(new)}: allow it with --allow-new-topics",
+        )
+    wanted = []
+    for topic in sorted(set(only) or known):
+        wanted += partitions_of(await client.topic(topic))
+    return await resolve(client, point(args.to, time.time_ns() // 1_000_000), wanted)
+
+
+def point(text: str, now_ms: int) -> Point:
+    """`start`, `end`, or a time as `consume -o` has it; a unix time may stand without its @, as users of rpk write it.
+    Refused(INVALID_REQUEST) for an offset, which means nothing for all partitions of a group."""
+    if text in WORDS:
+        return WORDS[text]
+    if text.isdecimal() and len(text) in UNIX_MS:
+        text = f"@{text}"
+    if not text.startswith("@"):
+        raise Refused(Code.INVALID_REQUEST, f"--to {text}: it must be start, end, or @TIME as in consume -o")
+    return parse_point(text, now_ms)
+
+
+def read_file(name: str) -> dict[TopicPartition, int]:
+    """Lines of topic, partition and offset with blanks between."""
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Refused(Code.INVALID_REQUEST, f"--to-file {name}: {reason}") from None
+    out = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        if len(words) != 3 or not is_number(words[1]) or not is_number(words[2], INT64_MAX):
+            raise Refused(Code.INVALID_REQUEST, f"{name}:{number}: a line is TOPIC PARTITION OFFSET, not {line!r}")
+        out[TopicPartition(words[0], int(words[1]))] = int(words[2])
+    return out
+
+
+def _words(no: Refused, group: str) -> str:
+    """Kafka answers a commit from outside with UNKNOWN_MEMBER_ID while the group has members."""
+    if no.code is Code.UNKNOWN_MEMBER_ID:
+        return f"group {group} has members: stop them first ({no.code.name})"
+    return no.code.name

@@ -1,0 +1,155 @@
+"""`tiered load`, `verify` and `sql`: the Spark package, which is an extra and is looked for when it is asked for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from tiered_api.cli.broker.log_output import log_to_stderr
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import print_json, say, size
+
+if TYPE_CHECKING:
+    from pyspark_tiered.load import Progress
+    from pyspark_tiered.repair import Repaired
+    from pyspark_tiered.verify import Verified
+
+LISTED_MAX = 20
+
+
+def missing() -> str:
+    """One sentence on what Spark and Delta lack on this machine and how to get it; empty when nothing."""
+    lacking = [name for name in ("pyspark", "delta", "pyarrow") if find_spec(name) is None]
+    if lacking:
+        return f"Python packages {', '.join(lacking)} are missing: pip install '.[spark]' in tiered's source folder."
+    from pyspark_tiered import jars
+
+    return jars.missing_tools(build=not jars.cache_folder().is_dir())
+
+
+def load(args: Namespace) -> int:
+    """Loads a topic, telling of each step; with --follow until it is interrupted."""
+    if lack := missing():
+        return _lacking(lack)
+    from pyspark_tiered.load import Choices
+    from pyspark_tiered.load import load as run
+    from pyspark_tiered.repair import Repaired, repair
+
+    def tell(progress: Progress | Repaired) -> None:
+        if args.format == "json":
+            print_json(asdict(progress))
+            sys.stdout.flush()
+        elif isinstance(progress, Repaired):
+            say(repaired_lines(progress))
+        elif progress.step != "converted":
+            say([progress_line(progress)])
+
+    _one_line_an_error()
+    place = (args.store, args.topic, args.warehouse)
+    null_timestamps = args.timestamps == "null"
+    if args.repair:
+        repair(*place, progress=tell, null_timestamps=null_timestamps)
+    run(*place, follow=args.follow, progress=tell, choices=Choices(null_timestamps, args.accept_deletes))
+    return Exit.OK
+
+
+def verify(args: Namespace) -> int:
+    """Compares a table with the bucket; exit code 1 and the list when it does not hold every record once."""
+    if lack := missing():
+        return _lacking(lack)
+    from pyspark_tiered.verify import verify as run
+
+    _one_line_an_error()
+    found = run(args.store, args.topic, args.warehouse)
+    if args.format == "json":
+        print_json(_as_json(found))
+    else:
+        say(verified_lines(found))
+    return Exit.OK if found.ok else Exit.FAILED
+
+
+def sql(args: Namespace) -> int:
+    """Asks the loaded tables."""
+    if lack := missing():
+        return _lacking(lack)
+    from pyspark_tiered.sql import render
+    from pyspark_tiered.sql import sql as run
+
+    _one_line_an_error()
+    print(render(run(args.warehouse, args.query), args.format))
+    return Exit.OK
+
+
+def progress_line(progress: Progress) -> str:
+    """How far a load is, in words."""
+    if progress.step == "done" and not progress.files:
+        return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
+    if progress.step == "stopped" and not progress.files:
+        return "stopped: nothing more can be loaded"
+    done, left = size(progress.log_bytes), size(progress.log_bytes_left)
+    return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
+
+
+def repaired_lines(repaired: Repaired) -> list[str]:
+    """What a repair did, in words; nothing while it compares."""
+    if repaired.step == "compared":
+        return []
+    if repaired.step == "done" and not repaired.rows and not repaired.taken_out:
+        lines = ["nothing to repair: the table is equal to the log"]
+    else:
+        took = f", wrong rows of {repaired.taken_out:,} offsets taken out" if repaired.taken_out else ""
+        what = "repaired" if repaired.step == "done" else "repairing"
+        lines = [f"{what}: {repaired.rows:,} rows put back{took}"]
+    for gap in repaired.gaps[:LISTED_MAX]:
+        lines.append(
+            f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: not in the table, gone from the log"
+        )
+    if len(repaired.gaps) > LISTED_MAX:
+        lines.append(f"... {len(repaired.gaps)} gaps in all")
+    return lines
+
+
+def verified_lines(found: Verified) -> list[str]:
+    """The outcome of a comparison, in words."""
+    bounds = ", ".join(f"{number}: {end}" for number, end in sorted(found.loaded.items()))
+    lines = [f"{found.table}: {found.rows:,} rows compared with the bucket; loaded up to {bounds or 'nothing'}"]
+    for gap in found.gaps[:LISTED_MAX]:
+        lines.append(f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {gap.why}")
+    for fault in found.faults[:LISTED_MAX]:
+        by = f", perhaps by {fault.why}" if fault.why else ""
+        lines.append(f"partition {fault.partition}, offset {fault.offset}: {fault.kind}{by}")
+    for what, listed in (("gaps", found.gaps), ("faults", found.faults)):
+        if len(listed) > LISTED_MAX:
+            lines.append(f"... {len(listed)} {what} in all")
+    lines.append("every record is there once" if found.ok else "the table does not hold every record once")
+    return lines
+
+
+def _as_json(found: Verified) -> dict[str, Any]:
+    return {
+        "table": found.table,
+        "ok": found.ok,
+        "rows": found.rows,
+        "loaded": {str(number): end for number, end in found.loaded.items()},
+        "faults": [fault._asdict() for fault in found.faults],
+        "gaps": [gap._asdict() for gap in found.gaps],
+    }
+
+
+def _one_line_an_error() -> None:
+    """Spark's side in Python logs an error with its trace back, and then raises it; what is raised is enough."""
+    from pyspark.logger import PySparkLogger
+
+    log_to_stderr("critical", logging.CRITICAL)
+    logging.getLogger("pyspark_tiered").setLevel(logging.WARNING)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _lacking(lack: str) -> int:
+    print(f"tiered: {lack}", file=sys.stderr)
+    return Exit.MISSING

@@ -1,0 +1,169 @@
+"""Where reading begins and ends: `-o start`, `-10`, `100:200`, `@2022-02-14:1h`, as users of rpk write it.
+
+Parsing gives points that mean the same for every partition; `resolve` asks a cluster for the offsets they stand for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, offsets_at
+
+
+class At(Enum):
+    """What a point counts from."""
+
+    START = "start"
+    END = "end"
+    ZERO = "offset"
+    TIME = "time"
+
+
+class Point(NamedTuple):
+    """A place in every partition: so many offsets from its start or end, an offset, or a time in ms."""
+
+    at: At
+    value: int = 0
+
+
+class Range(NamedTuple):
+    """From a point on, up to another one (exclusive), or without an end."""
+
+    start: Point
+    end: Point | None = None
+
+
+UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "hr": 3.6e6, "d": 8.64e7}
+UNIX_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lambda number: number // 1_000_000}
+"""Unix seconds, milliseconds and nanoseconds tell themselves apart by their digits."""
+LONGEST_MS = 1e15
+"""Longer than any log: thirty thousand years."""
+WORDS = {
+    "start": Point(At.START),
+    "oldest": Point(At.START),
+    "beginning": Point(At.START),
+    "end": Point(At.END),
+    "newest": Point(At.END),
+}
+_ONE_TIME = re.compile(
+    r"(?P<day>\d{4}-\d{2}-\d{2})(?P<clock>T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2}))?"
+    r"|(?P<number>\d{10}(\d{3}(\d{6})?)?(?=:|$))"
+    r"|(?P<duration>-?(\d+(\.\d+)?(ns|us|ms|hr|s|m|h|d))+)"
+    r"|(?P<end>end)"
+)
+
+
+def parse(text: str, now_ms: int) -> Range:
+    """A range by its text. Refused(INVALID_REQUEST) when it is none."""
+    if text.startswith("@"):
+        return _of_times(text, now_ms)
+    start, colon, end = text.partition(":")
+    if not colon and (found := re.fullmatch(r"(\d+)-(\d+|end)", text)):
+        start, colon, end = found[1], ":", found[2]
+    first = _offset(text, start or "start")
+    if not end:
+        if not start:
+            raise _wrong(text, "it says neither where to begin nor where to end")
+        return Range(first)
+    last = _offset(text, end)
+    if first.at is last.at is At.ZERO and last.value <= first.value:
+        raise _wrong(text, f"it ends at {last.value}, not after {first.value}")
+    return Range(first, last)
+
+
+def parse_point(text: str, now_ms: int) -> Point:
+    """One point by its text. Refused(INVALID_REQUEST) when it is none, or a range."""
+    where = parse(text, now_ms)
+    if where.end is not None:
+        raise _wrong(text, "one offset or time, not a range")
+    return where.start
+
+
+def _offset(text: str, part: str) -> Point:
+    if part in WORDS:
+        return WORDS[part]
+    if not re.fullmatch(r"[+-]?\d{1,18}", part):
+        raise _wrong(text, "try start, end, 47, +2, -3, 10:20, :end or @<time>")
+    if part[0] == "+":
+        return Point(At.START, int(part))
+    return Point(At.END, int(part)) if part[0] == "-" else Point(At.ZERO, int(part))
+
+
+def _of_times(text: str, now_ms: int) -> Range:
+    """`@t`, `@t:`, `@:t`, `@t1:t2`. A duration counts from now, the second one from a first that is a time."""
+    rest = text[1:]
+    start, base = Point(At.START), now_ms
+    if not rest.startswith(":"):
+        start, rest, is_duration = _time(text, rest, now_ms)
+        if start.at is At.END:
+            raise _wrong(text, "nothing follows the end")
+        base = now_ms if is_duration else start.value
+    if rest in ("", ":") and text not in ("@", "@:"):
+        return Range(start)
+    if not rest.startswith(":"):
+        raise _wrong(text, f"{rest!r} is too much")
+    # A second @ is forgiven: `@t1:@t2`.
+    end, rest, _ = _time(text, rest[1:].removeprefix("@"), base)
+    if rest:
+        raise _wrong(text, f"{rest!r} is too much")
+    if start.at is end.at is At.TIME and end.value <= start.value:
+        raise _wrong(text, "it ends before it begins")
+    return Range(start, end)
+
+
+def _time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
+    """One time, what stands behind it, and whether it was a duration."""
+    found = _ONE_TIME.match(rest)
+    if not found:
+        raise _wrong(text, "times are unix s, ms or ns, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m")
+    left = rest[found.end() :]
+    if found["end"]:
+        return Point(At.END), left, False
+    if found["duration"]:
+        parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|hr|s|m|h|d)", found["duration"])
+        ms = sum(float(number) * UNITS_MS[unit] for number, unit in parts)
+        if ms > LONGEST_MS:
+            raise _wrong(text, f"{found[0]} is too long")
+        return Point(At.TIME, base_ms + round(-ms if found[0].startswith("-") else ms)), left, True
+    if found["number"]:
+        return Point(At.TIME, UNIX_MS[len(found["number"])](int(found["number"]))), left, False
+    try:
+        moment = datetime.fromisoformat(found[0])
+    except ValueError:
+        raise _wrong(text, f"{found[0]} is no time") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Point(At.TIME, round(moment.timestamp() * 1000)), left, False
+
+
+def _wrong(text: str, why: str) -> Refused:
+    return Refused(Code.INVALID_REQUEST, f"offset {text!r}: {why}")
+
+
+async def resolve(
+    client: Client, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at a point. What is relative stays within the log; a time after all records is its
+    end; an offset that is named is taken as it is."""
+    wanted = list(partitions)
+    if point.at is At.ZERO:
+        return dict.fromkeys(wanted, point.value)
+    ends: Mapping[TopicPartition, int] = {}
+    starts: Mapping[TopicPartition, int] = {}
+    if point.at is not At.START or point.value:
+        ends = await offsets_at(client, wanted, LATEST, read_committed=read_committed)
+    if point.at is At.START or point.value:
+        starts = await offsets_at(client, wanted, EARLIEST)
+    if point.at is At.TIME:
+        found = await offsets_at(client, wanted, point.value, read_committed=read_committed)
+        return {where: offset if offset >= 0 else ends[where] for where, offset in found.items()}
+    if point.at is At.START:
+        return {where: min(start + point.value, ends.get(where, start)) for where, start in starts.items()}
+    return {where: max(end + point.value, starts.get(where, end)) for where, end in ends.items()}

@@ -1,0 +1,10 @@
+"""The commands of `tiered topic`.
+
+May import: as cli
+
+~ topics         create, list, delete, alter, add-partitions
+~ describe       describe, describe-storage, trim
+~ produce        records from standard input into topics
+~ consume        records of topics to standard output
+~ consume_group  consumption as a member of a group
+"""

@@ -1,0 +1,95 @@
+"""`tiered topic consume -g`: reads as a member of a group. What is printed is committed, and only that."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered_api.cli.reach import cluster
+from tiered_api.cli.text.offset_range import Range, resolve
+from tiered_api.cli.topic.consume import Printer, Write, new_consumer
+from tiered_api.cli.topic.topics import named
+from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.consumer import Consumer
+from tiered_api.kafka.client.group_member import Member
+from tiered_api.kafka.client.group_offsets import committed
+
+COMMIT_NS = 1_000_000_000
+LEAVE_SECONDS = 5.0
+
+
+async def consume_as_member(args: Namespace, where: Range, write: Write) -> None:
+    """Reads what the group gives this member, until enough is printed or it is interrupted."""
+    if args.partitions is not None:
+        raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group gives out the partitions")
+    if where.end is not None:
+        raise Refused(Code.INVALID_REQUEST, f"-g reads on for ever: -o {args.offset} has an end")
+    async with cluster(args) as client:
+        topics = await named(client, args)
+        for topic in topics:
+            await client.topic(topic)
+        await _Reader(client, args, where, Member(client, args.group, topics), Printer(write, args.num)).run()
+
+
+class _Reader:
+    """A member that prints what it is given."""
+
+    def __init__(self, client: Client, args: Namespace, where: Range, member: Member, printer: Printer) -> None:
+        self._client = client
+        self._args = args
+        self._where = where
+        self._member = member
+        self._printer = printer
+        self._printed: dict[TopicPartition, int] = {}
+        self._committed_ns = client.clock.mono_ns()
+
+    async def run(self) -> None:
+        consumer = new_consumer(self._client, self._args)
+        try:
+            while not self._printer.is_done:
+                mine = await self._member.join()
+                consumer.assign(await self._starts(mine))
+                await self._read(consumer)
+                await self._commit()
+                self._printed.clear()
+        finally:
+            await consumer.close()
+            await self._leave()
+
+    async def _starts(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the group has come to, or where the command says where it never was."""
+        known = await committed(self._client, self._args.group)
+        new = [each for each in mine if each not in known]
+        fresh = await resolve(self._client, self._where.start, new, read_committed=self._args.read_committed)
+        return {each: known[each] if each in known else fresh[each] for each in mine}
+
+    async def _read(self, consumer: Consumer) -> None:
+        while not self._member.must_rejoin.is_set() and not self._printer.is_done:
+            for fetched in await consumer.poll():
+                if not self._printer.is_done:
+                    self._printed[fetched.where] = self._printer.print(fetched, None)
+            sys.stdout.buffer.flush()
+            if self._client.clock.mono_ns() - self._committed_ns >= COMMIT_NS:
+                await self._commit()
+
+    async def _commit(self) -> None:
+        await self._member.commit(self._printed)
+        self._printed = {}
+        self._committed_ns = self._client.clock.mono_ns()
+
+    async def _leave(self) -> None:
+        """Also when interrupted: what was printed is committed, and the place given up."""
+        try:
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            self._printed = {}  # nobody saw it
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._commit()
+                await self._member.leave()
+        except (TimeoutError, Unavailable, Refused, Corrupt):
+            print("tiered: the group could not be left properly: its session has to time out", file=sys.stderr)

@@ -1,0 +1,291 @@
+"""`tiered topic describe|describe-storage|trim`: what a topic is, where its records are, and how its start is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered_api.cli.cluster.configs import TOPIC, config_rows, described
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_json, print_rows, say, say_error
+from tiered_api.cli.reach import cluster, numbers
+from tiered_api.cli.text.offset_range import At, parse_point, resolve
+from tiered_api.cli.topic.topics import named
+from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.leader_routing import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    Answered,
+    ask_leaders,
+    list_offsets,
+)
+from tiered_api.kafka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
+from tiered_api.kafka.protocol.schema import Message
+
+TO_HIGH_WATERMARK = -1
+"""Offset of DeleteRecords that means: everything."""
+
+
+def describe(args: Namespace) -> int:
+    """Prints summary, settings and partitions of topics."""
+    described = asyncio.run(_describe(args))
+    printed = False
+    for name, topic in described.items():
+        if args.format == "json":
+            print_json({"name": name, "error": str(topic)} if isinstance(topic, Refused) else topic)
+        elif not isinstance(topic, Refused):
+            if printed:
+                say([""])
+            _print_sections(topic)
+            printed = True
+    return _failed(described.values())
+
+
+def describe_storage(args: Namespace) -> int:
+    """Prints for each partition from where on it is local, and up to where it is in the bucket."""
+    found = asyncio.run(_storage(args))
+    print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
+    return _failed(found.values())
+
+
+def trim(args: Namespace) -> int:
+    """Moves the start of partitions forward."""
+    rows = asyncio.run(_trim(args))
+    print_rows(rows, args.format)
+    return Exit.OK if all(row["error"] is None for row in rows) else Exit.FAILED
+
+
+def _failed(outcomes: Iterable[object]) -> Exit:
+    """Says each refusal; the answer is no when there is one."""
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    say_errors(refusals)
+    return Exit.FAILED if refusals else Exit.OK
+
+
+def say_errors(refusals: Iterable[Refused]) -> None:
+    """One line for each on the error stream."""
+    for no in refusals:
+        say_error(no.why)
+
+
+def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
+    """All partitions of a topic, in order."""
+    return sorted(TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions)
+
+
+async def topics_by_name(client: Client, names: Iterable[str]) -> dict[str, MetadataResponseTopic | Refused]:
+    """Each topic as the cluster has it, or why it has none."""
+    got = {topic.name: topic for topic in (await client.metadata(list(names))).topics}
+    out: dict[str, MetadataResponseTopic | Refused] = {}
+    for name in names:
+        topic = got.get(name)
+        number = topic.error_code if topic else Code.UNKNOWN_TOPIC_OR_PARTITION.number
+        out[name] = refused(number, name) if number or topic is None else topic
+    return out
+
+
+# -- describe ---------------------------------------------------------------------------------------------------------
+
+
+async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
+    with_partitions = args.partitions or args.all
+    only = (args.summary or args.configs or args.partitions) and not args.all
+    out: dict[str, dict[str, Any] | Refused] = {}
+    async with cluster(args) as client:
+        found = await topics_by_name(client, await named(client, args))
+        there = [name for name, topic in found.items() if not isinstance(topic, Refused)]
+        configs = await topic_configs(client, there) if there and (not only or args.configs) else {}
+        for name, topic in found.items():
+            if isinstance(topic, Refused):
+                out[name] = topic
+                continue
+            shown: dict[str, Any] = {}
+            if not only or args.summary:
+                shown["summary"] = _summary(topic)
+            if not only or args.configs:
+                shown["configs"] = configs[name]
+            if with_partitions:
+                shown["partitions"] = await partition_rows(client, topic)
+            out[name] = shown
+    return out
+
+
+async def topic_configs(client: Client, names: list[str]) -> dict[str, list[Row]]:
+    """The settings of topics with where they come from."""
+    got = await described(client, TOPIC, names)
+    for each in got:
+        if each.error_code:
+            raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
+    return {each.resource_name: config_rows(each.configs) for each in got}
+
+
+def _summary(topic: MetadataResponseTopic) -> Row:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "internal": topic.is_internal,
+        "partitions": len(topic.partitions),
+        "replicas": max((len(each.replica_nodes) for each in topic.partitions), default=0),
+    }
+
+
+async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[Row]:
+    """One for each partition; without offsets where nobody leads, who would be waited for."""
+    wanted = [
+        TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions if each.leader_id >= 0
+    ]
+    starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
+    ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
+    stable = await list_offsets(client, dict.fromkeys(wanted, LATEST), read_committed=True)
+    rows: list[Row] = []
+    for each in sorted(topic.partitions, key=lambda each: each.partition_index):
+        where = TopicPartition(topic.name or "", each.partition_index)
+        rows.append(
+            {
+                "partition": each.partition_index,
+                "leader": each.leader_id,
+                "epoch": each.leader_epoch,
+                "replicas": each.replica_nodes,
+                "isr": each.isr_nodes,
+                "log_start_offset": _offset(starts, where),
+                "high_watermark": _offset(ends, where),
+                "last_stable_offset": _offset(stable, where),
+            }
+        )
+    return rows
+
+
+def _offset(found: Answered[tuple[int, int]], where: TopicPartition) -> int | None:
+    """An offset; None where the partition does not say."""
+    value = found.get(where)
+    return None if value is None or isinstance(value, Refused) or value[0] < 0 else value[0]
+
+
+def _print_sections(topic: Mapping[str, Any]) -> None:
+    """Each part under its heading; a part alone needs none."""
+    for number, (heading, content) in enumerate(topic.items()):
+        if len(topic) > 1:
+            say([*([""] if number else []), heading.upper(), "=" * len(heading)])
+        if heading == "summary":
+            width = max(len(name) for name in content) + 2
+            say(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
+        else:
+            print_rows(content, "text")
+
+
+Sizes = Mapping[TopicPartition, tuple[int, int | None]]
+
+# -- storage ----------------------------------------------------------------------------------------------------------
+
+
+async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
+    async with cluster(args) as client:
+        found = await topics_by_name(client, await named(client, args))
+        sizes = await partition_sizes(client)
+        return {
+            name: topic if isinstance(topic, Refused) else await _storage_rows(client, topic, sizes)
+            for name, topic in found.items()
+        }
+
+
+async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
+    wanted = partitions_of(topic)
+    at = {}
+    for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST):
+        try:
+            at[timestamp] = await list_offsets(client, dict.fromkeys(wanted, timestamp))
+        except Refused:
+            at[timestamp] = {}  # a broker that does not know what is asked
+    return [
+        {
+            "topic": where.topic,
+            "partition": where.partition,
+            "log_start_offset": _offset(at[EARLIEST], where),
+            "local_start_offset": _offset(at[EARLIEST_LOCAL], where),
+            "last_tiered_offset": _offset(at[LATEST_TIERED], where),
+            "high_watermark": _offset(at[LATEST], where),
+            "local_bytes": sizes.get(where, (None, None))[0],
+            "remote_bytes": sizes.get(where, (None, None))[1],
+        }
+        for where in wanted
+    ]
+
+
+async def partition_sizes(client: Client) -> Sizes:
+    """Bytes of each partition on the disk that holds most of it and in the bucket, which its leader alone knows; None
+    where no broker tells (Kafka)."""
+    await client.metadata([])
+    out: dict[TopicPartition, tuple[int, int | None]] = {}
+    for node in list(client.brokers):
+        got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
+        for directory in got.results:
+            for topic in directory.topics:
+                for each in topic.partitions:
+                    where = TopicPartition(topic.name, each.partition_index)
+                    local, remote = out.get(where, (0, None))
+                    known = [size for size in (remote, each.remote_size) if size is not None and size >= 0]
+                    out[where] = max(local, each.partition_size), max(known, default=None)
+    return out
+
+
+# -- trim -------------------------------------------------------------------------------------------------------------
+
+
+async def _trim(args: Namespace) -> list[Row]:
+    async with cluster(args) as client:
+        topic = await client.topic(args.topic)
+        wanted = partitions_of(topic)
+        if args.partitions != "all":
+            chosen = {TopicPartition(args.topic, number) for number in numbers(args.partitions, "-p")}
+            if unknown := chosen - set(wanted):
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {', '.join(map(str, sorted(unknown)))}")
+            wanted = sorted(chosen)
+        where = parse_point(args.offset, time.time_ns() // 1_000_000)
+        if where.at is At.END and not where.value:
+            offsets = dict.fromkeys(wanted, TO_HIGH_WATERMARK)
+        else:
+            offsets = await resolve(client, where, wanted)
+        got = await _delete_records(client, offsets)
+    rows: list[Row] = []
+    for each, outcome in sorted(got.items()):
+        no = outcome if isinstance(outcome, Refused) else None
+        start = None if isinstance(outcome, Refused) else outcome
+        rows.append(
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "new_start_offset": start,
+                "error": no.code.name if no else None,
+            }
+        )
+    return rows
+
+
+async def _delete_records(client: Client, offsets: Mapping[TopicPartition, int]) -> Answered[int]:
+    def make(share: Mapping[TopicPartition, int]) -> Message:
+        topics: dict[str, DeleteRecordsTopic] = {}
+        for (name, partition), offset in share.items():
+            topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
+            topic.partitions.append(DeleteRecordsPartition(partition_index=partition, offset=offset))
+        return DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=client.timeout_ms)
+
+    def read(got: DeleteRecordsResponse) -> Iterable[tuple[TopicPartition, int, int]]:
+        for topic in got.topics:
+            for each in topic.partitions:
+                yield TopicPartition(topic.name, each.partition_index), each.error_code, each.low_watermark
+
+    return await ask_leaders(client, offsets, make, DeleteRecordsResponse, read)

@@ -1,0 +1,196 @@
+"""A REST consumer's place in its group: a static member that joins, keeps its place with heartbeats and leaves.
+
+It lives where the group's coordinator does and speaks to it directly. How its user wants records is kept in the
+member's own metadata, which the coordinator keeps: after a restart whoever is asked for the instance finds it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiered.errors import Code, Refused
+from tiered.groups import requests
+from tiered.groups.requests import Beaten, Joined, Leaver, Synced
+from tiered.ids import TopicPartition
+from tiered.ports import Clock
+from tiered_api.kafka.client.group_member import by_range, read_assignment, read_topics, write_assignment
+from tiered_api.kafka.protocol.codec import Malformed, decode, encode
+from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+
+PREFIX = "rest-"
+"""Before an instance's name: the names of static members are shared with all other clients of the group."""
+PROTOCOL, VERSION = "range", 0
+REBALANCE_MS = 60_000
+HEARTBEAT_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+JOIN_SECONDS = 90.0
+
+Ask = Callable[[str, requests.Request, float], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an instance reads: topics by name, or all whose name a pattern matches."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+def subscription(topics: Sequence[str], kept: bytes) -> bytes:
+    """A member's metadata, as every client of the group reads it; `kept` is for us alone."""
+    return VERSION.to_bytes(2, "big") + encode(
+        ConsumerProtocolSubscription(topics=list(topics), user_data=kept), VERSION
+    )
+
+
+def kept_in(metadata: bytes) -> bytes:
+    """What `subscription` kept; empty when it is of another client."""
+    try:
+        version = min(int.from_bytes(metadata[:2], "big"), ConsumerProtocolSubscription.spec.versions.high)
+        return decode(ConsumerProtocolSubscription, version, metadata, 2).user_data or b""
+    except Malformed:
+        return b""
+
+
+class Membership:
+    """`counts` tells the topics that there are with their partitions, `names` those of them that are wished for.
+    `assigned` is None until the first generation; `revoked` is awaited before a place is given up for the next one.
+    `failure` says why it cannot be a member."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        group: str,
+        name: str,
+        wish: Wish,
+        kept: bytes,
+        *,
+        session_ms: int,
+        counts: Callable[[], Mapping[str, int]],
+        names: Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]],
+        revoked: Callable[[], Awaitable[None]],
+        member_id: str = "",
+    ) -> None:
+        self.wish = wish
+        self.assigned: list[TopicPartition] | None = None
+        self.failure: Refused | None = None
+        self.settled = asyncio.Event()
+        self.member_id = member_id
+        self.generation = -1
+        self.instance_id = PREFIX + name
+        self._ask = ask
+        self._clock = clock
+        self._group = group
+        self._name = name
+        self._kept = kept
+        self._session_ms = session_ms
+        self._counts = counts
+        self._names = names
+        self._revoked = revoked
+        self._seen: Mapping[str, int] = {}
+        self._subscribed: tuple[str, ...] = ()
+        self._named: frozenset[str] = frozenset()
+        """What all members wish for, if this one leads them."""
+        self._asked = bool(member_id)
+        self._task = asyncio.create_task(self._run(), name=f"rest consumer {name}")
+
+    async def leave(self) -> None:
+        """Gives the place to the others."""
+        await self.stop()
+        taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
+        if self._asked and not taken:  # one that joins has its id only with the answer, the coordinator has it already
+            request = requests.LeaveGroup(self._group, (Leaver(self.member_id, self.instance_id, "instance deleted"),))
+            with contextlib.suppress(Refused):
+                await self._ask(self._group, request, JOIN_SECONDS)
+
+    async def stop(self) -> None:
+        """Ends without a word: the member stays until its session ends."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                code = await self._take_part()
+                while code is Code.NONE:
+                    self.settled.set()
+                    await self._clock.sleep(HEARTBEAT_SECONDS)
+                    code = await self._beat()
+            except Refused as refused:
+                code = refused.code
+            if not self._may_try_again(code):
+                self.failure = Refused(code, f"the group does not take this consumer: {code.name}")
+                self.settled.set()
+                return
+            self.settled.clear()
+            held, self.assigned = self.assigned, None
+            if held is not None:
+                await self._revoked()
+            if code not in (Code.REBALANCE_IN_PROGRESS, Code.MEMBER_ID_REQUIRED):
+                await self._clock.sleep(RETRY_SECONDS)
+
+    def _may_try_again(self, code: Code) -> bool:
+        if code is Code.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        again = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS, Code.MEMBER_ID_REQUIRED)
+        return code in again or code.retriable
+
+    async def _take_part(self) -> Code:
+        """One generation: join, and be told what is whose."""
+        seen = self._counts()
+        self._subscribed, self._seen, self._asked = await self._names(seen), seen, True
+        metadata = subscription(self._subscribed, self._kept)
+        join = requests.JoinGroup(
+            self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
+            "consumer", ((PROTOCOL, metadata),),
+        )  # fmt: skip
+        joined: Joined = await self._ask(self._group, join, JOIN_SECONDS)
+        self.member_id = joined.member_id or self.member_id
+        if joined.code is not Code.NONE:
+            return joined.code
+        self.generation = joined.generation
+        leads = joined.leader == joined.member_id
+        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members if leads}
+        self._named = frozenset(topic for topics in wishes.values() for topic in topics)
+        sync = requests.SyncGroup(
+            self._group, joined.generation, self.member_id, self.instance_id, joined.protocol_type, joined.protocol,
+            self._shares(wishes) if leads and not joined.skip_assignment else (),
+        )  # fmt: skip
+        synced: Synced = await self._ask(self._group, sync, JOIN_SECONDS)
+        if synced.code is Code.NONE:
+            self.assigned = read_assignment(synced.assignment)
+        return synced.code
+
+    def _shares(self, wishes: Mapping[str, list[str]]) -> tuple[tuple[str, bytes], ...]:
+        shares = by_range(wishes, {topic: count for topic, count in self._seen.items() if topic in self._named})
+        return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
+
+    async def _beat(self) -> Code:
+        if await self._is_out_of_date():
+            return Code.REBALANCE_IN_PROGRESS
+        beat = requests.Heartbeat(self._group, self.generation, self.member_id, self.instance_id)
+        answer: Beaten = await self._ask(self._group, beat, JOIN_SECONDS)
+        return answer.code
+
+    async def topics(self) -> tuple[str, ...]:
+        """The topics that it wishes for, of those that there are."""
+        return await self._names(self._counts())
+
+    async def _is_out_of_date(self) -> bool:
+        """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
+        seen, now = self._seen, self._counts()
+        if now is seen:
+            return False
+        if await self._names(now) != self._subscribed:
+            return True
+        if any(now.get(topic) != seen.get(topic) for topic in self._named):
+            return True
+        self._seen = now
+        return False

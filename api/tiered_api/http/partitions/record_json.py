@@ -1,0 +1,119 @@
+"""Records as JSON for readers: whole answers, REST v2 lists, and the data of events."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from tiered.records.model import Header, Record
+from tiered_api.http.partitions.reads import OBJECTS_MAX, Opened, opened
+from tiered_api.http.server.errors import CONVERSION_FAILED, HttpError
+
+
+def _binary(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
+
+
+DEPTH_SAFE = 200
+"""Brackets that a value may hold unlooked at: orjson reads depths up to 1024 and prints depths up to 254."""
+
+
+def _json(data: bytes) -> Any:
+    value = orjson.loads(data)
+    if data.count(b"[") + data.count(b"{") > DEPTH_SAFE:
+        try:
+            orjson.dumps([[[value]]])
+        except orjson.JSONEncodeError:
+            raise ValueError("nested too deeply to be shown") from None
+    return value
+
+
+FORMS: dict[str, Callable[[bytes], Any]] = {"string": bytes.decode, "json": _json, "binary": _binary}
+"""How key and value are shown; ValueError where their bytes are not of that form."""
+
+
+def headers_json(headers: tuple[Header, ...]) -> list[dict[str, str | None]]:
+    """Header values are base64, as REST v3 takes them."""
+    return [{"name": name, "value": None if value is None else _binary(value)} for name, value in headers]
+
+
+def rows_json(batch: Opened, form: str) -> list[dict[str, Any]]:
+    """The records of one batch. Bytes that are not of the form go into `key_base64` or `value_base64`, and `key` or
+    `value` is null: nothing is lost, and nothing can be mistaken."""
+    show, epoch = FORMS[form], batch.leader_epoch
+    try:
+        return [
+            {
+                "offset": offset,
+                "timestamp": timestamp,
+                "leader_epoch": epoch,
+                "key": None if key is None else show(key),
+                "value": None if value is None else show(value),
+                "headers": headers_json(headers) if headers else [],
+            }
+            for offset, timestamp, key, value, headers in batch.records
+        ]
+    except ValueError:
+        return [_row(row, epoch, show) for row in batch.records]
+
+
+def _row(row: Record, epoch: int, show: Callable[[bytes], Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {"offset": row.offset, "timestamp": row.timestamp, "leader_epoch": epoch}
+    for name, data in (("key", row.key), ("value", row.value)):
+        try:
+            out[name] = None if data is None else show(data)
+        except ValueError:
+            out[name] = None
+            out[f"{name}_base64"] = _binary(data or b"")
+    out["headers"] = headers_json(row.headers)
+    return out
+
+
+def answer_json(data: bytes, offset: int, room: int, form: str, outer: dict[str, Any]) -> tuple[bytes, int]:
+    """(body, records) of a JSON read: `outer` with the offset to go on from and the records."""
+    rows: list[dict[str, Any]] = []
+    following = offset
+    for batch in opened(data, offset, room):
+        rows += rows_json(batch, form)
+        following = batch.next_offset
+    return orjson.dumps({**outer, "next_offset": following, "records": rows}), len(rows)
+
+
+def list_v2(data: bytes, offset: int, room: int, form: str, topic: str, partition: int) -> tuple[bytes, int]:
+    """(body, records) of a REST v2 read."""
+    rows, _ = rows_v2(data, offset, room, form, topic, partition)
+    return orjson.dumps(rows), len(rows)
+
+
+def rows_v2(
+    data: bytes, offset: int, room: int, form: str, topic: str, partition: int, objects: int = OBJECTS_MAX
+) -> tuple[list[dict[str, Any]], int]:
+    """(records, offset to go on from) of a REST v2 read; HttpError 422 when a record is not of the form, for v2 has no
+    other place."""
+    show = FORMS[form]
+    rows: list[dict[str, Any]] = []
+    following = offset
+    for batch in opened(data, offset, room, objects):
+        following = batch.next_offset
+        for at, _, key, value, _ in batch.records:
+            try:
+                shown = (None if key is None else show(key), None if value is None else show(value))
+            except ValueError:
+                raise HttpError(
+                    CONVERSION_FAILED, f"the record at offset {at} is not {form}; read it as binary"
+                ) from None
+            rows.append({"topic": topic, "key": shown[0], "value": shown[1], "partition": partition, "offset": at})
+    return rows, following
+
+
+def events(data: bytes, offset: int, room: int, form: str) -> tuple[bytes, int, int]:
+    """(text of the events, records, offset to go on from); the id of an event is the record's offset."""
+    out: list[bytes] = []
+    following = offset
+    for batch in opened(data, offset, room):
+        out += [b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows_json(batch, form)]
+        following = batch.next_offset
+    return b"".join(out), len(out), following

@@ -1,0 +1,94 @@
+"""Refuses requests that a web page of another site makes, in the browser of somebody who reaches the broker.
+
+1. A request names the broker by an address, `localhost`, a name that the broker has, or one of
+   `tiered.http.allowed.hosts`. Else the name may be a page's own, pointed to the broker (DNS rebinding).
+2. A page that makes a request is the broker's own, or stands at one of `tiered.http.allowed.hosts`.
+
+No answer grants a page anything (CORS), so a browser asks in vain before each request that no form could make.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+
+from tiered.config.listeners import host_and_port
+from tiered.config.settings import Settings, address
+from tiered_api.http.server.errors import HttpError
+
+SETTING = "tiered.http.allowed.hosts"
+ANY = "*"
+OWN_PAGES = ("same-origin", "none")
+"""Values of Sec-Fetch-Site: a page of the broker, or a person."""
+REMEMBERED = 1_000
+"""Host headers that are known to be right; when there are more, all are forgotten."""
+_HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+
+
+class AllowedHosts:
+    """The names of one broker, and the sites whose pages may use it."""
+
+    def __init__(self, settings: Settings, hostname: str) -> None:
+        self._allowed = frozenset(name_of(each) for each in settings.tiered_http_allowed_hosts)
+        self._names = self._allowed | {name_of(each) for each in (*own_names(settings), hostname, "localhost")}
+        self._right = {""}
+        """Host headers that were found right. An empty one names nothing, and no page can send it."""
+
+    def check(self, headers: Mapping[str, str], version: tuple[int, int]) -> None:
+        """Raises HttpError 400 for a Host that is missing or malformed, 403 for one that is not the broker's, and 403
+        for a request of another site's page."""
+        host = headers.get("Host")
+        if host is None and version >= (1, 1):
+            raise HttpError(400, "an HTTP/1.1 request has to name its Host", close=True)
+        if host is not None and host not in self._right:
+            self._check_host(host)
+        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+        if origin is not None or site is not None:
+            self._check_page(origin, site, host or "")
+
+    def _check_host(self, host: str) -> None:
+        if not _HOST.fullmatch(host):
+            raise HttpError(400, "Host is not a host name or address with an optional port", close=True)
+        name = name_of(host)
+        if ANY not in self._allowed and name not in self._names and not is_address(name):
+            raise HttpError(403, f"this broker does not have the name {name[:80]!r}; if it should, add it to {SETTING}")
+        if len(self._right) >= REMEMBERED:
+            self._right = {""}
+        self._right.add(host)
+
+    def _check_page(self, origin: str | None, site: str | None, host: str) -> None:
+        if origin is not None:
+            place = origin.partition("://")[2]
+            if place and name_of(place) in self._allowed:
+                return
+            if not place or place.lower() != host.lower():
+                words = f"pages of {origin[:80]!r} may not use this broker"
+                raise HttpError(403, f"{words}; if they should, add the host to {SETTING}")
+        if site is not None and site not in OWN_PAGES:
+            raise HttpError(403, f"pages of other sites may not use this broker; {SETTING} names those that may")
+
+
+def own_names(settings: Settings) -> list[str]:
+    """Host names that the settings give the broker: where it listens, and what it tells clients. Addresses need no
+    permission and are left out."""
+    told = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
+    places = [place[0] for text in (*told, settings.kafka) if (place := host_and_port(text))]
+    told_http = name_of(settings.advertised_origin(0).partition("://")[2])
+    found = (address(settings.http, "http")[0], told_http, *places)
+    return [each for each in found if each and not is_address(each)]
+
+
+def name_of(host: str) -> str:
+    """The host name or address in `host[:port]`, without the brackets of IPv6, in the one spelling that compares."""
+    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+    return name.strip("[]").removesuffix(".").lower()
+
+
+def is_address(name: str) -> bool:
+    """True if `name` is an IP address, which no page can point elsewhere."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

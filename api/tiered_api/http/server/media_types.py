@@ -1,0 +1,57 @@
+"""Media types: what a body is (415), and which form of an answer the caller takes (406). RFC 9110, section 12."""
+
+from __future__ import annotations
+
+from tiered_api.http.server.errors import HttpError
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
+V2 = "application/vnd.kafka.v2+json"
+V2_JSON = "application/vnd.kafka.json.v2+json"
+V2_BINARY = "application/vnd.kafka.binary.v2+json"
+
+
+def body_type(header: str | None, accepted: tuple[str, ...]) -> str:
+    """The type of a body without its parameters; HttpError 415 when it is none of `accepted`."""
+    kind = (header or "").partition(";")[0].strip().lower()
+    if kind not in accepted:
+        named = f"Content-Type {kind!r} is not understood here" if kind else "Content-Type is missing"
+        raise HttpError(415, f"{named}; send one of {', '.join(accepted)}")
+    return kind
+
+
+def answer_type(header: str | None, offered: tuple[str, ...]) -> str:
+    """The first of `offered` with the highest weight in an Accept header; HttpError 406 when all are refused."""
+    if not header or header == "*/*":
+        return offered[0]
+    ranges = [_media_range(part) for part in header.split(",")]
+    weight, best = 0.0, ""
+    for kind in offered:
+        q = max((r for r in ranges if _matches(r[0], kind)), key=lambda r: (r[1], r[2]), default=("", 0, 0.0))[2]
+        if q > weight:
+            weight, best = q, kind
+    if not best:
+        raise HttpError(406, f"none of the types in Accept can be given here; there are {', '.join(offered)}")
+    return best
+
+
+def _media_range(part: str) -> tuple[str, int, float]:
+    """(range, how exact it is, weight) of one element of Accept; a weight that cannot be read counts as 0."""
+    kind, _, parameters = part.partition(";")
+    kind = kind.strip().lower()
+    exact = 0 if kind == "*/*" else 1 if kind.endswith("/*") else 2
+    weight = 1.0
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                weight = float(value)
+            except ValueError:
+                weight = 0.0
+    return kind, exact, weight
+
+
+def _matches(accepted: str, kind: str) -> bool:
+    return accepted in ("*/*", kind) or (accepted.endswith("/*") and kind.startswith(accepted[:-1]))

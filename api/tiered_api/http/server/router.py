@@ -1,0 +1,145 @@
+"""Which route a request belongs to. A route is data: the same table answers requests and prints `/openapi.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from aiohttp import web
+
+from tiered_api.http.server import media_types
+from tiered_api.http.server.errors import HttpError
+from tiered_api.http.server.request import Request, decode
+
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
+
+REMEMBERED = 4096
+"""Paths whose match is kept; when there are more, all are forgotten."""
+REMEMBERED_CHARACTERS = 512
+OBJECTS = (media_types.V2, media_types.JSON)
+"""Types of a body that a route has no use for."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query parameter, as the documentation shows it."""
+
+    name: str
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """One operation. `path` holds `{argument}` segments; `takes` and `gives` are media types, `body` and `answer`
+    names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
+
+    method: str
+    path: str
+    handler: Handler
+    status: int = 200
+    query: tuple[Query, ...] = ()
+    takes: tuple[str, ...] = ()
+    body: str = ""
+    gives: tuple[str, ...] = (media_types.JSON,)
+    answer: str = ""
+
+    @cached_property
+    def operation(self) -> str:
+        """The handler's name: unique, and what metrics call the route."""
+        module = self.handler.__module__.rpartition(".")[0].rpartition(".")[2]
+        prefix = f"{module}_" if module in ("v2", "v3") else ""
+        return prefix + self.handler.__name__
+
+    def check_body_type(self, request: Request) -> None:
+        """Raises HttpError 415 when the Content-Type is none that the route takes. Every request that changes something
+        needs one, also without a body: pages of other sites then have to ask first (CORS), in vain. Before a DELETE
+        they always have to."""
+        kind = request.headers.get("Content-Type")
+        if request.method in ("GET", "HEAD"):
+            if kind is None or not self.takes:
+                return
+        elif request.method == "DELETE" and not request.body_exists:
+            return
+        media_types.body_type(kind, self.takes or OBJECTS)
+
+
+@dataclass
+class _Place:
+    """One node of the tree of paths."""
+
+    below: dict[str, _Place] = field(default_factory=dict)
+    argument: str = ""
+    any: _Place | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+Match = tuple[dict[str, Route], dict[str, str]]
+
+
+class Table:
+    """All routes, found by walking the path's segments. A segment is decoded after the split: `%2F` never splits."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Place()
+        self._remembered: dict[str, Match] = {}
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        place = self._root
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                place.any = place.any or _Place(argument=segment[1:-1])
+                place = place.any
+                if place.argument != segment[1:-1]:
+                    raise ValueError(f"{route.path}: this argument is {place.argument} in another route")
+            else:
+                place = place.below.setdefault(segment, _Place())
+        if route.method in place.routes:
+            raise ValueError(f"two routes for {route.method} {route.path}")
+        place.routes[route.method] = route
+
+    def match(self, method: str, target: str) -> tuple[Route, dict[str, str]]:
+        """The route and its path arguments; HttpError 404 without one, 405 with `Allow` for another method."""
+        path = target.partition("?")[0]
+        found = self._remembered.get(path)
+        if found is None:
+            found = self._walk(path)
+            if len(self._remembered) >= REMEMBERED:
+                self._remembered.clear()
+            if len(path) <= REMEMBERED_CHARACTERS:
+                self._remembered[path] = found
+        routes, arguments = found
+        route = routes.get(method)
+        if route is None and method == "HEAD":
+            route = routes.get("GET")
+        if route is None:
+            allowed = sorted({*routes, "HEAD"} if "GET" in routes else routes)
+            raise HttpError(405, f"{method} is not possible here", (("Allow", ", ".join(allowed)),))
+        return route, arguments
+
+    def _walk(self, path: str) -> Match:
+        if not path.startswith("/"):
+            raise HttpError(400, "the request target has to be a path", close=True)
+        segments = [decode(raw) for raw in path.split("/")[1:]]
+        found = _find(self._root, segments)
+        if found is None:
+            raise HttpError(404, "there is nothing at this address")
+        return found
+
+
+def _find(place: _Place, segments: list[str]) -> Match | None:
+    """What is below `place` at `segments`. A name in the table goes first; where it leads nowhere it is an argument:
+    "-" stands for all topics where there is such a route, elsewhere for the topic of that name."""
+    if not segments:
+        return (place.routes, {}) if place.routes else None
+    segment, rest = segments[0], segments[1:]
+    if segment in place.below and (found := _find(place.below[segment], rest)):
+        return found
+    if place.any is None or not segment:
+        return None
+    found = _find(place.any, rest)
+    return found and (found[0], {place.any.argument: segment, **found[1]})

@@ -1,0 +1,219 @@
+"""The HTTP interface as data: every operation there is. `/openapi.json` is printed from this table."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from tiered_api.http import operations
+from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
+from tiered_api.http.server import media_types
+from tiered_api.http.server.openapi import document
+from tiered_api.http.server.request import Request
+from tiered_api.http.server.responses import as_json
+from tiered_api.http.server.router import Handler, Query, Route, Table
+from tiered_api.http.v2 import consumers
+from tiered_api.http.v2 import produce as v2_produce
+from tiered_api.http.v2 import topics as v2
+from tiered_api.http.v3 import clusters, configs, groups, partitions, topics
+from tiered_api.http.v3 import produce as v3_produce
+
+CLUSTER = "/v3/clusters/{cluster}"
+TOPIC = f"{CLUSTER}/topics/{{topic}}"
+PARTITION = f"{TOPIC}/partitions/{{partition}}"
+GROUP = f"{CLUSTER}/consumer-groups/{{group}}"
+JSON = (media_types.JSON,)
+V2_ANSWERS = (media_types.V2, media_types.JSON)
+V2_BODIES = tuple(v2_produce.FORMS)
+V2_CONSUMER_BODIES = (media_types.V2, media_types.JSON, media_types.V2_JSON, media_types.V2_BINARY)
+
+READ = (
+    Query("offset", "string", 'First offset to give, or "earliest" (without it) or "latest"'),
+    Query("timestamp", "integer", "Instead of offset: milliseconds; begin at the first record at or after them"),
+    Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
+    Query("timeout", "integer", "Milliseconds to wait for the first record"),
+    Query(
+        "format", "string", "string (without it), json or binary: how application/json and events show key and value"
+    ),
+)
+
+
+def _get(path: str, handler: Handler, answer: str = "", query: tuple[Query, ...] = ()) -> Route:
+    return Route("GET", path, handler, query=query, answer=answer)
+
+
+def _send(method: str, path: str, handler: Handler, body: str, answer: str = "", status: int = 200) -> Route:
+    return Route(method, path, handler, status=status, takes=JSON, body=body, answer=answer)
+
+
+def _v2(method: str, path: str, handler: Handler, answer: str) -> Route:
+    if method == "GET":
+        return Route(method, path, handler, gives=V2_ANSWERS, answer=answer)
+    return Route(method, path, handler, takes=V2_BODIES, body="ProduceV2", gives=V2_ANSWERS, answer=answer)
+
+
+OPERATIONS = (
+    _get("/healthz", operations.healthz, "Health"),
+    Route("GET", "/metrics", operations.metrics, gives=(media_types.TEXT,)),
+    _get("/tiered/v1/node", operations.get_node, "Node"),
+    _get("/tiered/v1/topics/{topic}/partitions/{partition}", operations.get_partition_state, "PartitionState"),
+)
+
+RECORDS = (
+    Route(
+        "GET",
+        "/topics/{topic}/partitions/{partition}/records",
+        read_records,
+        query=READ,
+        gives=READ_TYPES,
+        answer="Records",
+    ),
+    Route(
+        "POST",
+        "/topics/{topic}/partitions/{partition}/records",
+        write_batches,
+        takes=(media_types.BINARY,),
+        answer="Appended",
+    ),
+)
+
+V2 = (
+    _v2("GET", "/", v2.root, "Object"),
+    _v2("GET", "/brokers", v2.list_brokers, "Object"),
+    _v2("GET", "/topics", v2.list_topics, "Names"),
+    _v2("GET", "/topics/{topic}", v2.get_topic, "Object"),
+    _v2("POST", "/topics/{topic}", v2_produce.produce_to_topic, "OffsetsV2"),
+    _v2("GET", "/topics/{topic}/partitions", v2.list_partitions, "Array"),
+    _v2("GET", "/topics/{topic}/partitions/{partition}", v2.get_partition, "Object"),
+    _v2("POST", "/topics/{topic}/partitions/{partition}", v2_produce.produce_to_partition, "OffsetsV2"),
+    _v2("GET", "/topics/{topic}/partitions/{partition}/offsets", v2.get_offsets, "Object"),
+)
+
+CONSUMER = "/consumers/{group}/instances/{instance}"
+
+
+def _consumer(method: str, path: str, handler: Handler, body: str = "", answer: str = "", status: int = 204) -> Route:
+    # GET .../offsets has a body, as in the REST Proxy.
+    return Route(
+        method,
+        path,
+        handler,
+        status=status,
+        takes=V2_CONSUMER_BODIES if body else (),
+        body=body,
+        gives=V2_ANSWERS,
+        answer=answer,
+    )
+
+
+V2_CONSUMERS = (
+    _consumer("POST", "/consumers/{group}", consumers.create_consumer, "ConsumerV2", "Object", 200),
+    _consumer("DELETE", CONSUMER, consumers.delete_consumer),
+    _consumer("POST", f"{CONSUMER}/subscription", consumers.subscribe, "SubscriptionV2"),
+    _consumer("GET", f"{CONSUMER}/subscription", consumers.get_subscription, "", "Object", 200),
+    _consumer("DELETE", f"{CONSUMER}/subscription", consumers.unsubscribe),
+    _consumer("POST", f"{CONSUMER}/assignments", consumers.assign, "PartitionsV2"),
+    _consumer("GET", f"{CONSUMER}/assignments", consumers.get_assignments, "", "Object", 200),
+    Route(
+        "GET",
+        f"{CONSUMER}/records",
+        consumers.read_consumer,
+        query=(
+            Query("timeout", "integer", "Milliseconds to wait for records, at most what the consumer was made with"),
+            Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
+        ),
+        gives=(media_types.V2_BINARY, media_types.V2_JSON),
+        answer="Array",
+    ),
+    _consumer("POST", f"{CONSUMER}/offsets", consumers.commit, "OffsetsToCommitV2", "Array", 200),
+    _consumer("GET", f"{CONSUMER}/offsets", consumers.get_committed, "PartitionsV2", "Object", 200),
+    _consumer("POST", f"{CONSUMER}/positions", consumers.seek, "PositionsV2"),
+    _consumer("POST", f"{CONSUMER}/positions/beginning", consumers.seek_to_beginning, "PartitionsV2"),
+    _consumer("POST", f"{CONSUMER}/positions/end", consumers.seek_to_end, "PartitionsV2"),
+)
+
+V3_CLUSTER = (
+    _get("/v3/clusters", clusters.list_clusters, "List"),
+    _get(CLUSTER, clusters.get_cluster, "Object"),
+    _get(f"{CLUSTER}/acls", clusters.list_acls, "List"),
+    _get(f"{CLUSTER}/brokers", clusters.list_brokers, "List"),
+    _get(f"{CLUSTER}/brokers/{{broker}}", clusters.get_broker, "Object"),
+    _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", clusters.list_broker_replicas, "List"),
+)
+
+V3_CONFIGS = (
+    _get(f"{TOPIC}/configs", configs.list_topic_configs, "List"),
+    _get(f"{TOPIC}/configs/{{config}}", configs.get_topic_config, "Config"),
+    _send("PUT", f"{TOPIC}/configs/{{config}}", configs.set_topic_config, "ConfigValue", status=204),
+    Route("DELETE", f"{TOPIC}/configs/{{config}}", configs.reset_topic_config, status=204),
+    _send("POST", f"{TOPIC}/configs:alter", configs.alter_topic_configs, "ConfigChanges", status=204),
+    _get(f"{CLUSTER}/topics/-/configs", configs.list_all_topic_configs, "List"),
+    _get(f"{CLUSTER}/brokers/{{broker}}/configs", configs.list_broker_configs, "List"),
+    _get(f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", configs.get_broker_config, "Config"),
+    _send(
+        "PUT", f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", configs.set_broker_config, "ConfigValue", status=204
+    ),
+    Route("DELETE", f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", configs.reset_broker_config, status=204),
+    _send(
+        "POST", f"{CLUSTER}/brokers/{{broker}}/configs:alter", configs.alter_broker_configs, "ConfigChanges", status=204
+    ),
+    _get(f"{CLUSTER}/brokers/-/configs", configs.list_all_broker_configs, "List"),
+    _get(f"{CLUSTER}/broker-configs", configs.list_cluster_configs, "List"),
+    _get(f"{CLUSTER}/broker-configs/{{config}}", configs.get_cluster_config, "Config"),
+    _send("PUT", f"{CLUSTER}/broker-configs/{{config}}", configs.set_cluster_config, "ConfigValue", status=204),
+    Route("DELETE", f"{CLUSTER}/broker-configs/{{config}}", configs.reset_cluster_config, status=204),
+    _send("POST", f"{CLUSTER}/broker-configs:alter", configs.alter_cluster_configs, "ConfigChanges", status=204),
+)
+
+V3_TOPICS = (
+    _get(f"{CLUSTER}/topics", topics.list_topics, "List"),
+    _send("POST", f"{CLUSTER}/topics", topics.create_topic, "TopicCreation", "Object", 201),
+    _get(TOPIC, topics.get_topic, "Object"),
+    _send("PATCH", TOPIC, topics.grow_topic, "TopicGrowth", "Object"),
+    Route("DELETE", TOPIC, topics.delete_topic, status=204),
+    _get(f"{TOPIC}/partitions", partitions.list_partitions, "List"),
+    _get(PARTITION, partitions.get_partition, "Object"),
+    _get(
+        f"{PARTITION}/offset",
+        partitions.get_partition_offset,
+        "Object",
+        (Query("offset_type", "string", "earliest or latest: only that one"),),
+    ),
+    _get(f"{CLUSTER}/topics/-/partitions/-/reassignment", partitions.list_all_reassignments, "List"),
+    _get(f"{TOPIC}/partitions/-/reassignment", partitions.list_reassignments, "List"),
+    _get(f"{PARTITION}/reassignment", partitions.get_reassignment, "Object"),
+    _get(f"{PARTITION}/replicas", partitions.list_replicas, "List"),
+    _get(f"{PARTITION}/replicas/{{broker}}", partitions.get_replica, "Object"),
+    _send("POST", f"{TOPIC}/records", v3_produce.produce_records, "RecordV3", "ReportV3"),
+    _send("POST", f"{TOPIC}/records:batch", v3_produce.produce_batch, "BatchV3", "BatchReportV3", 207),
+)
+
+V3_GROUPS = (
+    _get(f"{CLUSTER}/consumer-groups", groups.list_consumer_groups, "List"),
+    _get(GROUP, groups.get_consumer_group, "Object"),
+    _get(f"{GROUP}/consumers", groups.list_consumers, "List"),
+    _get(f"{GROUP}/consumers/{{consumer}}", groups.get_consumer, "Object"),
+    _get(f"{GROUP}/consumers/{{consumer}}/assignments", groups.list_assignments, "List"),
+    _get(
+        f"{GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition}}",
+        groups.get_assignment,
+        "Object",
+    ),
+    _get(f"{GROUP}/lags", groups.list_lags, "List"),
+    _get(f"{GROUP}/lags/{{topic}}/partitions/{{partition}}", groups.get_lag, "Object"),
+    _get(f"{GROUP}/lag-summary", groups.get_lag_summary, "Object"),
+)
+
+ROUTES = (*OPERATIONS, *RECORDS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
+
+
+async def openapi(request: Request) -> web.StreamResponse:
+    """This interface in OpenAPI's words."""
+    return as_json(document(table().routes))
+
+
+def table() -> Table:
+    """All routes, ready to be searched."""
+    return _TABLE
+
+
+_TABLE = Table((*ROUTES, _get("/openapi.json", openapi, "Object")))

@@ -1,0 +1,14 @@
+"""A client of a Kafka cluster, for brokers, commands and simulations.
+
+May import: config, records, kafka.protocol.messages
+
+~ client            a cluster client over the Net and Clock ports
+~ connection        one broker connection with pipelined requests
+~ leader_routing    requests sent to partition leaders and group coordinators
+~ producer          a producer: one batch in flight for each partition
+~ consumer          a consumer: long polls at every leader
+~ group_member      a member of a classic consumer group
+~ group_offsets     committed offsets of groups: read, write, delete
+~ peers             the Peers protocol of the engine in Kafka frames
+  response_buffers  reusable memory for large responses
+"""

@@ -1,0 +1,102 @@
+"""What groups have committed: read, written and deleted at their coordinators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiered.ids import TopicPartition
+from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.leader_routing import Answered, ask_coordinator
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from tiered_api.kafka.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+
+
+async def committed(client: Client, group: str) -> dict[TopicPartition, int]:
+    """All offsets that a group has committed. Refused when its coordinator cannot say."""
+    request = OffsetFetchRequest(
+        group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
+    )
+    got = await ask_coordinator(client, group, request, OffsetFetchResponse, _code_of_fetch)
+    if number := _code_of_fetch(got):
+        raise refused(number, f"offsets of group {group}")
+    out = {}
+    for topic in got.groups[0].topics if got.groups else got.topics:
+        for each in topic.partitions:
+            if each.error_code:
+                raise refused(each.error_code, f"offset of group {group} in {topic.name}-{each.partition_index}")
+            if each.committed_offset >= 0:
+                out[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
+    return out
+
+
+def _code_of_fetch(got: OffsetFetchResponse) -> int:
+    return got.groups[0].error_code if got.groups else got.error_code
+
+
+async def commit(
+    client: Client,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    generation: int = -1,
+    member: str = "",
+) -> Answered[int]:
+    """Commits offsets, as a member or (without one) for a group that has none; the outcome by partition."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (name, partition), offset in offsets.items():
+        topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
+        topic.partitions.append(
+            OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
+        )
+    request = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=list(topics.values())
+    )
+    got = await ask_coordinator(client, group, request, OffsetCommitResponse, _code_of_commit)
+    out: Answered[int] = {}
+    for each_topic in got.topics:
+        for each in each_topic.partitions:
+            where = TopicPartition(each_topic.name, each.partition_index)
+            out[where] = refused(each.error_code, str(where)) if each.error_code else offsets[where]
+    return out
+
+
+def _code_of_commit(got: OffsetCommitResponse) -> int:
+    """That of the first partition: a coordinator that is none says it for all alike."""
+    return next((each.error_code for topic in got.topics for each in topic.partitions), 0)
+
+
+async def delete(client: Client, group: str, partitions: Mapping[str, list[int]]) -> Answered[None]:
+    """Deletes committed offsets; the outcome by partition."""
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
+            )
+            for name, numbers in partitions.items()
+        ],
+    )
+    got = await ask_coordinator(client, group, request, OffsetDeleteResponse, lambda got: got.error_code)
+    if got.error_code:
+        raise refused(got.error_code, f"group {group}")
+    out: Answered[None] = {}
+    for topic in got.topics:
+        for each in topic.partitions:
+            where = TopicPartition(topic.name, each.partition_index)
+            out[where] = refused(each.error_code, str(where)) if each.error_code else None
+    return out

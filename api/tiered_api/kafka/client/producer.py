@@ -1,0 +1,365 @@
+"""Sending records: a batch for each partition, one on its way at a time, so that order holds over every retry.
+
+With acks=all the producer is idempotent: a batch that is sent again because its answer was lost is written once. A
+batch that cannot be delivered ends the producer, and what was not written is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered.records.batch import encode
+from tiered.records.model import Codec, Produced
+from tiered.records.partitioner import partition_of
+from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+PENDING_MAX = 16 << 20
+"""Bytes of records that wait to be sent: whoever adds more waits."""
+BATCH_BYTES = 1_000_000
+"""Below the limit of a broker that has the default of message.max.bytes."""
+RECORD_OVERHEAD = 24
+SEQUENCES = 1 << 31
+
+
+class Delivered(NamedTuple):
+    """Records that a partition has: `timestamp` is that of the broker, or -1 where their own ones hold. The offset is
+    -1 when none was given (acks=0)."""
+
+    where: TopicPartition
+    records: list[Produced]
+    base_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Records on their way to one partition."""
+
+    records: list[Produced]
+    since_ns: int
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits for one partition, and the sequence number of its next batch."""
+
+    records: deque[tuple[Produced, int]] = field(default_factory=deque)
+    size: int = 0
+    batches: deque[_Batch] = field(default_factory=deque)
+    sequence: int = 0
+
+
+class Producer:
+    """An async context: leaving it well flushes, leaving it with an error throws away what is not sent."""
+
+    def __init__(
+        self,
+        client: Client,
+        delivered: Callable[[Delivered], None],
+        chance: random.Random,
+        *,
+        acks: int = -1,
+        codec: Codec = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+        delivery_seconds: float = 120.0,
+        create_topics: bool = False,
+    ) -> None:
+        self.added = 0
+        self.written = 0
+        self._client = client
+        self._delivered = delivered
+        self._chance = chance
+        self._acks = acks
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+        self._delivery_ns = int(delivery_seconds * 1e9)
+        self._create = create_topics
+        self._counts: dict[str, int] = {}
+        self._sticky: dict[str, int] = {}
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._pending = 0
+        self._producer = (-1, -1)
+        self._work = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Producer:
+        if self._acks == -1:
+            self._producer = await self._identity()
+        self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="producer")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sender is not None
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            self._sender.cancel()
+            await asyncio.gather(self._sender, return_exceptions=True)
+
+    async def add(self, topic: str, partition: int | None, record: Produced) -> None:
+        """Takes a record; waits while too much is pending. A fault of the sending is raised here or by `flush`."""
+        count = self._counts.get(topic) or await self._count(topic)
+        if partition is None:
+            partition = self._choose(topic, record[1], count)
+        elif partition >= count:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has partitions 0 to {count - 1}, not {partition}")
+        queue = self._queues.setdefault(TopicPartition(topic, partition), _Queue())
+        size = RECORD_OVERHEAD + len(record[1] or b"") + len(record[2] or b"")
+        for name, value in record[3]:
+            size += RECORD_OVERHEAD + len(name) + len(value or b"")
+        queue.records.append((record, size))
+        batches = queue.size // self._batch_bytes
+        queue.size += size
+        self._pending += size
+        self.added += 1
+        if queue.size // self._batch_bytes > batches:
+            self._sticky.pop(topic, None)
+        self._work.set()
+        if self._pending >= PENDING_MAX:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._pending < PENDING_MAX or self._is_over())
+        self._raise_fault()
+
+    async def flush(self) -> None:
+        """Returns when all that was added is written."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._pending or self._is_over())
+        self._raise_fault()
+
+    async def unless_it_ends(self, wait: Coroutine[object, object, object]) -> None:
+        """Waits for something; a fault of the sending is raised while it does."""
+        assert self._sender is not None
+        waiting = asyncio.ensure_future(wait)
+        try:
+            await asyncio.wait((waiting, self._sender), return_when=asyncio.FIRST_COMPLETED)
+            self._raise_fault()
+        finally:
+            waiting.cancel()
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    async def _count(self, topic: str) -> int:
+        """Partitions of a topic. One that is being created is waited for."""
+        deadline = self._client.deadline()
+        for pause in self._client.pauses():
+            try:
+                found = await self._client.topic(topic, create=self._create)
+            except Refused as no:
+                waits = self._create and no.code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
+                if not waits or self._client.is_over(deadline):
+                    raise
+            else:
+                self._counts[topic] = len(found.partitions)
+                return len(found.partitions)
+            await pause()
+        raise AssertionError("pauses never end")
+
+    def _choose(self, topic: str, key: bytes | bytearray | memoryview | None, count: int) -> int:
+        """By the key as all clients do it; without one, the same partition until its batch is full."""
+        if key is not None:
+            return partition_of(key, count)
+        if topic not in self._sticky:
+            self._sticky[topic] = self._chance.randrange(count)
+        return self._sticky[topic]
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        return self._sender is not None and self._sender.done()
+
+    def _raise_fault(self) -> None:
+        if self._sender is not None and self._sender.done():
+            fault = self._sender.exception()
+            if fault is not None:
+                raise fault
+
+    async def _identity(self) -> tuple[int, int]:
+        """Producer id and epoch; none where the broker gives none."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        deadline = self._client.deadline()
+        for pause in self._client.pauses():
+            try:
+                got = await self._client.ask(request, InitProducerIdResponse)
+            except Refused:
+                return -1, -1
+            if not got.error_code:
+                return got.producer_id, got.producer_epoch
+            if not code_of(got.error_code).retriable or self._client.is_over(deadline):
+                return -1, -1
+            await pause()
+        raise AssertionError("pauses never end")
+
+    async def _send_all(self) -> None:
+        """The task that sends. Ends with the fault that ends the producer."""
+        try:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                while self._pending:
+                    await self._until_sent()
+        finally:
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _until_sent(self) -> None:
+        """Rounds without new pauses until one went through whole."""
+        for pause in self._client.pauses():
+            batches = self._next_batches()
+            again = await self._round(batches)
+            async with self._changed:
+                self._changed.notify_all()
+            if not again:
+                return
+            await pause()
+
+    def _next_batches(self) -> dict[TopicPartition, _Batch]:
+        """One batch of each partition that has something to send."""
+        now = self._client.clock.mono_ns()
+        self._sticky.clear()
+        for queue in self._queues.values():
+            if queue.batches or not queue.records:
+                continue
+            taken: list[Produced] = []
+            size = 0
+            while queue.records and (not taken or size + queue.records[0][1] <= self._batch_bytes):
+                record, bytes_of = queue.records.popleft()
+                taken.append(record)
+                size += bytes_of
+            queue.size -= size
+            self._pending -= size
+            # Still pending, as one: a batch is let go when it is written.
+            self._pending += len(taken)
+            queue.batches.append(_Batch(taken, now))
+        return {where: queue.batches[0] for where, queue in self._queues.items() if queue.batches}
+
+    async def _round(self, batches: dict[TopicPartition, _Batch]) -> bool:
+        """Sends a batch to each partition. True when one must be sent again."""
+        try:
+            shares, leaderless = await self._client.by_leader(batches)
+        except Unavailable as fault:
+            for where, batch in batches.items():
+                self._retry(where, batch, fault)
+            return True
+        for where, no in leaderless.items():
+            self._retry(where, batches[where], no)
+        again = bool(leaderless)
+        sent = (self._to_leader(node, {where: batches[where] for where in share}) for node, share in shares.items())
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            again = result or again
+        return again
+
+    async def _to_leader(self, node: int, batches: dict[TopicPartition, _Batch]) -> bool:
+        request = self._request(batches)
+        try:
+            if self._acks == 0:
+                await self._client.tell(request, node=node)
+                for where, batch in batches.items():
+                    self._done(where, batch, -1, -1)
+                return False
+            got = await self._client.ask(request, ProduceResponse, node=node)
+        except Unavailable as fault:
+            if self._producer[0] < 0:
+                # It may be written: without an identity, sending it again could write it twice.
+                raise self._lost(batches, fault) from None
+            for where, batch in batches.items():
+                self._retry(where, batch, fault)
+            return True
+        again = False
+        for topic in got.responses:
+            for each in topic.partition_responses:
+                where = TopicPartition(topic.name, each.index)
+                again = self._answered(where, batches[where], each) or again
+        return again
+
+    def _request(self, batches: dict[TopicPartition, _Batch]) -> ProduceRequest:
+        topics: dict[str, TopicProduceData] = {}
+        for where, batch in batches.items():
+            if not batch.data:
+                identity, epoch = self._producer
+                sequence = self._queues[where].sequence if identity >= 0 else -1
+                batch.data = encode(
+                    batch.records,
+                    codec=self._codec,
+                    producer_id=identity,
+                    producer_epoch=epoch,
+                    base_sequence=sequence,
+                )
+            topic = topics.setdefault(where.topic, TopicProduceData(name=where.topic))
+            topic.partition_data.append(PartitionProduceData(index=where.partition, records=batch.data))
+        return ProduceRequest(acks=self._acks, timeout_ms=self._client.timeout_ms, topic_data=list(topics.values()))
+
+    def _answered(self, where: TopicPartition, batch: _Batch, got: PartitionProduceResponse) -> bool:
+        """Judges one partition's answer. True when its batch must be sent again."""
+        code = code_of(got.error_code)
+        if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+            self._done(where, batch, got.base_offset, got.log_append_time_ms)
+            return False
+        if code is Code.MESSAGE_TOO_LARGE and len(batch.records) > 1:
+            # As a whole it does not fit; its halves may. Nothing of it was written, so the sequence goes on.
+            middle = len(batch.records) // 2
+            halves = [_Batch(part, batch.since_ns) for part in (batch.records[:middle], batch.records[middle:])]
+            queue = self._queues[where]
+            queue.batches.popleft()
+            queue.batches.extendleft(reversed(halves))
+            return True
+        no = refused(got.error_code, str(where), _words(got))
+        if not code.retriable:
+            raise Refused(no.code, f"{self._count_lost(batch)}: {no.why}")
+        self._client.forget_leaders([where])
+        self._retry(where, batch, no)
+        return True
+
+    def _retry(self, where: TopicPartition, batch: _Batch, why: Refused | Unavailable) -> None:
+        """Lets a batch be sent again, or gives up when its time is over."""
+        self._client.forget_leaders([where])
+        unknown = isinstance(why, Refused) and why.code is Code.UNKNOWN_TOPIC_OR_PARTITION and not self._create
+        if unknown or self._client.clock.mono_ns() - batch.since_ns >= self._delivery_ns:
+            if isinstance(why, Refused):
+                raise Refused(why.code, f"{self._count_lost(batch)}: {why.why}")
+            raise self._lost({where: batch}, why)
+
+    def _done(self, where: TopicPartition, batch: _Batch, base_offset: int, timestamp: int) -> None:
+        queue = self._queues[where]
+        queue.batches.popleft()
+        queue.sequence = (queue.sequence + len(batch.records)) % SEQUENCES
+        self._pending -= len(batch.records)
+        self.written += len(batch.records)
+        self._delivered(Delivered(where, batch.records, base_offset, timestamp))
+
+    def _lost(self, batches: dict[TopicPartition, _Batch], fault: Unavailable) -> Unavailable:
+        count = sum(len(batch.records) for batch in batches.values())
+        places = ", ".join(map(str, batches))
+        return Unavailable(f"{count} records for {places} may be written or not: {fault}")
+
+    def _count_lost(self, batch: _Batch) -> str:
+        left = self.added - self.written
+        return f"{left} records were not written" if left != 1 else "a record was not written"
+
+
+def _words(got: PartitionProduceResponse) -> str | None:
+    words: Sequence[str | None] = [got.error_message, *(each.batch_index_error_message for each in got.record_errors)]
+    return "; ".join(dict.fromkeys(word for word in words if word)) or None

@@ -1,0 +1,135 @@
+"""Which APIs there are, in which versions: what ApiVersions answers, and what every request is looked up in.
+
+The versions are those of Kafka 4.2. A request of a key or version that is not here ends its connection, as in Kafka;
+ApiVersions alone is answered (KIP-511), so that a client of any age learns what there is. The messages' tables are
+loaded when they are first needed: a broker's start loads none.
+
+Brokers ask each other in Kafka's frames too, with keys that Kafka does not have, and so does our own command line:
+clients are not told of these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from tiered_api.kafka.protocol.schema import Message
+
+API_VERSIONS = 18
+NEVER = 32767
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+@dataclass(frozen=True)
+class Api:
+    """One API: `low` to `high` are the versions that ApiVersions answers, those below `served_from` are refused.
+    From `flexible` on, messages have tagged fields and lengths that are varints (KIP-482). A request may have
+    `request_bytes`, except of Produce: small pieces become Python objects of many times their size."""
+
+    key: int
+    name: str
+    low: int
+    high: int
+    flexible: int
+    served_from: int = 0
+    request_bytes: int = 2 << 20
+    waits: bool = False
+    """Whether an answer waits for something to happen: a broker that stops ends such connections at once."""
+
+    @property
+    def served(self) -> range:
+        """The versions that are served."""
+        return range(max(self.low, self.served_from), self.high + 1)
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether a version has tagged fields."""
+        return version >= self.flexible
+
+    @property
+    def module(self) -> str:
+        """The name of the files of its tables and of its handler."""
+        return _WORD.sub("_", self.name).lower()
+
+    @cached_property
+    def request(self) -> type[Message]:
+        """The table of its requests."""
+        return self._table("Request")
+
+    @cached_property
+    def response(self) -> type[Message]:
+        """The table of its answers."""
+        return self._table("Response")
+
+    def _table(self, what: str) -> type[Message]:
+        tables: Any = import_module(f"tiered_api.kafka.protocol.messages.{self.module}")
+        table: type[Message] = getattr(tables, self.name + what)
+        return table
+
+
+_TABLE = (
+    # Produce 0-2 are offered and refused: librdkafka before 2.4 would send some codecs uncompressed (KAFKA-18659).
+    Api(0, "Produce", 0, 13, 9, served_from=3),
+    Api(1, "Fetch", 4, 18, 12),
+    Api(2, "ListOffsets", 1, 11, 6),
+    Api(3, "Metadata", 0, 13, 9),
+    Api(8, "OffsetCommit", 2, 10, 8),
+    Api(9, "OffsetFetch", 1, 10, 6),
+    Api(10, "FindCoordinator", 0, 6, 3),
+    Api(11, "JoinGroup", 0, 9, 6, request_bytes=1 << 20),
+    Api(12, "Heartbeat", 0, 4, 4),
+    Api(13, "LeaveGroup", 0, 5, 4),
+    Api(14, "SyncGroup", 0, 5, 4),
+    Api(15, "DescribeGroups", 0, 6, 5),
+    Api(16, "ListGroups", 0, 5, 3),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
+    Api(19, "CreateTopics", 2, 7, 5, request_bytes=1 << 20),
+    Api(20, "DeleteTopics", 1, 6, 4),
+    Api(21, "DeleteRecords", 0, 2, 2),
+    Api(22, "InitProducerId", 0, 5, 2),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, 4),
+    Api(32, "DescribeConfigs", 1, 4, 4),
+    Api(33, "AlterConfigs", 0, 2, 2),
+    Api(35, "DescribeLogDirs", 1, 4, 2),
+    Api(37, "CreatePartitions", 0, 3, 2),
+    Api(42, "DeleteGroups", 0, 2, 2),
+    Api(43, "ElectLeaders", 0, 2, 2),
+    Api(44, "IncrementalAlterConfigs", 0, 1, 1),
+    Api(45, "AlterPartitionReassignments", 0, 1, 0),
+    Api(46, "ListPartitionReassignments", 0, 0, 0),
+    Api(47, "OffsetDelete", 0, 0, NEVER),
+    Api(60, "DescribeCluster", 0, 2, 0),
+    Api(61, "DescribeProducers", 0, 0, 0),
+    Api(64, "UnregisterBroker", 0, 0, 0),
+    Api(74, "ListConfigResources", 0, 1, 0),
+    Api(75, "DescribeTopicPartitions", 0, 0, 0),
+)
+
+_AMONG_BROKERS = (
+    Api(20001, "TieredFollow", 0, 0, 0, waits=True),
+    Api(20002, "TieredSubmit", 0, 0, 0, request_bytes=16 << 20),
+    Api(20003, "TieredHeard", 0, 0, 0),
+)
+
+_FOR_OPERATORS = (Api(20004, "TieredAcknowledge", 0, 0, 0),)
+
+APIS: dict[int, Api] = {api.key: api for api in _TABLE}
+"""Kafka's."""
+AMONG_BROKERS: dict[int, Api] = {api.key: api for api in _AMONG_BROKERS}
+"""Ours."""
+FOR_OPERATORS: dict[int, Api] = {api.key: api for api in _FOR_OPERATORS}
+"""Ours, for our own command line."""
+ALL: dict[int, Api] = APIS | AMONG_BROKERS | FOR_OPERATORS
+_SERVED = {(api.key, version): api for api in ALL.values() for version in api.served}
+
+
+def find(key: int, version: int) -> Api | None:
+    """The API of a request, or None when its key or version is not served."""
+    return _SERVED.get((key, version))
+
+
+def offered() -> list[tuple[int, int, int]]:
+    """What ApiVersions lists: key, lowest and highest version."""
+    return [(api.key, api.low, api.high) for api in _TABLE]

@@ -1,0 +1,73 @@
+"""Messages from bytes and to bytes, by functions that are compiled from the tables when they are first needed.
+
+A field that a version lacks has its default when it is read, and is passed over when it is written: a handler fills
+names and ids alike, and each version carries what it knows. (Kafka raises for some fields; what must not be lost is
+decided by whoever chooses the version.)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeVar
+
+from tiered_api.kafka.protocol.decoder import Decoder, compile_decoder
+from tiered_api.kafka.protocol.encoder import Encoder, compile_encoder
+from tiered_api.kafka.protocol.primitives import Malformed
+from tiered_api.kafka.protocol.schema import Kind, Message, rows
+
+__all__ = ["Malformed", "decode", "encode"]
+
+T = TypeVar("T", bound=Message)
+
+_decoders: dict[tuple[type[Message], int], Decoder] = {}
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+_views: dict[type[Message], bool] = {}
+
+
+def decode(table: type[T], version: int, frame: memoryview | bytes, position: int = 0) -> T:
+    """The message that fills `frame` from `position` to its end; `Malformed` when that is none.
+
+    Records are views of `frame`, anything else is copied out of it.
+    """
+    read = _decoders.get((table, version)) or _new_decoder(table, version)
+    # Reading from bytes is twice as fast as from a view: worth a copy, unless there are records to be left in place.
+    data = memoryview(frame) if _views[table] else bytes(frame)
+    try:
+        made: T = read(data, position, len(data))
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise Malformed(f"{table.__name__} version {version}: {error}") from None
+    return made
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The bytes of a message; `Malformed` when it holds what they cannot: null, too large a number, no id."""
+    table = type(message)
+    write = _encoders.get((table, version)) or _new_encoder(table, version)
+    try:
+        return write(message)
+    except Malformed:
+        raise
+    except (struct.error, TypeError, AttributeError, ValueError) as error:
+        raise Malformed(f"{table.__name__} version {version}: {error}") from error
+
+
+def _new_decoder(table: type[Message], version: int) -> Decoder:
+    _check(table, version)
+    _views[table] = _has_records(table)
+    made = _decoders[table, version] = compile_decoder(table, version)
+    return made
+
+
+def _new_encoder(table: type[Message], version: int) -> Encoder:
+    _check(table, version)
+    made = _encoders[table, version] = compile_encoder(table, version)
+    return made
+
+
+def _check(table: type[Message], version: int) -> None:
+    if version not in table.spec.versions:
+        raise Malformed(f"{table.__name__} has no version {version}")
+
+
+def _has_records(table: type) -> bool:
+    return any(row.kind is Kind.RECORDS or (row.of is not None and _has_records(row.of)) for row in rows(table))

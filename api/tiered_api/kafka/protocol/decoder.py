@@ -1,0 +1,281 @@
+"""Writes the function that reads one version of one message.
+
+The function is flat: structs and arrays become straight lines and loops in it, whatever the version lacks is not there,
+and neighbours of fixed size are unpacked at once (a *run*), together with the length of what follows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from tiered_api.kafka.protocol.function_builder import Source
+from tiered_api.kafka.protocol.primitives import (
+    CODES,
+    ELEMENTS_MOST,
+    STRING_LONGEST,
+    Buffer,
+    Malformed,
+    id_text,
+    read_varint,
+    skip_fields,
+    tag_count,
+    varint_rest,
+)
+from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
+
+Decoder = Callable[[Buffer, int, int], Any]
+"""`(data, at, end)` -> message."""
+
+HEAD = "def decode(data, at, end):"
+
+
+def compile_decoder(table: type[Message], version: int) -> Decoder:
+    """The function for one version of one message."""
+    return _written(table, version).function(HEAD, f"<{table.__name__} v{version} decode>")
+
+
+def source(table: type[Message], version: int) -> str:
+    """Its text, to be looked at."""
+    return _written(table, version).text(HEAD)
+
+
+def least_size(row: Row, version: int, flexible: bool) -> int:
+    """The fewest bytes that a field, or one element of an array of it, takes."""
+    if row.kind in CODES:
+        return Struct(f">{CODES[row.kind]}").size
+    if row.kind is Kind.STRUCT:
+        if version in row.nullable and not row.is_array:
+            return 1
+        return least_struct(row.of, version, flexible)
+    if flexible:
+        return 1
+    return 2 if row.kind is Kind.STRING else 4
+
+
+def least_struct(table: type[Any] | None, version: int, flexible: bool) -> int:
+    """The fewest bytes that a struct takes. One: Kafka refuses more elements than bytes, even of structs of none."""
+    size = int(flexible)
+    for row in rows(table) if table else ():
+        if version in row.versions and version not in row.tagged:
+            size += (1 if flexible else 4) if row.is_array else least_size(row, version, flexible)
+    return max(size, 1)
+
+
+def _written(table: type[Message], version: int) -> Source:
+    out = Source(Malformed=Malformed, id_text=id_text, new=object.__new__)
+    out.names |= {each.__name__: each for each in (read_varint, skip_fields, tag_count, varint_rest)}
+    # Answers come from brokers; whoever can connect sends requests.
+    bounded = table.__name__.endswith("Request")
+    if bounded:
+        out.line(f"left = {ELEMENTS_MOST}")
+    writer = _Writer(out, table.__name__, version, version in table.spec.flexible, bounded)
+    made = writer.struct(table)
+    # librdkafka 2.16 sends three bytes too many when it asks for all topics; Kafka looks at none that it does not need.
+    if not bounded:
+        with out.block("if at != end:"):
+            out.line(f'raise Malformed("{table.__name__}: bytes are left over")')
+    out.line(f"return {made}")
+    return out
+
+
+class _Writer:
+    def __init__(self, out: Source, message: str, version: int, flexible: bool, bounded: bool) -> None:
+        self.out, self.message, self.version, self.flexible = out, message, version, flexible
+        self.bounded = bounded
+        self.targets: list[str] = []
+        self.codes: list[str] = []
+        self.ids: list[tuple[str, str]] = []
+
+    # Runs: what is read together.
+
+    def read(self, target: str, code: str) -> None:
+        """Adds a value to the run."""
+        self.targets.append(target)
+        self.codes.append(code)
+
+    def flush(self) -> None:
+        """Reads the run. No line that needs `at`, or what is in the run, comes before."""
+        if self.codes:
+            run = Struct(">" + "".join(self.codes))
+            name = self.out.constant("run", run.unpack_from)
+            self.out.line(f"{', '.join(self.targets)}, = {name}(data, at)")
+            self.out.line(f"at += {run.size}")
+        for target, raw in self.ids:
+            self.out.line(f"{target} = id_text({raw})")
+        self.targets, self.codes, self.ids = [], [], []
+
+    def length(self, code: str) -> str:
+        """Reads a length along with the run: -1 for null, or with varints (that count from 1) 0 for null."""
+        size = self.out.local("n")
+        self.read(size, "B" if self.flexible else code)
+        self.flush()
+        if self.flexible:
+            with self.out.block(f"if {size} > 127:"):
+                self.out.line(f"{size}, at = varint_rest(data, at, {size})")
+            self.out.line(f"{size} -= 1")
+        return size
+
+    def refuse(self, condition: str, row: Row, why: str) -> None:
+        with self.out.block(f"if {condition}:"):
+            self.out.line(f'raise Malformed("{self.message}.{row.name}: {why}")')
+
+    def count(self, size: str) -> None:
+        """Takes so many elements off those that a request may have."""
+        if self.bounded:
+            self.out.line(f"left -= {size}")
+            with self.out.block("if left < 0:"):
+                self.out.line(f'raise Malformed("{self.message}: more than {ELEMENTS_MOST} elements")')
+
+    # Fields.
+
+    def struct(self, table: type[Any]) -> str:
+        """Reads a struct into a new local, whose name is returned."""
+        made = self.out.local("m")
+        self.out.line(f"{made} = new({self.out.constant('Table', table)})")
+        tagged = []
+        for row in rows(table):
+            target = f"{made}.{row.name}"
+            if self.version in row.tagged and self.flexible:
+                tagged.append(row)
+            if self.version not in row.versions or row in tagged:
+                self.out.line(f"{target} = {self.default(row)}")
+            else:
+                self.field(row, target)
+        if self.flexible:
+            self.tags(made, tagged)
+        self.flush()
+        return made
+
+    def default(self, row: Row) -> str:
+        """What a field is that is not on the wire; lists and structs are fresh ones."""
+        if isinstance(row.default, list):
+            return "[]"
+        if row.kind is Kind.STRUCT and not row.is_array and row.default is not None:
+            return f"{self.out.constant('Table', row.of)}()"
+        return repr(row.default)
+
+    def field(self, row: Row, target: str) -> None:
+        if row.is_array:
+            self.array(row, target)
+        elif row.kind is Kind.STRUCT:
+            self.one_struct(row, target)
+        elif row.kind is Kind.UUID:
+            raw = self.out.local("raw")
+            self.read(raw, CODES[row.kind])
+            self.ids.append((target, raw))
+        elif row.kind in CODES:
+            self.read(target, CODES[row.kind])
+        else:
+            self.buffer(row, target, self.version in row.nullable)
+
+    def buffer(self, row: Row, target: str, nullable: bool) -> None:
+        """STRING, BYTES and RECORDS: a length and so many bytes."""
+        size = self.length("h" if row.kind is Kind.STRING else "i")
+        made = {Kind.STRING: 'str(data[at:stop], "utf-8")', Kind.BYTES: "bytes(data[at:stop])"}
+        value = made.get(row.kind, "data[at:stop]")
+
+        def take() -> None:
+            self.out.line(f"stop = at + {size}")
+            too_long = f" or {size} > {STRING_LONGEST}" if row.kind is Kind.STRING and self.flexible else ""
+            self.refuse(f"stop > end{too_long}", row, "longer than its frame")
+            self.out.line(f"{target} = {value}")
+            self.out.line("at = stop")
+
+        self.unless_null(row, target, size, nullable, take)
+
+    def unless_null(self, row: Row, target: str, size: str, nullable: bool, take: Callable[[], None]) -> None:
+        """What `take` writes, for a length that is not null's. As in Kafka, any length below zero is null's."""
+        if not nullable:
+            self.refuse(f"{size} < 0", row, "null, which it may not be")
+            take()
+            return
+        with self.out.block(f"if {size} < 0:"):
+            self.out.line(f"{target} = None")
+        with self.out.block("else:"):
+            take()
+
+    def one_struct(self, row: Row, target: str) -> None:
+        assert row.of is not None
+        if self.version not in row.nullable:
+            self.flush()
+            self.out.line(f"{target} = {self.struct(row.of)}")
+            return
+        assert self.version not in row.tagged, "a nullable struct under a tag is written otherwise (KIP-893)"
+        there = self.out.local("n")
+        self.read(there, "b")
+        self.flush()
+        with self.out.block(f"if {there} < 0:"):
+            self.out.line(f"{target} = None")
+        with self.out.block("else:"):
+            self.out.line(f"{target} = {self.struct(row.of)}")
+
+    def array(self, row: Row, target: str) -> None:
+        size = self.length("i")
+        least = least_size(row, self.version, self.flexible)
+
+        def take() -> None:
+            self.refuse(f"{size} * {least} > end - at", row, "more elements than its frame has room for")
+            self.count(size)
+            if row.kind in CODES and row.kind is not Kind.UUID:
+                unpack = self.out.constant("unpack", _unpack_many(CODES[row.kind]))
+                self.out.line(f"{target} = {unpack}({size}, data, at)")
+                self.out.line(f"at += {size} * {least}")
+            else:
+                self.elements(row, target, size)
+
+        self.unless_null(row, target, size, self.version in row.nullable, take)
+
+    def elements(self, row: Row, target: str, size: str) -> None:
+        """The loop over elements that need more than a number."""
+        items = self.out.local("items")
+        self.out.line(f"{target} = {items} = []")
+        with self.out.block(f"for _ in range({size}):"):
+            if row.kind is Kind.STRUCT:
+                assert row.of is not None
+                made = self.struct(row.of)
+            elif row.kind is Kind.UUID:
+                made = "id_text(bytes(data[at:at + 16]))"
+            else:
+                made = self.out.local("item")
+                self.buffer(row, made, nullable=False)
+            self.out.line(f"{items}.append({made})")
+            if row.kind is Kind.UUID:
+                self.out.line("at += 16")
+
+    def tags(self, made: str, known: list[Row]) -> None:
+        """The tagged fields behind a struct: known ones in any order, as Kafka reads them, others passed over."""
+        count = self.out.local("tags")
+        self.read(count, "B")
+        self.flush()
+        with self.out.block(f"if {count}:"):
+            self.out.line(f"{count}, at = tag_count(data, at - 1)")
+            self.count(count)
+            if not known:
+                self.out.line(f"at = skip_fields(data, at, end, {count})")
+                return
+            with self.out.block(f"for _ in range({count}):"):
+                tag, stop = self.out.local("tag"), self.out.local("stop")
+                self.out.line(f"{tag}, at = read_varint(data, at)")
+                self.out.line(f"{stop}, at = read_varint(data, at)")
+                self.out.line(f"{stop} += at")
+                for word, row in zip(["if"] + ["elif"] * len(known), known, strict=False):
+                    with self.out.block(f"{word} {tag} == {row.tag}:"):
+                        self.field(row, f"{made}.{row.name}")
+                        self.flush()
+                with self.out.block("else:"):
+                    self.out.line(f"at = {stop}")
+                with self.out.block(f"if at != {stop} or at > end:"):
+                    self.out.line(f'raise Malformed("{self.message}: a tagged field of another size than it says")')
+
+
+def _unpack_many(code: str) -> Callable[[int, Buffer, int], list[Any]]:
+    """Reads an array of numbers."""
+    runs = [Struct(f">{count}{code}").unpack_from for count in range(16)]
+
+    def unpack(count: int, data: Buffer, at: int) -> list[Any]:
+        run = runs[count] if count < 16 else Struct(f">{count}{code}").unpack_from
+        return list(run(data, at))
+
+    return unpack

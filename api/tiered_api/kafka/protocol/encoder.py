@@ -1,0 +1,226 @@
+"""Writes the function that makes the bytes of one version of one message.
+
+Flat like the decoder's: neighbours of fixed size are packed at once (a *run*), the length of what follows and the empty
+tag section of a struct among them, and all pieces are joined at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from struct import Struct
+from typing import Any
+
+from tiered_api.kafka.protocol.function_builder import Source
+from tiered_api.kafka.protocol.primitives import CODES, STRING_LONGEST, Malformed, NumberArrays, id_raw, varint
+from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
+
+Encoder = Callable[[Any], bytes]
+
+HEAD = "def encode(m):"
+TAG_COUNT = "x"
+"""The code of a zero byte without a value: a tag section with nothing in it."""
+
+
+def compile_encoder(table: type[Message], version: int) -> Encoder:
+    """The function for one version of one message."""
+    return _written(table, version).function(HEAD, f"<{table.__name__} v{version} encode>")
+
+
+def source(table: type[Message], version: int) -> str:
+    """Its text, to be looked at."""
+    return _written(table, version).text(HEAD)
+
+
+def _written(table: type[Message], version: int) -> Source:
+    out = Source(Malformed=Malformed, id_raw=id_raw, varint=varint)
+    writer = _Writer(out, table.__name__, version, version in table.spec.flexible)
+    out.line("parts = []")
+    out.line("put = parts.append")
+    writer.struct(table, "m")
+    writer.flush()
+    out.line('return b"".join(parts)')
+    return out
+
+
+class _Writer:
+    def __init__(self, out: Source, message: str, version: int, flexible: bool) -> None:
+        self.out, self.message, self.version, self.flexible = out, message, version, flexible
+        self.values: list[str] = []
+        self.codes: list[str] = []
+
+    # Runs: what is packed together.
+
+    def add(self, value: str, code: str) -> None:
+        """Adds a value to the run."""
+        self.values.append(value)
+        self.codes.append(code)
+
+    def packed(self, more: str = "", code: str = "") -> str:
+        """The expression that packs the run as it stands, with one value more."""
+        name = self.out.constant("pack", Struct(">" + "".join(self.codes) + code).pack)
+        return f"{name}({', '.join(filter(None, [*self.values, more]))})"
+
+    def flush(self) -> None:
+        """Writes the run. No line that puts something else comes before."""
+        if self.codes:
+            self.out.line(f"put({self.packed()})")
+        self.values, self.codes = [], []
+
+    def length(self, size: str, code: str) -> None:
+        """Writes the run and a length, where -1 stands for null."""
+        if not self.flexible:
+            self.add(size, code)
+            self.flush()
+            return
+        # A varint counts from 1, so that null is 0; below 128 it is one byte of the run.
+        short = self.packed(f"{size} + 1", "B")
+        long = f"{self.packed()} + varint({size} + 1)" if self.codes else f"varint({size} + 1)"
+        self.out.line(f"put({short} if {size} < 127 else {long})")
+        self.values, self.codes = [], []
+
+    # Fields.
+
+    def struct(self, table: type[Any], value: str) -> None:
+        """Writes the fields of a struct; its last run is left open for what follows."""
+        tagged = []
+        for row in rows(table):
+            if self.version in row.tagged and self.flexible:
+                tagged.append(row)
+            elif self.version in row.versions:
+                self.field(row, f"{value}.{row.name}")
+        if tagged:
+            self.tags(sorted(tagged, key=lambda row: row.tag), value)
+        elif self.flexible:
+            self.add("", TAG_COUNT)
+
+    def field(self, row: Row, value: str) -> None:
+        if row.is_array:
+            self.array(row, value)
+        elif row.kind is Kind.STRUCT:
+            self.one_struct(row, value)
+        elif row.kind in CODES:
+            self.add(self.plain(row, value), CODES[row.kind])
+        else:
+            self.buffer(row, value, self.version in row.nullable)
+
+    def plain(self, row: Row, value: str) -> str:
+        """A value of fixed size as `struct` wants it."""
+        return f"id_raw({value})" if row.kind is Kind.UUID else value
+
+    def unless_null(self, row: Row, held: str, size: str) -> AbstractContextManager[None]:
+        """Where the size of something nullable is computed: it is -1 when there is nothing."""
+        if self.version not in row.nullable:
+            return nullcontext()
+        self.out.line(f"{size} = -1")
+        return self.out.block(f"if {held} is not None:")
+
+    def buffer(self, row: Row, value: str, nullable: bool) -> None:
+        """STRING, BYTES and RECORDS: a length and so many bytes."""
+        held, size = self.out.local("held"), self.out.local("n")
+        is_text = row.kind is Kind.STRING
+        self.out.line(f"{held} = {value}")
+        with self.unless_null(row, held, size) if nullable else nullcontext():
+            if is_text:
+                self.out.line(f"{held} = {held}.encode()")
+            self.out.line(f"{size} = len({held})")
+        if is_text and self.flexible:
+            with self.out.block(f"if {size} > {STRING_LONGEST}:"):
+                self.out.line(f'raise Malformed("{self.message}.{row.name}: a string that is too long")')
+        self.length(size, "h" if is_text else "i")
+        with self.out.block(f"if {size} > 0:"):
+            self.out.line(f"put({held})")
+
+    def one_struct(self, row: Row, value: str) -> None:
+        assert row.of is not None
+        if self.version not in row.nullable:
+            held = self.out.local("m")
+            self.out.line(f"{held} = {value}")
+            self.struct(row.of, held)
+            return
+        assert self.version not in row.tagged, "a nullable struct under a tag is written otherwise (KIP-893)"
+        held = self.out.local("m")
+        self.out.line(f"{held} = {value}")
+        self.add(f"-1 if {held} is None else 1", "b")
+        self.flush()
+        with self.out.block(f"if {held} is not None:"):
+            self.struct(row.of, held)
+            self.flush()
+
+    def array(self, row: Row, value: str) -> None:
+        held, size = self.out.local("held"), self.out.local("n")
+        self.out.line(f"{held} = {value}")
+        if row.kind in CODES and row.kind is not Kind.UUID:
+            self.numbers(row, held)
+            return
+        with self.unless_null(row, held, size):
+            self.out.line(f"{size} = len({held})")
+        self.length(size, "i")
+        with self.out.block(f"if {size} > 0:"):
+            self.elements(row, held)
+
+    def numbers(self, row: Row, held: str) -> None:
+        """An array of numbers: one function of `struct` for their count and all of them."""
+        self.flush()
+        packs = self.out.constant("packs", NumberArrays(CODES[row.kind], self.flexible))
+        line = f"put({packs}[len({held})](*{held}))"
+        if self.version in row.nullable:
+            null = bytes(1) if self.flexible else b"\xff" * 4
+            with self.out.block(f"if {held} is None:"):
+                self.out.line(f"put({null!r})")
+            with self.out.block("else:"):
+                self.out.line(line)
+        else:
+            self.out.line(line)
+
+    def elements(self, row: Row, held: str) -> None:
+        """The loop over elements that need more than a number."""
+        item = self.out.local("m")
+        with self.out.block(f"for {item} in {held}:"):
+            before = len(self.out.lines)
+            if row.kind is Kind.STRUCT:
+                assert row.of is not None
+                self.struct(row.of, item)
+            elif row.kind is Kind.UUID:
+                self.add(f"id_raw({item})", CODES[Kind.UUID])
+            else:
+                self.buffer(row, item, nullable=False)
+            run = self.packed() if self.codes and len(self.out.lines) == before else ""
+            if not run:
+                self.flush()
+        if run:
+            # Each element is one run and nothing else: a comprehension is faster than the loop.
+            self.out.lines.pop()
+            self.out.line(f'put(b"".join([{run} for {item} in {held}]))')
+            self.values, self.codes = [], []
+
+    def tags(self, tagged: list[Row], value: str) -> None:
+        """The tagged fields that differ from their defaults. Old clients stumble over any that does not."""
+        self.flush()
+        count, fields, outer = self.out.local("tags"), self.out.local("fields"), self.out.local("put")
+        self.out.line(f"{count} = 0")
+        self.out.line(f"{fields} = []")
+        for row in tagged:
+            held = self.out.local("held")
+            default = self.default(row)
+            self.out.line(f"{held} = {value}.{row.name}")
+            with self.out.block(f"if {held} != {default}:"):
+                parts = self.out.local("parts")
+                self.out.line(f"{count} += 1")
+                self.out.line(f"{parts} = []")
+                self.out.line(f"{outer}, put = put, {parts}.append")
+                self.field(row, held)
+                self.flush()
+                self.out.line("put = " + outer)
+                self.out.line(f'{parts} = b"".join({parts})')
+                self.out.line(f"{fields} += varint({row.tag}), varint(len({parts})), {parts}")
+        self.out.line(f"put(varint({count}))")
+        with self.out.block(f"if {count}:"):
+            self.out.line(f'put(b"".join({fields}))')
+
+    def default(self, row: Row) -> str:
+        """What a tagged field is compared with."""
+        if row.kind is Kind.STRUCT and not row.is_array and row.default is not None:
+            assert row.of is not None
+            return self.out.constant("default", row.of())
+        return repr(row.default)

@@ -1,0 +1,51 @@
+"""DescribeLogDirs (API key 35)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.protocol.schema import OUR_TAGS, Kind, Message, array, boolean, integer, message, string
+
+
+@dataclass(slots=True)
+class DescribableLogDirTopic:
+    topic: str = string()
+    partitions: list[int] = array(Kind.INT32)
+
+
+@message(35, "1-4", "2+")
+@dataclass(slots=True)
+class DescribeLogDirsRequest(Message):
+    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
+
+
+@dataclass(slots=True)
+class DescribeLogDirsPartition:
+    partition_index: int = integer(Kind.INT32)
+    partition_size: int = integer(Kind.INT64)
+    offset_lag: int = integer(Kind.INT64)
+    is_future_key: bool = boolean()
+    remote_size: int = integer(Kind.INT64, "2+", default=-1, tag=OUR_TAGS, tagged="2+")
+
+
+@dataclass(slots=True)
+class DescribeLogDirsTopic:
+    name: str = string()
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
+
+
+@dataclass(slots=True)
+class DescribeLogDirsResult:
+    error_code: int = integer(Kind.INT16)
+    log_dir: str = string()
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
+    total_bytes: int = integer(Kind.INT64, "4+", default=-1)
+    usable_bytes: int = integer(Kind.INT64, "4+", default=-1)
+
+
+@message(35, "1-4", "2+")
+@dataclass(slots=True)
+class DescribeLogDirsResponse(Message):
+    throttle_time_ms: int = integer(Kind.INT32)
+    error_code: int = integer(Kind.INT16, "3+")
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

@@ -1,0 +1,25 @@
+"""TieredSubmit (API key 20002, ours): a request that one broker passes on to the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.protocol.schema import Kind, Message, data, integer, message, string
+
+
+@message(20002, "0", "0+")
+@dataclass(slots=True)
+class TieredSubmitRequest(Message):
+    cluster_id: str = string()
+    credential: bytes = data()
+    timeout_ms: int = integer(Kind.INT32)
+    request: bytes = data()
+
+
+@message(20002, "0", "0+")
+@dataclass(slots=True)
+class TieredSubmitResponse(Message):
+    error_code: int = integer(Kind.INT16)
+    error_message: str | None = string(nullable="0+", default=None)
+    reply: bytes = data()
+    slot: int = integer(Kind.INT64, default=-1)

@@ -1,0 +1,90 @@
+"""What every handler of the Kafka protocol can reach: the node, its clock, the counters; what a request came with."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tiered.broker.broker import Node
+from tiered.log_limiter import Quiet
+from tiered.metrics import Counter, Metrics
+from tiered_api.kafka.protocol.apis import ALL
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.metadata_fragments import TopicFragments
+from tiered_api.kafka.server.turns import Turns
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Message)
+
+
+@dataclass(slots=True)
+class Call(Generic[R]):
+    """One request, and who sent it over which listener. Its handler is cancelled when the connection ends."""
+
+    request: R
+    version: int
+    correlation_id: int
+    client_id: str
+    client_host: str
+    listener: str
+
+
+class Refusals:
+    """Connections and requests that were turned away: counted by reason, and logged so that no flood fills the log."""
+
+    def __init__(self, metrics: Metrics, node: Node) -> None:
+        self._counter: Counter = metrics.counter(
+            "tiered_kafka_refused_total", "Connections refused or ended by the broker, by reason.", ("reason",)
+        )
+        self._quiet = Quiet(node.world.clock)
+
+    def note(self, reason: str, peer: str, why: str) -> None:
+        """Something was refused for a `reason` of few words; `why` says more of this one."""
+        self._counter.inc(1, reason)
+        unsaid = self._quiet.unsaid(reason)
+        if unsaid is not None:
+            log.warning("kafka connection refused reason=%s peer=%s unsaid=%d why=%s", reason, peer, unsaid, why)
+
+    def note_usual(self, reason: str) -> None:
+        """A connection was closed as they are every day: the log is not told."""
+        self._counter.inc(1, reason)
+
+    def count(self, reason: str) -> int:
+        """How many there were."""
+        return int(self._counter.value(reason))
+
+
+class Site:
+    """One broker's surroundings of the Kafka protocol. Numbers of the hot path are plain attributes, which the metrics
+    read when somebody looks."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.clock = node.world.clock
+        self.refusals = Refusals(node.metrics, node)
+        self.turns = Turns()
+        self.quiet = Quiet(self.clock)
+        """For warnings of handlers that clients can cause at will."""
+        self.requests = dict.fromkeys(ALL, 0)
+        """Requests taken, by API key."""
+        self.produced_bytes = 0
+        self.fetched_bytes = 0
+        self.replicated_bytes = 0
+        self.cold_bytes = 0
+        """Bytes of cold batches that are loaded and not yet sent, or under way."""
+        self.topic_fragments = TopicFragments()
+        metrics = node.metrics
+        metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).read(
+            lambda: {(api.name,): self.requests[key] for key, api in ALL.items() if self.requests[key]}
+        )
+        metrics.counter("tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended.").read(
+            lambda: self.produced_bytes
+        )
+        metrics.counter(
+            "tiered_kafka_replicated_bytes_total", "Bytes of record batches that followers were sent."
+        ).read(lambda: self.replicated_bytes)
+        metrics.counter("tiered_kafka_fetched_bytes_total", "Bytes of record batches that were answered.").read(
+            lambda: self.fetched_bytes
+        )

@@ -1,0 +1,102 @@
+"""Cold batches on their way to fetches: loaded once, for whoever asks for that offset first after they came.
+
+A fetch does not wait for a load when hot partitions have enough for it; so a load outlives the fetch that began it, and
+its batches wait a while for the next one. Both, how many there are and what they hold, is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.server.context import Site
+
+LOADS_MAX = 256
+LOADED_BYTES_MAX = 64 << 20
+"""Beyond so much no further load begins: a fetch is then answered without its cold partitions, and comes again."""
+KEPT_SECONDS = 30.0
+
+Key = tuple[str, int, int]
+
+
+class Load:
+    """One read of the bucket. `data` or `refused` is there once it is done."""
+
+    __slots__ = ("calls", "charge", "data", "key", "refused", "task", "timer")
+
+    def __init__(self, key: Key, charge: int) -> None:
+        self.key = key
+        self.charge = charge
+        self.calls: list[Callable[[], None]] = []
+        self.data: bytes | None = None
+        self.refused: Refused | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.data is not None or self.refused is not None
+
+
+class ColdLoads:
+    """All loads of one server, by topic id, partition and offset."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._loads: dict[Key, Load] = {}
+        self._held = 0
+
+    def want(self, replica: Replica, offset: int, max_bytes: int) -> Load | None:
+        """The load of that offset, begun if there was none; None when there are too many."""
+        key = (replica.topic_id, replica.partition, offset)
+        load = self._loads.get(key)
+        if load is None:
+            max_bytes = min(max_bytes, replica.config.segment_bytes)
+            if len(self._loads) >= LOADS_MAX or (self._held + max_bytes > LOADED_BYTES_MAX and self._loads):
+                return None
+            load = self._loads[key] = Load(key, max_bytes)
+            self._held += max_bytes
+            load.task = asyncio.ensure_future(self._run(load, replica, offset, max_bytes))
+        return load
+
+    def take(self, load: Load) -> None:
+        """Its batches are in an answer, or their error is."""
+        self._forget(load)
+
+    def all(self) -> list[Load]:
+        """Those under way, and those whose batches nobody took yet."""
+        return list(self._loads.values())
+
+    async def close(self) -> None:
+        """Ends all loads."""
+        tasks = [load.task for load in self._loads.values() if load.task is not None]
+        for load in list(self._loads.values()):
+            self._forget(load)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, load: Load, replica: Replica, offset: int, max_bytes: int) -> None:
+        try:
+            fetched = await replica.read(offset, max_bytes)
+            assert isinstance(fetched.data, bytes), "what is cold is loaded"
+            load.data = fetched.data
+        except Refused as refused:
+            load.refused = refused
+        except Unavailable as error:
+            load.refused = Refused(Code.KAFKA_STORAGE_ERROR, str(error))
+        except Corrupt as error:
+            load.refused = Refused(Code.CORRUPT_MESSAGE, str(error))
+        load.timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, load)
+        calls, load.calls = load.calls, []
+        for call in calls:
+            call()
+
+    def _forget(self, load: Load) -> None:
+        if self._loads.get(load.key) is load:
+            del self._loads[load.key]
+            self._held -= load.charge
+        if load.timer is not None:
+            load.timer.cancel()

@@ -1,0 +1,43 @@
+"""The request handlers, one file for each API key.
+
+May import: as kafka.server
+
+~ alter_configs                  AlterConfigs (33): replaces the settings of a resource
+~ alter_partition_reassignments  AlterPartitionReassignments (45): starts or cancels reassignments (KIP-455)
+  api_versions                   ApiVersions (18): supported APIs and versions (KIP-511)
+~ create_partitions              CreatePartitions (37): adds partitions to topics
+~ create_topics                  CreateTopics (19): creates topics, each with its own error
+~ delete_groups                  DeleteGroups (42): deletes groups without members (KIP-229)
+~ delete_records                 DeleteRecords (21): moves log start offsets forward
+~ delete_topics                  DeleteTopics (20): deletes topics by name or id (KIP-516)
+~ describe_cluster               DescribeCluster (60): brokers of the cluster (KIP-700)
+~ describe_configs               DescribeConfigs (32): settings and their sources
+~ describe_groups                DescribeGroups (15): state and members of groups
+~ describe_log_dirs              DescribeLogDirs (35): size of each partition on disk
+~ describe_producers             DescribeProducers (61): producer state of partitions (KIP-664)
+~ describe_topic_partitions      DescribeTopicPartitions (75): topics in pages, with ELR (KIP-966)
+~ elect_leaders                  ElectLeaders (43): preferred and unclean elections (KIP-460)
+~ fetch                          Fetch (1): record batches for consumers
+~ find_coordinator               FindCoordinator (10): the broker that coordinates a group
+~ heartbeat                      Heartbeat (12): the heartbeat of a group member
+~ incremental_alter_configs      IncrementalAlterConfigs (44): changes single settings (KIP-339)
+~ init_producer_id               InitProducerId (22): an id for an idempotent producer
+~ join_group                     JoinGroup (11): a member joins a group
+~ leave_group                    LeaveGroup (13): members leave a group
+~ list_config_resources          ListConfigResources (74): resources that have settings (KIP-1142)
+~ list_groups                    ListGroups (16): groups that this broker coordinates
+~ list_offsets                   ListOffsets (2): offsets by name or timestamp
+~ list_partition_reassignments   ListPartitionReassignments (46): reassignments under way (KIP-455)
+~ metadata                       Metadata (3): brokers, topics and partition leaders
+~ offset_commit                  OffsetCommit (8): commits offsets of a group
+~ offset_delete                  OffsetDelete (47): deletes committed offsets (KIP-496)
+~ offset_fetch                   OffsetFetch (9): committed offsets of groups
+~ offset_for_leader_epoch        OffsetForLeaderEpoch (23): the end offset of a leader epoch
+~ produce                        Produce (0): record batches from producers
+~ sync_group                     SyncGroup (14): assignments of group members
+~ tiered_acknowledge             TieredAcknowledge (20004): acknowledges possible losses
+~ tiered_follow                  TieredFollow (20001): entries of the metadata log for another broker
+~ tiered_heard                   TieredHeard (20003): this broker's view of the controller
+~ tiered_submit                  TieredSubmit (20002): a request forwarded to the controller
+~ unregister_broker              UnregisterBroker (64): removes a broker for good (KIP-631)
+"""

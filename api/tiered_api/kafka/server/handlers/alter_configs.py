@@ -1,0 +1,35 @@
+"""AlterConfigs (API key 33): the settings of a resource become those of the request; what is not named goes back to its
+default. Clients of today send IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from tiered.errors import Code, Refused
+from tiered_api.kafka.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from tiered_api.kafka.server.config_resources import Edits, alter_each
+from tiered_api.kafka.server.context import Call, Site
+
+
+async def handle(site: Site, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
+    """One result per resource, in their order."""
+    request = call.request
+    outcomes = await alter_each(site, request.resources, _edits, validate_only=request.validate_only, replace=True)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
+            for each, outcome in zip(request.resources, outcomes, strict=True)
+        ]
+    )
+
+
+def _edits(resource: AlterConfigsResource) -> Edits:
+    edits = {config.name: config.value for config in resource.configs}
+    if len(edits) < len(resource.configs):
+        raise Refused(Code.INVALID_REQUEST, "a setting is there twice")
+    if None in edits.values():
+        raise Refused(Code.INVALID_REQUEST, "a value is missing")
+    return edits

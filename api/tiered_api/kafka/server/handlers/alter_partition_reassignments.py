@@ -1,0 +1,55 @@
+"""AlterPartitionReassignments (API key 45): the replicas of partitions are to be other ones, or the move is called off
+(KIP-455). The answer says that a move is under way; ListPartitionReassignments says when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered.controller.requests import Move, Reassign
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import timeout_ms
+
+
+async def handle(site: Site, call: Call[AlterPartitionReassignmentsRequest]) -> AlterPartitionReassignmentsResponse:
+    """One result per partition that was asked for."""
+    request = call.request
+    answer = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)
+    topics = site.node.image.topics
+    moves = tuple(
+        Move(
+            topics[each.name].topic_id if each.name in topics else TopicId(""),
+            one.partition_index,
+            None if one.replicas is None else tuple(one.replicas),
+        )
+        for each in request.topics
+        for one in each.partitions
+    )
+    try:
+        asked = Reassign(moves, request.allow_replication_factor_change)
+        judged: tuple[Refused | None, ...] = ()
+        if moves:
+            judged = await site.node.submit(asked, timeout_ms(request.timeout_ms) / 1000)
+    except Refused as refused:
+        answer.error_code, answer.error_message = refused.code.number, refused.why
+        return answer
+    outcomes = iter(judged)
+    answer.responses = [
+        ReassignableTopicResponse(each.name, [_row(one.partition_index, outcomes) for one in each.partitions])
+        for each in request.topics
+    ]
+    return answer
+
+
+def _row(number: int, outcomes: Iterator[Refused | None]) -> ReassignablePartitionResponse:
+    refused = next(outcomes)
+    if refused is None:
+        return ReassignablePartitionResponse(number, Code.NONE.number, None)
+    return ReassignablePartitionResponse(number, refused.code.number, refused.why)

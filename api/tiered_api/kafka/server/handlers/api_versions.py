@@ -1,0 +1,42 @@
+"""ApiVersions (18): what this broker speaks, for clients of any age (KIP-511).
+
+A version that is not known is answered with error 35 and a body of version 0, which every client can read; the header
+of every answer is version 0. From version 3 on a client tells its name and version, which must look like names.
+Features (`transaction.version`, `group.version`) are not advertised: what they stand for is not served.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from struct import Struct
+
+from tiered.errors import Code
+from tiered_api.kafka.protocol.apis import API_VERSIONS, APIS, offered
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+NAMED_FROM = 3
+
+_HEAD = Struct(">ii")
+
+
+def answer(frame: memoryview, version: int, correlation_id: int) -> bytes:
+    """The whole answer. `Malformed` when the request is not one of its version."""
+    code = Code.NONE
+    if version not in APIS[API_VERSIONS].served:
+        version, code = 0, Code.UNSUPPORTED_VERSION
+    elif version >= NAMED_FROM:
+        request = decode(ApiVersionsRequest, version, frame, request_header(frame).position)
+        if not NAME.fullmatch(request.client_software_name) or not NAME.fullmatch(request.client_software_version):
+            code = Code.INVALID_REQUEST
+    body = _body(version, code)
+    return _HEAD.pack(len(body) + 4, correlation_id) + body
+
+
+@cache
+def _body(version: int, code: Code) -> bytes:
+    keys = [ApiVersion(*each) for each in (() if code is Code.INVALID_REQUEST else offered())]
+    return encode(ApiVersionsResponse(error_code=code.number, api_keys=keys), version)

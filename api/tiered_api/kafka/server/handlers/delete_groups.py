@@ -1,0 +1,27 @@
+"""DeleteGroups (API key 42): groups without members go, offsets and all (KIP-229)."""
+
+from __future__ import annotations
+
+from tiered.groups.requests import Deleted, DeleteGroup
+from tiered_api.kafka.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask
+
+BETWEEN_YIELDS = 100
+"""Groups that are deleted before others get their turn."""
+
+
+async def handle(site: Site, call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
+    """One code for each name."""
+    results = []
+    for number, name in enumerate(dict.fromkeys(call.request.groups_names), 1):
+        reply = await ask(site, name, DeleteGroup(name), Deleted)
+        code = reply.code if isinstance(reply, Deleted) else reply
+        results.append(DeletableGroupResult(name, code.number))
+        if number % BETWEEN_YIELDS == 0:
+            await site.turns.wait()
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,53 @@
+"""DeleteRecords (API key 21): a log starts later from now on; -1 stands for the high watermark.
+
+Answered once the new start is in the manifest (of a topic that is not tiered: on the disk of each replica in sync) and
+all replicas in sync know it: no reader, and no later leader, sees those records again. REQUEST_TIMED_OUT where that
+takes longer: the deletion may yet be done.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tiered.errors import Code
+from tiered.metadata.internal_topics import check_changeable
+from tiered_api.kafka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tiered_api.kafka.server.bounded_tasks import in_time
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import FAULTS, code_of, timeout_ms
+from tiered_api.kafka.server.led_partitions import led_here
+
+UNKNOWN = -1
+
+
+async def handle(site: Site, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+    """One result per partition."""
+    request = call.request
+    wanted = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    late = Code.REQUEST_TIMED_OUT.number
+    results = await in_time(
+        [partial(_delete, site, name, each) for name, each in wanted],
+        timeout_ms(request.timeout_ms),
+        lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
+    )
+    rest = iter(results)
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(topic.name, [next(rest) for _ in topic.partitions]) for topic in request.topics
+        ]
+    )
+
+
+async def _delete(site: Site, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    try:
+        check_changeable(topic)
+        start = await led_here(site, topic, asked.partition_index).delete_records(asked.offset)
+    except FAULTS as fault:
+        return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, code_of(fault).number)
+    return DeleteRecordsPartitionResult(asked.partition_index, start, Code.NONE.number)

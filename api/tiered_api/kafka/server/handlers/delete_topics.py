@@ -1,0 +1,69 @@
+"""DeleteTopics (API key 20): topics go, by name or (v6+, KIP-516) by id; `delete.topic.enable` forbids it.
+
+The name is free when this is answered; objects in the bucket go later. A topic that is named twice is refused once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tiered.controller.requests import DeleteTopic
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered_api.kafka.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tiered_api.kafka.protocol.schema import ZERO_ID
+from tiered_api.kafka.server.bounded_tasks import in_time
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import MANY, has_id, timeout_ms
+
+BY_ID = 6
+
+
+async def handle(site: Site, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
+    """One result per topic."""
+    request = call.request
+    asked = request.topics if call.version >= BY_ID else [DeleteTopicState(name) for name in request.topic_names]
+    wanted: dict[tuple[str | None, str], bool] = {}
+    for each in asked:
+        place = each.name, each.topic_id
+        wanted[place] = place not in wanted
+    works = [partial(_delete, site, name, topic_id, once) for (name, topic_id), once in wanted.items()]
+    places = list(wanted)
+    results = await in_time(
+        works,
+        timeout_ms(request.timeout_ms),
+        lambda number: _result(*places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")),
+        at_once=MANY,
+    )
+    return DeleteTopicsResponse(responses=results)
+
+
+async def _delete(site: Site, name: str | None, topic_id: str, once: bool) -> DeletableTopicResult:
+    try:
+        if not once:
+            raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
+        if name is not None and has_id(topic_id):
+            raise Refused(Code.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
+        if name is None and not has_id(topic_id):
+            raise Refused(Code.INVALID_REQUEST, "neither a name nor an id is given")
+        if not site.node.settings.delete_topic_enable:
+            raise Refused(Code.TOPIC_DELETION_DISABLED, "delete.topic.enable=false")
+        if name is not None:
+            deleted = await site.node.submit(DeleteTopic(name))
+        else:
+            known = site.node.image.topics_by_id.get(TopicId(topic_id))
+            if known is None:
+                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {topic_id}")
+            deleted = await site.node.submit(DeleteTopic(known.name, known.topic_id))
+    except Refused as refused:
+        return _result(name, topic_id, refused)
+    return DeletableTopicResult(deleted.name, deleted.topic_id)
+
+
+def _result(name: str | None, topic_id: str, refused: Refused) -> DeletableTopicResult:
+    return DeletableTopicResult(name, topic_id or ZERO_ID, refused.code.number, refused.why)

@@ -1,0 +1,55 @@
+"""DescribeCluster (API key 60): the brokers, as Metadata tells them (KIP-700).
+
+v1+ says whether brokers or controllers are meant (KIP-919): controllers have no listeners of their own here. v2+ can
+name brokers that are away (KIP-1073): those without an address to tell are left out. Tagged fields of our own, which
+Kafka's clients pass over, tell more: that a broker stopped by itself, cleanly, and on request what is wrong with the
+broker that answers, and what the cluster may have lost.
+"""
+
+from __future__ import annotations
+
+from tiered.controller.partition_health import losses
+from tiered.errors import Code
+from tiered_api.kafka.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tiered_api.kafka.server.advertised_brokers import controller, serving
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS
+from tiered_api.kafka.server.handlers.tiered_acknowledge import rows
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
+    """The cluster's id, its controller and its brokers."""
+    request, image = call.request, site.node.image
+    if request.endpoint_type == CONTROLLERS:
+        why = "this address is one of brokers, not of controllers"
+        return _refused(Code.MISMATCHED_ENDPOINT_TYPE, why)
+    if request.endpoint_type != BROKERS:
+        return _refused(Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown")
+    away = image.brokers if request.include_fenced_brokers else ()
+    response = DescribeClusterResponse(
+        cluster_id=site.node.cluster_id,
+        controller_id=controller(image),
+        brokers=[
+            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive)
+            for broker, host, port in serving(image, call.listener, away)
+        ],
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    if request.include_health:
+        health = site.node.health()
+        since_ms = health.details["store_unreachable_since_ms"]
+        response.problems = health.own
+        response.store_away_since_ms = -1 if since_ms is None else since_ms
+        response.losses = rows(losses(image))
+    return response
+
+
+def _refused(code: Code, why: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=code.number, error_message=why)

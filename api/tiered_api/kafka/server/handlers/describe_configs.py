@@ -1,0 +1,127 @@
+"""DescribeConfigs (API key 32): every setting of topics and brokers, with where it comes from.
+
+v1+ has sources and synonyms, v3+ types and documentation (KIP-569). The broker "" stands for all brokers: what is set
+for them. A default for which brokers have no setting is no synonym, as in Kafka. Kafka's other names of a setting
+(broker.id, log.dirs) are shown too: tools look for them. A resource that does not exist, or of a type without settings,
+has an error of its own; so has one that is asked for again: an answer is thousands of times as long as its question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiered.config.kafka_aliases import SAME_MEANING
+from tiered.config.setting import Row
+from tiered.config.settings import broker_rows
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import CLUSTER
+from tiered.metadata.config_sources import OfTopics, Shown, Source, of_all_brokers, of_broker
+from tiered.metadata.topic_names import check_name
+from tiered_api.kafka.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from tiered_api.kafka.server.config_resources import Kind, node_of
+from tiered_api.kafka.server.context import Call, Site
+
+BETWEEN_YIELDS = 100
+"""Resources that are described before others get their turn."""
+INT_MAX = 2**31 - 1
+LIST, LONG, INT = 7, 5, 3
+TYPES = {"boolean": 1, "text": 2, "number": 6, "list": LIST}
+
+
+async def handle(site: Site, call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
+    """One result per resource, in their order."""
+    describer = _Describer(site, call.request)
+    results = []
+    for number, resource in enumerate(call.request.resources, 1):
+        results.append(describer.result(resource))
+        if number % BETWEEN_YIELDS == 0:
+            await site.turns.wait()
+    return DescribeConfigsResponse(results=results)
+
+
+class _Describer:
+    """Answers one request. Settings that several topics have alike are written once."""
+
+    def __init__(self, site: Site, request: DescribeConfigsRequest) -> None:
+        self._image, self._started_with = site.node.image, site.node.started_with
+        self._synonyms = request.include_synonyms
+        self._documentation = request.include_documentation
+        self._topics = OfTopics(self._image, self._started_with)
+        self._seen: set[tuple[int, str]] = set()
+        self._made: dict[tuple[str, int], tuple[Shown, DescribeConfigsResourceResult]] = {}
+
+    def result(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+        """All settings of a resource, or those that are asked for; an error where it has none."""
+        kind, name = resource.resource_type, resource.resource_name
+        try:
+            if (kind, name) in self._seen:
+                raise Refused(Code.INVALID_REQUEST, "each resource may be there once")
+            self._seen.add((kind, name))
+            shown = self._of(kind, name)
+        except Refused as refused:
+            return DescribeConfigsResult(refused.code.number, refused.why, kind, name)
+        wanted = set(resource.configuration_keys or ())
+        configs = [self._config(key, each) for key, each in _named(shown, kind) if not wanted or key in wanted]
+        return DescribeConfigsResult(0, "", kind, name, configs)
+
+    def _of(self, kind: int, name: str) -> list[Shown]:
+        if kind == Kind.TOPIC:
+            check_name(name)
+            topic = self._image.topics.get(name)
+            if topic is None:
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            return self._topics.of(topic)
+        if kind == Kind.BROKER:
+            node_id = node_of(name, self._image.brokers)
+            if node_id == CLUSTER:
+                return of_all_brokers(self._image)
+            return of_broker(self._image, self._started_with, node_id)
+        if kind in (Kind.BROKER_LOGGER, Kind.CLIENT_METRICS, Kind.GROUP):
+            if not name:
+                raise Refused(Code.INVALID_REQUEST, "a resource has to be named")
+            if kind == Kind.BROKER_LOGGER:
+                node_of(name, self._image.brokers)
+            return []
+        raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} have no settings")
+
+    def _config(self, name: str, shown: Shown) -> DescribeConfigsResourceResult:
+        made = self._made.get((name, id(shown)))
+        if made is None:
+            told = [
+                DescribeConfigsSynonym(other, value, source)
+                for other, value, source in shown.synonyms
+                if self._synonyms and (source != Source.DEFAULT_CONFIG or other in broker_rows())
+            ]
+            result = DescribeConfigsResourceResult(
+                name,
+                shown.value,
+                shown.is_read_only,
+                shown.source,
+                synonyms=told,
+                config_type=type_of(shown.row),
+                documentation=shown.row.sentence if self._documentation else None,
+            )
+            made = self._made[name, id(shown)] = shown, result
+        return made[1]
+
+
+def _named(shown: Iterable[Shown], kind: int) -> Iterable[tuple[str, Shown]]:
+    by_name = {each.row.name: each for each in shown}
+    if kind == Kind.BROKER:
+        by_name |= {other: by_name[name] for other, name in SAME_MEANING.items() if name in by_name}
+        return sorted(by_name.items())
+    return by_name.items()
+
+
+def type_of(row: Row) -> int:
+    """Kafka's number for the type of a setting."""
+    if row.type_name == "integer":
+        return INT if row.high is not None and row.high <= INT_MAX else LONG
+    return TYPES[row.type_name]

@@ -1,0 +1,54 @@
+"""DescribeGroups (API key 15): what groups are doing, and with whom.
+
+v3+ may ask what one may do with them (KIP-430), v4+ names static members (KIP-345), v6+ has an error for a group that
+is not there (KIP-1043), which older versions know as one that is Dead.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.groups.requests import Described, DescribeGroup
+from tiered_api.kafka.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import GROUP_OPERATIONS, ask
+
+NOT_FOUND = 6
+BETWEEN_YIELDS = 100
+"""Groups that are described before others get their turn."""
+
+
+async def handle(site: Site, call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
+    """One description for each name, however often it is asked for: that is thousands of times as long."""
+    found = []
+    for number, name in enumerate(dict.fromkeys(call.request.groups), 1):
+        found.append(await _describe(site, name, call.version))
+        if number % BETWEEN_YIELDS == 0:
+            await site.turns.wait()
+    if call.request.include_authorized_operations:
+        for group in found:
+            if not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=found)
+
+
+async def _describe(site: Site, name: str, version: int) -> DescribedGroup:
+    reply = await ask(site, name, DescribeGroup(name), Described)
+    if isinstance(reply, Code):
+        return DescribedGroup(error_code=reply.number, group_id=name)
+    code, message = reply.code, None
+    if code is Code.GROUP_ID_NOT_FOUND:
+        code, message = (code, f"Group {name} not found.") if version >= NOT_FOUND else (Code.NONE, None)
+    return DescribedGroup(
+        error_code=code.number,
+        error_message=message,
+        group_id=name,
+        group_state=reply.state,
+        protocol_type=reply.protocol_type,
+        protocol_data=reply.protocol,
+        members=[DescribedGroupMember(*each) for each in reply.members],
+    )

@@ -1,0 +1,50 @@
+"""DescribeLogDirs (API key 35): the data directory, and what each partition takes there.
+
+Null asks for all partitions, those that this broker follows among them; one that is not here is left out. v4+ has the
+size of the disk (KIP-827). Sizes are those of local files; what is in the bucket stands in a tagged field of our own
+(v2+), which Kafka's clients pass over, where this broker leads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from tiered.errors import Code
+from tiered.replication.follower_replica import Copy
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from tiered_api.kafka.server.context import Call, Site
+
+BETWEEN_YIELDS = 1_000
+
+
+async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+    """One directory."""
+    node, asked = site.node, call.request.topics
+    wanted: Iterable[Replica | Copy] = node.partitions.held()
+    if asked is not None:
+        named = {(topic.topic, number) for topic in asked for number in topic.partitions}
+        wanted = (each for each in wanted if each.at in named)
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for count, held in enumerate(wanted, 1):
+        place = DescribeLogDirsPartition(held.at.partition, held.log.size_bytes)
+        if isinstance(held, Replica):
+            place.remote_size = held.cold_bytes
+        else:
+            place.offset_lag = held.lag
+        topics.setdefault(held.at.topic, DescribeLogDirsTopic(held.at.topic)).partitions.append(place)
+        if count % BETWEEN_YIELDS == 0:
+            await site.turns.wait()
+    space = node.world.disk.space()
+    failed = Code.KAFKA_STORAGE_ERROR if node.disk.dead is not None else Code.NONE
+    directory = DescribeLogDirsResult(
+        failed.number, os.path.abspath(node.settings.data_dir), list(topics.values()), space.total, space.free
+    )
+    return DescribeLogDirsResponse(results=[directory])

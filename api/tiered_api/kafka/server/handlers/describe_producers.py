@@ -1,0 +1,49 @@
+"""DescribeProducers (API key 61): what each partition knows of its idempotent producers (KIP-664)."""
+
+from __future__ import annotations
+
+from tiered.errors import Code, Refused
+from tiered.hot.producer_state import Producer
+from tiered.metadata.topic_names import check_name
+from tiered_api.kafka.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.led_partitions import led_here
+
+
+async def handle(site: Site, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
+    """One result per partition, however often it is asked for."""
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in call.request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(name, [_partition(site, name, number) for number in numbers])
+            for name, numbers in wanted.items()
+        ]
+    )
+
+
+def _partition(site: Site, topic: str, number: int) -> PartitionResponse:
+    try:
+        check_name(topic)
+        producers = led_here(site, topic, number).log.producers
+    except Refused as refused:
+        return PartitionResponse(number, refused.code.number, refused.why)
+    return PartitionResponse(number, Code.NONE.number, None, [_state(each) for each in producers.all()])
+
+
+def _state(producer: Producer) -> ProducerState:
+    return ProducerState(
+        producer.producer_id,
+        producer.epoch,
+        producer.batches[-1].last_sequence if producer.batches else -1,
+        producer.timestamp,
+        producer.coordinator_epoch,
+        producer.txn_first_offset,
+    )

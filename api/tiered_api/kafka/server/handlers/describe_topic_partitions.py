@@ -1,0 +1,100 @@
+"""DescribeTopicPartitions (API key 75): topics in pages of so many partitions, with who may lead after the leader
+(KIP-966).
+
+Topics come sorted by name, each once; none named stands for all. The answer ends after `response_partition_limit`
+partitions (2,000 at most) with a cursor that says where the next one begins.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code, Refused
+from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.topic_names import INTERNAL, check_name
+from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from tiered_api.kafka.server.advertised_brokers import live
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import TOPIC_OPERATIONS
+from tiered_api.kafka.server.metadata_fragments import told_leader
+
+LIMIT = 2_000
+
+
+async def handle(site: Site, call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    request, image = call.request, site.node.image
+    names = {topic.name for topic in request.topics}
+    cursor = request.cursor
+    if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
+        wrong = Code.INVALID_REQUEST.number
+        topics = [DescribeTopicPartitionsResponseTopic(wrong, topic.name) for topic in request.topics]
+        return DescribeTopicPartitionsResponse(topics=topics)
+    after = cursor.topic_name if cursor is not None else ""
+    wanted = sorted(name for name in names or image.topics if name >= after)
+    first = cursor.partition_index if cursor is not None else 0
+    return page(image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit)
+
+
+def page(image: Image, names: list[str], begun: str, first: int, limit: int) -> DescribeTopicPartitionsResponse:
+    """`names` in order, the topic `begun` from partition `first` on, up to `limit` partitions."""
+    alive = live(image)
+    response = DescribeTopicPartitionsResponse()
+    room = max(1, min(limit, LIMIT))
+    for name in names:
+        if not room:
+            response.next_cursor = Cursor(name, 0)
+            break
+        topic = image.topics.get(name)
+        if topic is None:
+            response.topics.append(_unknown(name))
+            continue
+        start = first if name == begun else 0
+        end = min(start + room, len(topic.partitions))
+        response.topics.append(_topic(topic, range(start, end), alive))
+        room -= max(0, end - start)
+        if end < len(topic.partitions):
+            response.next_cursor = Cursor(name, end)
+            break
+    return response
+
+
+def _topic(topic: TopicImage, numbers: range, alive: frozenset[int]) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL,
+        partitions=[_partition(topic, number, alive) for number in numbers],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(topic: TopicImage, number: int, alive: frozenset[int]) -> DescribeTopicPartitionsResponsePartition:
+    partition = topic.partitions[number]
+    code, leader = told_leader(partition, alive)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=code.number,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known),
+        offline_replicas=[each for each in partition.replicas if each not in alive],
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = Code.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_name(name)
+    except Refused as refused:
+        code = refused.code
+    return DescribeTopicPartitionsResponseTopic(
+        code.number, name, is_internal=name in INTERNAL, topic_authorized_operations=TOPIC_OPERATIONS
+    )

@@ -1,0 +1,85 @@
+"""ElectLeaders (API key 43): partitions go back to the replica that should lead them (KIP-460), or (v1+) those that
+nobody leads to any replica that lives, whatever it lacks.
+
+Null asks for all partitions; those that need no election are left out then. v0 knows no error for the whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tiered.controller.requests import ElectLeaders
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.metadata.image import TopicImage
+from tiered_api.kafka.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import timeout_ms
+
+PREFERRED, UNCLEAN = 0, 1
+WHY = {
+    Code.ELECTION_NOT_NEEDED: "no election was needed",
+    Code.PREFERRED_LEADER_NOT_AVAILABLE: "the preferred leader is away or not in sync",
+    Code.ELIGIBLE_LEADERS_NOT_AVAILABLE: "no replica that could lead is there",
+    Code.INVALID_REQUEST: "unknown type of election",
+}
+
+Outcomes = Mapping[tuple[TopicId, int], Code]
+
+
+async def handle(site: Site, call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
+    """One result per partition that was asked for."""
+    request = call.request
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        return _refused(request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))
+    topics, asked = site.node.image.topics, request.topic_partitions
+    wanted: tuple[tuple[TopicId, int], ...] | None = None
+    if asked is not None:
+        named = [(topics[each.topic], each.partitions) for each in asked if each.topic in topics]
+        wanted = tuple((topic.topic_id, number) for topic, numbers in named for number in numbers)
+    try:
+        done: Outcomes = {}
+        if wanted or wanted is None:
+            election = ElectLeaders(request.election_type == PREFERRED, wanted)
+            outcomes = await site.node.submit(election, timeout_ms(request.timeout_ms) / 1000)
+            done = {(topic_id, number): code for topic_id, number, code in outcomes}
+    except Refused as refused:
+        return _refused(request, refused)
+    if asked is None:
+        return ElectLeadersResponse(0, 0, _those_that_needed(done, topics.values()))
+    results = []
+    for each in asked:
+        topic_id = topics[each.topic].topic_id if each.topic in topics else TopicId("")
+        rows = [_result(each.topic, number, done.get((topic_id, number))) for number in each.partitions]
+        results.append(ReplicaElectionResult(each.topic, rows))
+    return ElectLeadersResponse(0, 0, results)
+
+
+def _those_that_needed(done: Outcomes, topics: Iterable[TopicImage]) -> list[ReplicaElectionResult]:
+    results = {topic.topic_id: ReplicaElectionResult(topic.name) for topic in topics}
+    for (topic_id, number), code in done.items():
+        if topic_id in results and code is not Code.ELECTION_NOT_NEEDED:
+            result = results[topic_id]
+            result.partition_result.append(_result(result.topic, number, code))
+    return list(results.values())
+
+
+def _result(name: str, number: int, code: Code | None) -> PartitionResult:
+    if code is None or code in (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
+        why = f"there is no partition {number} of topic {name[:249]!r}"
+        return PartitionResult(number, Code.UNKNOWN_TOPIC_OR_PARTITION.number, why)
+    return PartitionResult(number, code.number, None if code is Code.NONE else WHY.get(code, code.name))
+
+
+def _refused(request: ElectLeadersRequest, refused: Refused) -> ElectLeadersResponse:
+    code, why = refused.code.number, refused.why
+    results = [
+        ReplicaElectionResult(each.topic, [PartitionResult(number, code, why) for number in each.partitions])
+        for each in request.topic_partitions or ()
+    ]
+    return ElectLeadersResponse(0, code, results)

@@ -1,0 +1,22 @@
+"""Heartbeat (API key 12): a member is alive.
+
+v3+ names static members (KIP-345). While the group is being loaded the answer is that all is well, as with Kafka: the
+member would otherwise look for another coordinator in vain.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.groups import requests
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask
+
+
+async def handle(site: Site, call: Call[HeartbeatRequest]) -> HeartbeatResponse:
+    """The code says what the member is to do."""
+    request = call.request
+    beat = requests.Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
+    reply = await ask(site, request.group_id, beat, requests.Beaten)
+    code = reply.code if isinstance(reply, requests.Beaten) else reply
+    return HeartbeatResponse(error_code=0 if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code.number)

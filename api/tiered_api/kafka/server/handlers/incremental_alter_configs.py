@@ -1,0 +1,61 @@
+"""IncrementalAlterConfigs (API key 44): single settings are set, returned to their defaults, or, where they are lists,
+joined and left by words (KIP-339). Each resource is changed as a whole or not at all."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import ListEdit
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tiered_api.kafka.server.config_resources import Edits, alter_each
+from tiered_api.kafka.server.context import Call, Site
+
+
+class Operation(IntEnum):
+    """What to do with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+async def handle(site: Site, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
+    """One result per resource, in their order."""
+    request = call.request
+    outcomes = await alter_each(site, request.resources, _edits, validate_only=request.validate_only, replace=False)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
+            for each, outcome in zip(request.resources, outcomes, strict=True)
+        ]
+    )
+
+
+def _edits(resource: AlterConfigsResource) -> Edits:
+    edits: dict[str, str | ListEdit | None] = {}
+    for config in resource.configs:
+        if config.name in edits:
+            raise Refused(Code.INVALID_REQUEST, f"{config.name} is there twice")
+        if config.config_operation == Operation.DELETE:
+            edits[config.name] = None
+            continue
+        if config.value is None:
+            raise Refused(Code.INVALID_REQUEST, f"{config.name}: a value is missing")
+        words = tuple(word.strip() for word in config.value.split(",") if word.strip())
+        match config.config_operation:
+            case Operation.SET:
+                edits[config.name] = config.value
+            case Operation.APPEND:
+                edits[config.name] = ListEdit(added=words)
+            case Operation.SUBTRACT:
+                edits[config.name] = ListEdit(removed=words)
+            case _:
+                raise Refused(Code.INVALID_REQUEST, f"{config.name}: unknown operation {config.config_operation}")
+    return edits

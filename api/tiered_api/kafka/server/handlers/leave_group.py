@@ -1,0 +1,34 @@
+"""LeaveGroup (API key 13): members go at once, without their session having to run out.
+
+v0-2 speak of one member, whose code is the answer's; v3+ of many, static ones by their instance too (KIP-345); v5+
+gives a reason (KIP-800).
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.groups.requests import LeaveGroup, Leaver, Left
+from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask
+
+MANY = 3
+
+
+async def handle(site: Site, call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
+    """One code for each member, unless the whole is refused."""
+    request = call.request
+    if call.version < MANY:
+        leavers: tuple[Leaver, ...] = (Leaver(request.member_id),)
+    else:
+        leavers = tuple(Leaver(each.member_id, each.group_instance_id, each.reason) for each in request.members)
+    reply = await ask(site, request.group_id, LeaveGroup(request.group_id, leavers), Left)
+    left = reply if isinstance(reply, Left) else Left(reply)
+    if call.version < MANY:
+        code = left.codes[0] if left.code is Code.NONE and left.codes else left.code
+        return LeaveGroupResponse(error_code=code.number)
+    members = [
+        MemberResponse(leaver.member_id, leaver.instance_id, code.number)
+        for leaver, code in zip(leavers, left.codes, strict=False)
+    ]
+    return LeaveGroupResponse(error_code=left.code.number, members=members)

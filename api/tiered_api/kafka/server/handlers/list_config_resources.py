@@ -1,0 +1,30 @@
+"""ListConfigResources (API key 74): the resources that have settings, by type (v1+; KIP-1142). v0 asks for client
+metrics subscriptions, of which there are none."""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered_api.kafka.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from tiered_api.kafka.server.config_resources import Kind
+from tiered_api.kafka.server.context import Call, Site
+
+
+async def handle(site: Site, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
+    """Every topic and broker, or those of the types that are asked for."""
+    if call.version == 0:
+        return ListConfigResourcesResponse()
+    kinds = set(call.request.resource_types) or set(Kind)
+    if not kinds <= set(Kind):
+        return ListConfigResourcesResponse(error_code=Code.UNSUPPORTED_VERSION.number)
+    image = site.node.image
+    found: list[ConfigResource] = []
+    for kind in (Kind.BROKER_LOGGER, Kind.BROKER):
+        if kind in kinds:
+            found += [ConfigResource(str(node_id), kind) for node_id, each in image.brokers.items() if each.live]
+    if Kind.TOPIC in kinds:
+        found += [ConfigResource(name, Kind.TOPIC) for name in image.topics]
+    return ListConfigResourcesResponse(config_resources=found)

@@ -1,0 +1,36 @@
+"""ListPartitionReassignments (API key 46): partitions that are moving to other brokers (KIP-455), of those named
+or of all. Any broker knows it from the committed image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiered.metadata.image import PartitionImage
+from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from tiered_api.kafka.server.context import Call, Site
+
+
+async def handle(site: Site, call: Call[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
+    """What does not move, or is not there, is left out."""
+    topics, named = site.node.image.topics, call.request.topics
+    wanted: dict[str, Sequence[int]] = {name: range(len(topic.partitions)) for name, topic in topics.items()}
+    if named is not None:
+        wanted = {each.name: each.partition_indexes for each in named if each.name in topics}
+    found = []
+    for name, numbers in wanted.items():
+        partitions = topics[name].partitions
+        moving = [p for p in numbers if 0 <= p < len(partitions) and partitions[p].moving]
+        if moving:
+            found.append(OngoingTopicReassignment(name, [_row(p, partitions[p]) for p in moving]))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=found)
+
+
+def _row(number: int, partition: PartitionImage) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        number, list(partition.replicas), list(partition.adding), list(partition.removing)
+    )

@@ -1,0 +1,134 @@
+"""Metadata (API key 3): brokers, topics, who leads what.
+
+An empty list stands for all topics in v0; from v1 on null does, and an empty one asks for none. v4+ says whether a
+topic that is not there may be created, v7+ has leader epochs, v8+ what may be done (KIP-430), v10+ topic ids (KIP-516;
+asking by id from v12 on), v13 an error for the whole answer. A topic that is created here is answered with its leaders:
+Kafka answers that it is unknown, and creates it behind that answer. So do we where that takes long: other requests wait
+behind this one. A topic for which the cluster has no room is answered with POLICY_VIOLATION; the log says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from tiered.controller.requests import CreateTopic, CreateTopics
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId
+from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.topic_names import INTERNAL, check_name
+from tiered_api.kafka.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from tiered_api.kafka.server.advertised_brokers import controller, serving
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS, PARTITIONS_AT_ONCE, has_id
+from tiered_api.kafka.server.metadata_fragments import fragment, joined
+
+log = logging.getLogger(__name__)
+
+BY_ID = 12
+CREATED_AT_ONCE = 1_000
+"""Topics that one question may create; who asks for more asks again."""
+CREATE_SECONDS = 5.0
+"""How long a question waits for that. While the bucket is known to be away it does not."""
+BETWEEN_YIELDS = 500
+"""Topics that are encoded before others get their turn."""
+
+
+async def handle(site: Site, call: Call[MetadataRequest]) -> bytes:
+    """The answer, encoded: topics that did not change since they were asked for last are copied."""
+    request, version = call.request, call.version
+    denied: dict[str, Code] = {}
+    if request.allow_auto_topic_creation and site.node.settings.auto_create_topics_enable:
+        denied = await _create(site, request)
+    await site.node.doubts.settled()
+    image = site.node.image
+    head = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
+            for broker, host, port in serving(image, call.listener, site.node.doubts.lately())
+        ],
+        cluster_id=site.node.cluster_id,
+        controller_id=controller(image),
+    )
+    if request.include_cluster_authorized_operations:
+        head.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return joined(head, version, await _topics(site, image, request, version, denied))
+
+
+async def _topics(
+    site: Site, image: Image, request: MetadataRequest, version: int, denied: Mapping[str, Code]
+) -> list[bytes]:
+    made: list[bytes] = []
+    with_operations = request.include_topic_authorized_operations
+    everything = request.topics is None or (version == 0 and not request.topics)
+    named = list(image.topics.values()) if everything else _asked(request.topics or [], image, version, denied)
+    for number, each in enumerate(named, 1):
+        if isinstance(each, MetadataResponseTopic):
+            made.append(fragment(each, version))
+        else:
+            site.topic_fragments.follow(image)
+            made.append(site.topic_fragments.of(each, version, with_operations))
+        if number % BETWEEN_YIELDS == 0:
+            await site.turns.wait()
+    return made
+
+
+def _asked(
+    topics: list[MetadataRequestTopic], image: Image, version: int, denied: Mapping[str, Code]
+) -> list[TopicImage | MetadataResponseTopic]:
+    """Each topic once: its image, or what is said where there is none."""
+    made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
+    for asked in topics:
+        by_id = has_id(asked.topic_id)
+        if (by_id and version < BY_ID) or (not by_id and asked.name is None):
+            made[asked.name, asked.topic_id] = MetadataResponseTopic(
+                Code.INVALID_REQUEST.number, asked.name or "", asked.topic_id
+            )
+        elif by_id:
+            made[None, asked.topic_id] = image.topics_by_id.get(TopicId(asked.topic_id)) or MetadataResponseTopic(
+                Code.UNKNOWN_TOPIC_ID.number, None, asked.topic_id
+            )
+        else:
+            name = asked.name or ""
+            made[name, ""] = image.topics.get(name) or _unknown(name, denied.get(name))
+    return list(made.values())
+
+
+def _unknown(name: str, denied: Code | None) -> MetadataResponseTopic:
+    if denied is not None:
+        return MetadataResponseTopic(denied.number, name)
+    try:
+        check_name(name)
+    except Refused as refused:
+        return MetadataResponseTopic(refused.code.number, name)
+    return MetadataResponseTopic(Code.UNKNOWN_TOPIC_OR_PARTITION.number, name, is_internal=name in INTERNAL)
+
+
+async def _create(site: Site, request: MetadataRequest) -> dict[str, Code]:
+    """Creates what is asked for by a legal name and not there. Returns what the cluster has no room for; what cannot be
+    created for another reason stays unknown."""
+    known = site.node.image.topics
+    asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
+    missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
+    missing = missing[: max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // site.node.settings.num_partitions))]
+    made: Sequence[TopicImage | Refused] = ()
+    if missing and site.node.store.outage is None:
+        with suppress(Refused):
+            made = await site.node.submit(CreateTopics(tuple(map(CreateTopic, missing))), CREATE_SECONDS)
+    denied = {
+        name: each
+        for name, each in zip(missing, made, strict=bool(made))
+        if isinstance(each, Refused) and each.code is Code.POLICY_VIOLATION
+    }
+    unsaid = site.quiet.unsaid("no room for topics") if denied else None
+    if unsaid is not None:
+        name, why = next(iter(denied.items()))
+        log.warning("topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), unsaid, why.why)
+    return {name: each.code for name, each in denied.items()}

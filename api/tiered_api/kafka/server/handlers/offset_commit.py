@@ -1,0 +1,77 @@
+"""OffsetCommit (API key 8): how far a group has read.
+
+v2-4 say how long to keep it, v6+ the leader epoch of what was read (KIP-320), v7+ name static members (KIP-345), v9+
+know a group that is not there from a generation that is over (KIP-848), v10+ name topics by their ids (KIP-848).
+Topics that are not there are refused one by one; the rest is committed together, and answered once it is in the log of
+all in-sync replicas.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.groups.requests import Commit, CommitOffsets, Committed
+from tiered.ids import TopicId
+from tiered.metadata.image import Image, TopicImage
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask
+
+GROUP_UNKNOWN, BY_ID = 9, 10
+
+
+async def handle(site: Site, call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
+    """One code for each partition, in the order of the request."""
+    request, version, image = call.request, call.version, site.node.image
+    rows: list[Commit] = []
+    places: list[OffsetCommitResponsePartition] = []
+    answers: list[OffsetCommitResponseTopic] = []
+    for asked in request.topics:
+        topic, refusal = _topic(image, asked, version)
+        answer = OffsetCommitResponseTopic(asked.name, asked.topic_id)
+        answers.append(answer)
+        count = len(topic.partitions) if topic is not None else 0
+        for each in asked.partitions:
+            place = OffsetCommitResponsePartition(each.partition_index, refusal.number)
+            answer.partitions.append(place)
+            if topic is not None and 0 <= each.partition_index < count:
+                places.append(place)
+                rows.append(
+                    Commit(
+                        topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
+                        each.committed_metadata or "", topic.topic_id if version >= BY_ID else "",
+                    )
+                )  # fmt: skip
+    if rows:
+        for place, code in zip(places, await _commit(site, request, tuple(rows), version), strict=True):
+            place.error_code = code.number
+    return OffsetCommitResponse(topics=answers)
+
+
+def _topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
+    """The topic, and what a partition gets that is not there."""
+    if version < BY_ID:
+        return image.topics.get(asked.name), Code.UNKNOWN_TOPIC_OR_PARTITION
+    found = image.topics_by_id.get(TopicId(asked.topic_id))
+    return found, Code.UNKNOWN_TOPIC_ID if found is None else Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _commit(site: Site, request: OffsetCommitRequest, rows: tuple[Commit, ...], version: int) -> tuple[Code, ...]:
+    commit = CommitOffsets(
+        request.group_id,
+        rows,
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        request.retention_time_ms,
+    )
+    reply = await ask(site, request.group_id, commit, Committed)
+    codes = reply.codes if isinstance(reply, Committed) else (reply,) * len(rows)
+    if version >= GROUP_UNKNOWN:
+        return codes
+    return tuple(Code.ILLEGAL_GENERATION if code is Code.GROUP_ID_NOT_FOUND else code for code in codes)

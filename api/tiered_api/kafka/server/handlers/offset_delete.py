@@ -1,0 +1,43 @@
+"""OffsetDelete (API key 47): a group forgets how far it has read some partitions (KIP-496).
+
+Not those of topics that its members are subscribed to. Partitions that are not there are refused one by one.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.groups.requests import Deleted, DeleteOffsets
+from tiered_api.kafka.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask, has_partition
+
+
+async def handle(site: Site, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
+    """One code for each partition, unless the whole is refused."""
+    request, image = call.request, site.node.image
+    asked = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    there = tuple(row for row in asked if has_partition(image, *row))
+    reply = await ask(site, request.group_id, DeleteOffsets(request.group_id, there), Deleted)
+    code = reply.code if isinstance(reply, Deleted) else reply
+    if isinstance(reply, Code) or code is not Code.NONE:
+        return OffsetDeleteResponse(error_code=code.number)
+    codes = dict(zip(there, reply.codes, strict=True))
+    topics = [
+        OffsetDeleteResponseTopic(
+            topic.name,
+            [
+                OffsetDeleteResponsePartition(
+                    each.partition_index,
+                    codes.get((topic.name, each.partition_index), Code.UNKNOWN_TOPIC_OR_PARTITION).number,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetDeleteResponse(topics=topics)

@@ -1,0 +1,157 @@
+"""OffsetFetch (API key 9): how far a group has read.
+
+v2+ asks for everything with null and has an error for the whole, v5+ tells the leader epoch (KIP-320), v7+ may ask not
+to be told what a transaction is about to change (KIP-447; there is none here), v8+ asks for many groups (KIP-709), v9+
+says as which member (KIP-848), v10+ names topics by their ids. What was never committed is offset -1, and no error.
+What is asked for again is answered once: an answer is thousands of times as long as its question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tiered.errors import Code
+from tiered.groups.requests import NO_OFFSET, Commit, Fetched, FetchOffsets
+from tiered.ids import TopicId
+from tiered.metadata.image import Image
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask
+
+WHOLE_ERROR, MANY, BY_ID = 2, 8, 10
+BETWEEN_YIELDS = 1_000
+"""Offsets and groups that are looked up before others get their turn."""
+
+
+async def handle(site: Site, call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
+    """What each group committed."""
+    request = call.request
+    if call.version >= MANY:
+        return OffsetFetchResponse(groups=await _groups(site, request.groups, call.version))
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in request.topics
+        ]
+    only = await _group(site, OffsetFetchRequestGroup(request.group_id, topics=topics), call.version)
+    return _alone(only, topics or [], call.version)
+
+
+async def _groups(site: Site, asked: Iterable[OffsetFetchRequestGroup], version: int) -> list[OffsetFetchResponseGroup]:
+    once: dict[tuple[str, bool], OffsetFetchRequestGroup] = {}
+    for group in asked:
+        once.setdefault((group.group_id, group.topics is None), group)
+    found: list[OffsetFetchResponseGroup] = []
+    looked_up = 0
+    for group in once.values():
+        found.append(await _group(site, group, version))
+        looked_up += 1 + sum(len(topic.partitions) for topic in found[-1].topics)
+        if looked_up >= BETWEEN_YIELDS:
+            looked_up = 0
+            await site.turns.wait()
+    return found
+
+
+async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+    image = site.node.image
+    if asked.topics is None:
+        fetch = FetchOffsets(asked.group_id, None, asked.member_id, asked.member_epoch)
+        reply = await ask(site, asked.group_id, fetch, Fetched)
+        if isinstance(reply, Code) or reply.code is not Code.NONE:
+            return _refused(asked, reply if isinstance(reply, Code) else reply.code)
+        return OffsetFetchResponseGroup(asked.group_id, _everything(reply.offsets, image, version))
+    named = [(each, _name(image, each, version)) for each in _once(asked.topics)]
+    wanted = tuple((name, p) for each, name in named if name is not None for p in each.partition_indexes)
+    ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= BY_ID else ()
+    fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids)
+    reply = await ask(site, asked.group_id, fetch, Fetched)
+    if isinstance(reply, Code) or reply.code is not Code.NONE:
+        return _refused(asked, reply if isinstance(reply, Code) else reply.code)
+    rows, topics = iter(reply.offsets), list[OffsetFetchResponseTopics]()
+    for each, name in named:
+        if name is None:
+            partitions = [_none(p, Code.UNKNOWN_TOPIC_ID) for p in each.partition_indexes]
+        else:
+            partitions = [_row(next(rows)) for _ in each.partition_indexes]
+        topics.append(OffsetFetchResponseTopics(each.name, each.topic_id, partitions))
+    return OffsetFetchResponseGroup(asked.group_id, topics)
+
+
+def _once(asked: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+    wanted: dict[tuple[str, str], dict[int, None]] = {}
+    for topic in asked:
+        wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    return [OffsetFetchRequestTopics(*place, list(partitions)) for place, partitions in wanted.items()]
+
+
+def _name(image: Image, asked: OffsetFetchRequestTopics, version: int) -> str | None:
+    if version < BY_ID:
+        return asked.name
+    topic = image.topics_by_id.get(TopicId(asked.topic_id))
+    return topic.name if topic is not None else None
+
+
+def _everything(rows: Iterable[Commit], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
+    """Rows by topic; asked by id, only those of topics that have one."""
+    topics: dict[str, OffsetFetchResponseTopics] = {}
+    for row in rows:
+        known = image.topics.get(row.topic)
+        if version >= BY_ID and (known is None or row.topic_id not in ("", known.topic_id)):
+            continue
+        if row.topic not in topics:
+            topics[row.topic] = OffsetFetchResponseTopics(row.topic)
+            if known is not None:
+                topics[row.topic].topic_id = known.topic_id
+        topics[row.topic].partitions.append(_row(row))
+    return list(topics.values())
+
+
+def _row(row: Commit) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(row.partition, row.offset, row.leader_epoch, row.metadata, 0)
+
+
+def _none(partition: int, code: Code) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(partition, NO_OFFSET, -1, "", code.number)
+
+
+def _refused(asked: OffsetFetchRequestGroup, code: Code) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(asked.group_id, [], code.number)
+
+
+def _alone(
+    group: OffsetFetchResponseGroup, asked: Sequence[OffsetFetchRequestTopics], version: int
+) -> OffsetFetchResponse:
+    """The answer about one group in its older form; v1 has a place for errors beside each partition only."""
+    if group.error_code and version < WHOLE_ERROR:
+        topics = [
+            OffsetFetchResponseTopic(
+                each.name,
+                [OffsetFetchResponsePartition(p, NO_OFFSET, -1, "", group.error_code) for p in each.partition_indexes],
+            )
+            for each in asked
+        ]
+        return OffsetFetchResponse(topics=topics)
+    topics = [
+        OffsetFetchResponseTopic(
+            topic.name,
+            [
+                OffsetFetchResponsePartition(
+                    each.partition_index, each.committed_offset, each.committed_leader_epoch, each.metadata,
+                    each.error_code,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in group.topics
+    ]  # fmt: skip
+    return OffsetFetchResponse(topics=topics, error_code=group.error_code)

@@ -1,0 +1,57 @@
+"""OffsetForLeaderEpoch (API key 23): where a leader epoch ended, by which a consumer finds out that it read a history
+which another one replaced (KIP-320).
+
+v3+ names the asker's replica: our brokers do not ask this way, who says to be one is refused. Epochs that are older
+than the local log are looked for in the manifest: what is only in the bucket has a history too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tiered.errors import Code
+from tiered.replication.offset_lookup import end_of_epoch
+from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from tiered_api.kafka.server.bounded_tasks import in_time
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import FAULTS, code_of
+from tiered_api.kafka.server.inter_broker_auth import only_pretends
+from tiered_api.kafka.server.led_partitions import led_here
+
+
+async def handle(site: Site, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
+    """One answer per partition."""
+    wanted = [(topic.topic, each) for topic in call.request.topics for each in topic.partitions]
+    work = _refuse if only_pretends(site, call, call.request.replica_id) else _answer
+    works = [partial(work, site, name, each) for name, each in wanted]
+    answers = await in_time(
+        works,
+        site.node.settings.remote_list_offsets_request_timeout_ms,
+        lambda number: EpochEndOffset(Code.REQUEST_TIMED_OUT.number, wanted[number][1].partition),
+    )
+    rest = iter(answers)
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(topic.topic, [next(rest) for _ in topic.partitions])
+            for topic in call.request.topics
+        ]
+    )
+
+
+async def _refuse(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(Code.CLUSTER_AUTHORIZATION_FAILED.number, asked.partition)
+
+
+async def _answer(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        replica = led_here(site, topic, asked.partition, asked.current_leader_epoch)
+        epoch, end = await end_of_epoch(replica, asked.leader_epoch)
+    except FAULTS as fault:
+        return EpochEndOffset(code_of(fault).number, asked.partition)
+    return EpochEndOffset(Code.NONE.number, asked.partition, epoch, end)

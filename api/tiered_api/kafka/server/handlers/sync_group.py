@@ -1,0 +1,40 @@
+"""SyncGroup (API key 14): a member asks for its assignment; answered when the leader's has come with all of them.
+
+v3+ names static members (KIP-345), v5+ says which protocol the member means (KIP-559) and has to.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.groups.requests import Synced, SyncGroup
+from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.group_requests import ask, parked_seconds
+
+PROTOCOL_NAMED = 5
+WAITS_MS = 30 * 60_000
+"""A leader has as long as its rebalance timeout says, which is not told here: the group ends the wait by itself."""
+
+
+async def handle(site: Site, call: Call[SyncGroupRequest]) -> SyncGroupResponse:
+    """Waits for the leader; who goes meanwhile is forgotten."""
+    request = call.request
+    if call.version >= PROTOCOL_NAMED and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=Code.INCONSISTENT_GROUP_PROTOCOL.number)
+    sync = SyncGroup(
+        request.group_id,
+        request.generation_id,
+        request.member_id,
+        request.group_instance_id,
+        request.protocol_type,
+        request.protocol_name,
+        tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+    )
+    reply = await ask(site, request.group_id, sync, Synced, parked_seconds(WAITS_MS))
+    synced = reply if isinstance(reply, Synced) else Synced(reply)
+    return SyncGroupResponse(
+        error_code=synced.code.number,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
+    )

@@ -1,0 +1,63 @@
+"""TieredAcknowledge (API key 20004, ours): losses that an operator has seen are no problem any more.
+
+The answer names what was acknowledged, as it was told. A topic without a possible loss is no error; one that is not
+there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiered.controller.partition_health import losses
+from tiered.controller.requests import AcknowledgeLosses
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.metadata.image import Image, Loss
+from tiered_api.kafka.protocol.messages.describe_cluster import PossibleLoss
+from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
+    AcknowledgedTopic,
+    TieredAcknowledgeRequest,
+    TieredAcknowledgeResponse,
+)
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import timeout_ms
+
+
+async def handle(site: Site, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:
+    """The losses that were acknowledged, once that is committed."""
+    image = site.node.image
+    try:
+        found = _chosen(image, call.request.topics)
+        if found:
+            seen = tuple(
+                (image.topics[at.topic].topic_id, at.partition, loss.leader_epoch) for at, loss in found.items()
+            )
+            await site.node.submit(AcknowledgeLosses(seen), timeout_ms(call.request.timeout_ms) / 1000)
+    except Refused as refused:
+        return TieredAcknowledgeResponse(refused.code.number, refused.why)
+    return TieredAcknowledgeResponse(losses=rows(found))
+
+
+def rows(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
+    """Losses as the wire has them."""
+    return [PossibleLoss(*at, loss.leader_epoch, loss.from_offset, loss.at_ms) for at, loss in found.items()]
+
+
+def _chosen(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicPartition, Loss]:
+    found = losses(image)
+    if topics is None:
+        return found
+    chosen: dict[TopicPartition, Loss] = {}
+    for each in topics:
+        known = image.topics.get(each.topic)
+        if known is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {each.topic[:249]!r}")
+        numbers = range(len(known.partitions)) if each.partitions is None else each.partitions
+        for number in numbers:
+            if not 0 <= number < len(known.partitions):
+                why = f"there is no partition {number} of topic {each.topic!r}"
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, why)
+            at = TopicPartition(each.topic, number)
+            if at in found:
+                chosen[at] = found[at]
+    return chosen

@@ -1,0 +1,22 @@
+"""TieredSubmit (API key 20002, ours): a request to the controller that came to another broker."""
+
+from __future__ import annotations
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
+from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.error_codes import timeout_ms
+from tiered_api.kafka.server.inter_broker_auth import cluster_of, words
+
+
+async def handle(site: Site, call: Call[TieredSubmitRequest]) -> TieredSubmitResponse:
+    """The controller's reply, when what it changes is committed."""
+    asked = call.request
+    try:
+        cluster = cluster_of(site, call, asked.cluster_id, asked.credential)
+        answer = await cluster.submitted(asked.request, timeout_ms(asked.timeout_ms) / 1000)
+    except Refused as refused:
+        return TieredSubmitResponse(refused.code.number, words(refused))
+    except Corrupt as error:
+        return TieredSubmitResponse(Code.INVALID_REQUEST.number, words(Refused(Code.INVALID_REQUEST, str(error))))
+    return TieredSubmitResponse(reply=answer.reply, slot=answer.slot)

@@ -1,0 +1,33 @@
+"""How long requests of the Kafka protocol take, by API: from the whole frame to the answer that is ready to be sent."""
+
+from __future__ import annotations
+
+from tiered.metrics import Metrics, Series
+from tiered_api.kafka.protocol.apis import ALL
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Seconds."""
+FOLLOWER_FETCH = 1 << 16
+"""Stands for the key of a Fetch that a follower sends, which waits for records as a rule."""
+NAMES = {key: api.name for key, api in ALL.items()} | {1: "FetchConsumer", FOLLOWER_FETCH: "FetchFollower"}
+"""As Kafka's RequestMetrics have them."""
+
+
+class Latencies:
+    """Of one broker."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._histogram = metrics.histogram(
+            "tiered_kafka_request_seconds",
+            "Time from a whole request to its answer, by API; fetches that wait for records are in it.",
+            BUCKETS,
+            ("api",),
+        )
+        self._series: dict[int, Series] = {}
+
+    def note(self, key: int, ns: int) -> None:
+        """A request of that API took so long."""
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = self._histogram.series(NAMES[key])
+        series.observe(ns * 1e-9)

@@ -1,0 +1,21 @@
+"""The partitions that this broker leads, as a client names them."""
+
+from __future__ import annotations
+
+from tiered.errors import Code, Refused
+from tiered.ids import NO_EPOCH
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.server.context import Site
+
+
+def led_here(site: Site, topic: str, partition: int, epoch: int = NO_EPOCH) -> Replica:
+    """The partition. `Refused` when it is not there or led elsewhere, or when the client knows another leader epoch
+    (KIP-320; -1 asks for no check)."""
+    replica = site.node.replica(topic, partition)
+    if epoch != NO_EPOCH and epoch != replica.leader_epoch:
+        older = epoch < replica.leader_epoch
+        raise Refused(
+            Code.FENCED_LEADER_EPOCH if older else Code.UNKNOWN_LEADER_EPOCH,
+            f"the leader epoch of {replica.at} is {replica.leader_epoch}, not {epoch}",
+        )
+    return replica

@@ -1,0 +1,119 @@
+"""Topics in answers to Metadata, encoded once and kept while they stay the same.
+
+Clients of every kind ask for all topics again and again; what changes is a few of them. A fragment is the bytes of one
+topic in one form of the answer. It is cut out of a whole answer, so that the table of the message alone says how a
+topic is written.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Code
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.topic_names import INTERNAL
+from tiered_api.kafka.protocol.codec import encode
+from tiered_api.kafka.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tiered_api.kafka.protocol.primitives import varint
+from tiered_api.kafka.server.advertised_brokers import live
+from tiered_api.kafka.server.error_codes import TOPIC_OPERATIONS
+
+FORM = (0, 1, 1, 1, 1, 5, 5, 7, 8, 9, 10, 10, 10, 10)
+"""By version of the answer: the first one that writes topics as it does."""
+TAIL = (0, 0, 0, 0, 0, 0, 0, 0, 4, 5, 5, 1, 1, 3)
+"""By version: bytes of the answer behind its topics."""
+FRAGMENT_BYTES_MAX = 64 << 20
+FLEXIBLE = 9
+
+
+class TopicFragments:
+    """Fragments by topic and form. They are those of one set of live brokers: when that changes, all go."""
+
+    def __init__(self, bytes_max: int = FRAGMENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._alive: frozenset[int] = frozenset()
+        self._image: Image | None = None
+        self._kept: dict[tuple[str, int, bool], tuple[TopicImage, bytes]] = {}
+
+    def follow(self, image: Image) -> None:
+        """What is asked for next is as of `image`."""
+        if image is self._image:
+            return
+        self._image = image
+        alive = live(image)
+        if alive != self._alive:
+            self._alive = alive
+            self._forget()
+
+    def of(self, topic: TopicImage, version: int, with_operations: bool) -> bytes:
+        """The bytes of `topic` in an answer of `version`."""
+        place = (topic.topic_id, FORM[version], with_operations)
+        kept = self._kept.get(place)
+        if kept is not None and kept[0] is topic:
+            return kept[1]
+        made = fragment(shape(topic, self._alive, with_operations), version)
+        if kept is not None:
+            self._bytes -= len(kept[1])
+        if self._bytes + len(made) > self._bytes_max:
+            self._forget()
+        self._kept[place] = topic, made
+        self._bytes += len(made)
+        return made
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+
+def fragment(topic: MetadataResponseTopic, version: int) -> bytes:
+    """One topic as an answer of `version` holds it: its length field is as long for one topic as for none."""
+    empty = len(encode(MetadataResponse(), version)) - TAIL[version]
+    whole = encode(MetadataResponse(topics=[topic]), version)
+    return whole[empty : len(whole) - TAIL[version]]
+
+
+def joined(head: MetadataResponse, version: int, fragments: list[bytes]) -> bytes:
+    """The whole answer: `head` has everything but the topics."""
+    body = encode(head, version)
+    end = len(body) - TAIL[version]
+    size = _length(len(fragments), version)
+    return b"".join((body[: end - (1 if version >= FLEXIBLE else 4)], size, *fragments, body[end:]))
+
+
+def _length(count: int, version: int) -> bytes:
+    return varint(count + 1) if version >= FLEXIBLE else count.to_bytes(4, "big")
+
+
+def shape(topic: TopicImage, alive: frozenset[int], with_operations: bool = False) -> MetadataResponseTopic:
+    """One topic as Metadata tells it."""
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL,
+        partitions=[_partition(number, each, alive) for number, each in enumerate(topic.partitions)],
+        **({"topic_authorized_operations": TOPIC_OPERATIONS} if with_operations else {}),
+    )
+
+
+def told_leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[Code, int]:
+    """Who leads, as clients are told."""
+    if partition.leader in alive:
+        return Code.NONE, partition.leader
+    return Code.LEADER_NOT_AVAILABLE, NO_LEADER
+
+
+def _partition(number: int, partition: PartitionImage, alive: frozenset[int]) -> MetadataResponsePartition:
+    code, leader = told_leader(partition, alive)
+    return MetadataResponsePartition(
+        error_code=code.number,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=[each for each in partition.replicas if each not in alive],
+    )

@@ -1,0 +1,8 @@
+"""The produce requests: frames and record errors.
+
+May import: replication, kafka.protocol
+
+  frames         Produce requests and replies, encoded by hand
+  record_errors  the faulty records of a rejected batch (KIP-467)
+~ sequence_gaps  batches that follow a refused batch of their producer
+"""

@@ -1,0 +1,263 @@
+"""Produce (API key 0) on the wire, by hand: which bytes are for which partition, and what became of them.
+
+Records are views of the frame. Versions 3 to 8 have fixed lengths, 9 to 13 are flexible (KIP-482); from 13 on topics go
+by id. A topic's name or id is kept as it stood in the request, because the answer repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, error
+from typing import NamedTuple
+
+from tiered.records.model import HEADER_BYTES
+from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_tags, varint
+
+FLEXIBLE = 9
+CORRELATED = 8
+"""Where the correlation id of a request ends: what follows is mostly the same in all requests of a client."""
+BY_ID = 13
+PARTITIONS_MAX = 10_000
+"""Partitions in one request; more would hold up everybody else for too long."""
+
+_SHORT = Struct(">h")
+_INT = Struct(">i")
+_FIXED = Struct(">hi")
+_INDEXED = Struct(">ii")
+
+
+class Topic(NamedTuple):
+    """`echo` is the topic as the answer has to name it; each of `parts` is a partition and its records, or None."""
+
+    echo: bytes
+    name: str
+    """Empty where the topic goes by its id, which then is `echo`."""
+    parts: list[tuple[int, memoryview | None]]
+
+
+class ProduceAsk(NamedTuple):
+    """A whole request. `head` is where the length of the first records stands; 0 when there are none."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[Topic]
+    head: int
+
+
+class Outcome(NamedTuple):
+    """What became of the records of one partition; `tags` are tagged fields for flexible versions."""
+
+    partition: int
+    code: int = 0
+    base_offset: int = -1
+    append_time_ms: int = -1
+    log_start_offset: int = -1
+    why: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
+    tags: bytes = b"\0"
+
+
+def parse(frame: memoryview, version: int, at: int) -> ProduceAsk:
+    """The request whose body begins at `at`; `Malformed` when it is none."""
+    try:
+        ask, at = _flexible(frame, version, at) if version >= FLEXIBLE else _classic(frame, at)
+    except (error, IndexError, UnicodeDecodeError) as problem:
+        raise Malformed(str(problem)) from None
+    if at > len(frame):
+        raise Malformed(f"{at - len(frame)} bytes are missing")
+    return ask
+
+
+def _classic(frame: memoryview, at: int) -> tuple[ProduceAsk, int]:
+    transactional_id, at = classic_text(frame, at)
+    acks, timeout_ms = _FIXED.unpack_from(frame, at)
+    topics: list[Topic] = []
+    head = 0
+    count, at, left = _INT.unpack_from(frame, at + 6)[0], at + 10, PARTITIONS_MAX
+    for _ in range(count):
+        begin = at
+        name, at = classic_text(frame, at)
+        (partitions,) = _INT.unpack_from(frame, at)
+        left = _bounded(left, partitions)
+        topic = Topic(bytes(frame[begin:at]), name or "", [])
+        topics.append(topic)
+        at += 4
+        for _ in range(partitions):
+            index, size = _INDEXED.unpack_from(frame, at)
+            head = head or at + _INT.size
+            at += _INDEXED.size
+            at, records = _records(frame, at, size)
+            topic.parts.append((index, records))
+    return ProduceAsk(transactional_id, acks, timeout_ms, topics, head), at
+
+
+def _flexible(frame: memoryview, version: int, at: int) -> tuple[ProduceAsk, int]:
+    end = len(frame)
+    at = skip_tags(frame, at, end)
+    transactional_id, at = compact_text(frame, at)
+    acks, timeout_ms = _FIXED.unpack_from(frame, at)
+    topics: list[Topic] = []
+    count, at = read_varint(frame, at + _FIXED.size)
+    left, head = PARTITIONS_MAX, 0
+    for _ in range(count - 1):
+        begin, name = at, ""
+        if version >= BY_ID:
+            at += 16
+        else:
+            text, at = compact_text(frame, at)
+            name = text or ""
+        topic = Topic(bytes(frame[begin:at]), name, [])
+        topics.append(topic)
+        partitions, at = read_varint(frame, at)
+        left = _bounded(left, partitions - 1)
+        for _ in range(partitions - 1):
+            (index,) = _INT.unpack_from(frame, at)
+            head = head or at + _INT.size
+            size, at = read_varint(frame, at + _INT.size)
+            at, records = _records(frame, at, size - 1)
+            topic.parts.append((index, records))
+            at = skip_tags(frame, at, end)
+        at = skip_tags(frame, at, end)
+    return ProduceAsk(transactional_id, acks, timeout_ms, topics, head), skip_tags(frame, at, end)
+
+
+def only_records(frame: memoryview, version: int, head: int) -> memoryview | None:
+    """The records of a request of which everything before their length is known to be for one partition; None when
+    they are not all that follows, so that the request has to be read as any other."""
+    end = len(frame)
+    if end - head < HEADER_BYTES:
+        return None
+    if version >= FLEXIBLE:
+        size, more = frame[head], frame[head + 1]
+        if size >= 128 > more:
+            size, at = size & 127 | more << 7, head + 2
+        else:
+            size, at = read_varint(frame, head)
+        end -= 3
+        if at + size - 1 != end or frame[end] or frame[end + 1] or frame[end + 2]:  # tagged fields
+            return None
+    else:
+        at = head + _INT.size
+        if at + _INT.unpack_from(frame, head)[0] != end:
+            return None
+    return frame[at:end]
+
+
+def _bounded(left: int, more: int) -> int:
+    """What is left of the partitions that one request may have; a topic without any counts as one."""
+    left -= max(more, 1)
+    if left < 0:
+        raise Malformed(f"more than {PARTITIONS_MAX} partitions")
+    return left
+
+
+def _records(frame: memoryview, at: int, size: int) -> tuple[int, memoryview | None]:
+    if size < 0:
+        return at, None
+    end = at + size
+    if end > len(frame):
+        raise Malformed(f"records of {size} bytes, {len(frame) - at} are there")
+    return end, frame[at:end]
+
+
+def classic_text(frame: memoryview, at: int) -> tuple[str | None, int]:
+    """A text with two bytes of length, and where it ends."""
+    (size,) = _SHORT.unpack_from(frame, at)
+    return _text(frame, at + 2, size)
+
+
+def compact_text(frame: memoryview, at: int) -> tuple[str | None, int]:
+    """A text whose length is a varint, and where it ends."""
+    size, at = read_varint(frame, at)
+    return _text(frame, at, size - 1)
+
+
+def _text(frame: memoryview, at: int, size: int) -> tuple[str | None, int]:
+    if size < 0:
+        return None, at
+    if at + size > len(frame):
+        raise Malformed("a text that is longer than its frame")
+    return str(frame[at : at + size], "utf-8"), at + size
+
+
+# -- the answer -------------------------------------------------------------------------------------------------------
+
+_V3 = Struct(">ihqq")
+_V5 = Struct(">ihqqq")
+_V9_FINE = Struct(">ihqqqBBB")
+_HEAD = Struct(">ii")
+_OFFSETS = Struct(">qqq")
+_OFFSETS_V3 = Struct(">qq")
+_HEAD_FLEXIBLE = Struct(">iiB")
+
+
+def answer(
+    version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequence[Outcome]]], tags: bytes = b"\0"
+) -> bytes:
+    """The whole answer, from its length on; `tags` as in `Outcome`."""
+    flexible = version >= FLEXIBLE
+    parts = [varint(len(topics) + 1) if flexible else _INT.pack(len(topics))]
+    for echo, outcomes in topics:
+        parts.append(echo)
+        parts.append(varint(len(outcomes) + 1) if flexible else _INT.pack(len(outcomes)))
+        for outcome in outcomes:
+            parts.append(_partition(version, outcome))
+        if flexible:
+            parts.append(b"\0")
+    parts.append(b"\0\0\0\0" + tags if flexible else b"\0\0\0\0")  # behind the throttle time
+    body = b"".join(parts)
+    if flexible:
+        return _HEAD_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body
+    return _HEAD.pack(len(body) + 4, correlation_id) + body
+
+
+class Template:
+    """The answer to a request that brought records for one partition, when they were appended: all but the numbers."""
+
+    def __init__(self, version: int, echo: bytes, partition: int) -> None:
+        whole = answer(version, 0, [(echo, [Outcome(partition)])])
+        head = _HEAD_FLEXIBLE.size + 2 if version >= FLEXIBLE else _HEAD.size + 2 * _INT.size
+        at = head + len(echo) + _FIXED.size
+        numbers = _OFFSETS if version >= 5 else _OFFSETS_V3
+        end = at + numbers.size
+        self._size, self._before, self._after = whole[: _INT.size], whole[_HEAD.size : at], whole[end:]
+        self._has_start = version >= 5
+        self._pack = Struct(f">4si{at - _HEAD.size}s{numbers.format[1:]}{len(whole) - end}s").pack
+
+    def fill(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytes:
+        """The whole answer, from its length on."""
+        size, before, after = self._size, self._before, self._after
+        if self._has_start:
+            return self._pack(size, correlation_id, before, base_offset, append_time_ms, log_start_offset, after)
+        return self._pack(size, correlation_id, before, base_offset, append_time_ms, after)
+
+
+def _partition(version: int, outcome: Outcome) -> bytes:
+    index, code, base_offset, append_time, log_start, why, record_errors, tags = outcome
+    if version >= FLEXIBLE and not code:
+        return _V9_FINE.pack(index, 0, base_offset, append_time, log_start, 1, 0, 0)
+    if version < 5:
+        return _V3.pack(index, code, base_offset, append_time)
+    fixed = _V5.pack(index, code, base_offset, append_time, log_start)
+    if version < 8:
+        return fixed
+    if version == 8:
+        errors = [_INT.pack(record) + _short(text) for record, text in record_errors]
+        return fixed + _INT.pack(len(errors)) + b"".join(errors) + _short(why)
+    errors = [_INT.pack(record) + _compact(text) + b"\0" for record, text in record_errors]
+    return fixed + varint(len(errors) + 1) + b"".join(errors) + _compact(why) + tags
+
+
+def _short(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    raw = text.encode()
+    return _SHORT.pack(len(raw)) + raw
+
+
+def _compact(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    raw = text.encode()
+    return varint(len(raw) + 1) + raw

@@ -1,0 +1,293 @@
+"""Sees what brokers do, by hooks around a few production functions, and tells the reference model.
+
+Nothing in production knows of it: the hooks are put around functions of classes for the time of a run, and which broker
+acts is said by the context (`PROCESS`). A broken rule goes to `Findings`, which the run looks at after every step of
+its own: raised here, it would only be one more error that a broker knows how to live with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from struct import Struct
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from tests.sim.cluster.expiry import Batch
+from tests.sim.cluster.model import Truth, batches_of
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.durable_bytes import Folder, Inode
+from tests.sim.harness.loop import PROCESS
+from tiered.broker.data_directory import DataDirectory
+from tiered.errors import Unavailable
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import PartitionId, TopicId
+from tiered.replication import become_leader as leading
+from tiered.replication import follower_replica as copy
+from tiered.replication.follower_replica import Copy
+from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_state import Partition
+
+_CRC = Struct(">I")
+_CRC_AT = 17
+LOGS = "log"
+
+
+class Finding(NamedTuple):
+    """A rule that is broken."""
+
+    rule: str
+    what: str
+
+
+class Broken(AssertionError):
+    """A run that found something. `rules` are those that are broken, the first one first."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(f"{each.rule}: {each.what}" for each in findings[:3]))
+        self.rules = [each.rule for each in findings]
+
+
+class Findings:
+    """What is wrong so far."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.found: list[Finding] = []
+        self._tell = tell
+
+    def red(self, rule: str, what: str) -> None:
+        self.found.append(Finding(rule, what))
+        self._tell(f"BROKEN {rule}: {what}")
+
+    def check(self) -> None:
+        """Raises when anything is."""
+        if self.found:
+            raise Broken(self.found)
+
+
+@contextmanager
+def patched(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """`owner.name` is `make(original)` for a while. The name must be there."""
+    original = owner.__dict__[name]
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def acting_node() -> int:
+    """The node id of the broker that acts; 0 when none does."""
+    name = PROCESS.get().partition(".")[0]
+    return int(name[1:]) if name else 0
+
+
+class Witness:
+    """The hooks of one run."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+        self._led: dict[int, tuple[PartitionId, Partition, DiskLog]] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sees everything inside."""
+        hooks: tuple[tuple[type[Any] | ModuleType, str, Callable[[Any], Any]], ...] = (
+            (DiskLog, "open", self._open),
+            (DiskLog, "_write", self._write),
+            (DiskLog, "truncate_to", self._truncate_to),
+            (DiskLog, "restart_at", self._restart_at),
+            (DiskLog, "advance_start", self._advance_start),
+            (DiskLog, "drop_local_below", self._drop_local_below),
+            (DataDirectory, "mark_clean", self._mark_clean),
+            (Replica, "__init__", self._replica),
+            (Partition, "_move", self._move),
+            (Copy, "_append", self._follower_append),
+            (leading, "begin_behind", self._begin_behind),
+            (copy, "begin_behind", self._begin_behind),
+        )
+        with ExitStack() as stack:
+            for owner, name, make in hooks:
+                stack.enter_context(patched(owner, name, make))
+            yield
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def _pid(self, log: DiskLog) -> PartitionId | None:
+        """None for what the model does not speak of: offsets of groups, and topics that are deleted."""
+        pid = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
+        return pid if self._truth.follows(pid) else None
+
+    def _open(self, original: Any) -> Any:
+        async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+            log: DiskLog = await original.__func__(cls, *args, **options)
+            pid = self._pid(log)
+            if pid is not None:
+                self._truth.of(pid).opened(acting_node(), log.end_offset, held_by(log))
+            return log
+
+        return classmethod(open)
+
+    def _mark_clean(self, original: Any) -> Any:
+        async def mark_clean(directory: DataDirectory, *args: Any) -> None:
+            for copies in self._truth.copies.values():  # whether it lasts, a process that ends now does not learn
+                copies.stopped(acting_node())
+            await original(directory, *args)
+
+        return mark_clean
+
+    def _write(self, original: Any) -> Any:
+        def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
+            original(log, data, batches, now_ms)
+            pid = self._pid(log)
+            if pid is not None:
+                copies = self._truth.of(pid)
+                for each in batches:
+                    crc = _CRC.unpack_from(data, each.at + _CRC_AT)[0]
+                    # Batches of a produce request are stamped in place: what was walked before may say less.
+                    base, epoch = stamped(data, each.at)
+                    last = base + each.last_offset - each.base_offset
+                    copies.appended(acting_node(), Batch(base, last, epoch, crc, each.size, each.max_timestamp))
+
+        return write
+
+    def _truncate_to(self, original: Any) -> Any:
+        def truncate_to(log: DiskLog, offset: int) -> None:
+            before = log.end_offset
+            try:
+                original(log, offset)
+            except Unavailable:
+                self._half_cut(log)
+                raise
+            pid = self._pid(log)
+            if pid is not None and log.end_offset < before:
+                self._truth.of(pid).cut(acting_node(), log.end_offset, why="truncate")
+
+        return truncate_to
+
+    def _restart_at(self, original: Any) -> Any:
+        def restart_at(log: DiskLog, offset: int, *args: Any) -> None:
+            try:
+                original(log, offset, *args)
+            except Unavailable:
+                self._half_cut(log)
+                raise
+            pid = self._pid(log)
+            if pid is not None:
+                self._truth.of(pid).restarted(acting_node(), offset)
+
+        return restart_at
+
+    def _begin_behind(self, original: Any) -> Any:
+        def begin_behind(log: DiskLog, *args: Any) -> None:
+            original(log, *args)
+            pid = self._pid(log)
+            if pid is not None:
+                self._truth.of(pid).began_behind(acting_node())
+
+        return begin_behind
+
+    def _half_cut(self, log: DiskLog) -> None:
+        """A cut that failed, on a full disk: what is there now is what the next opening finds."""
+        pid, disk = self._pid(log), log._files.disk
+        if pid is not None:
+            assert isinstance(disk, SimDisk)
+            start, batches = on_disk(disk, log._files.directory.partition("/")[2])
+            end = batches[-1].last + 1 if batches else start
+            self._truth.of(pid).cut(acting_node(), end, why="a cut that failed")
+
+    def _advance_start(self, original: Any) -> Any:
+        def advance_start(log: DiskLog, offset: int) -> None:
+            before = log.start_offset
+            original(log, offset)
+            pid = self._pid(log) if log.start_offset > before else None
+            if pid is not None:
+                self._truth.starts_here(pid, log.start_offset)
+
+        return advance_start
+
+    def _drop_local_below(self, original: Any) -> Any:
+        async def drop_local_below(log: DiskLog, offset: int) -> int:
+            dropped: int = await original(log, offset)
+            pid = self._pid(log)
+            if pid is not None and dropped:
+                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset)
+            return dropped
+
+        return drop_local_below
+
+    def _follower_append(self, original: Any) -> Any:
+        def append(copy: Copy, part: Any) -> None:
+            pid = self._pid(copy.log)
+            if pid is not None:
+                self._truth.of(pid).obeys(acting_node(), copy.leader_epoch)
+            original(copy, part)
+
+        return append
+
+    # -- leaders ------------------------------------------------------------------------------------------------------
+
+    def _replica(self, original: Any) -> Any:
+        def begin(replica: Replica, *args: Any, **options: Any) -> None:
+            given = (*args, *options.values())
+            state = next(each for each in given if isinstance(each, Partition))
+            log = next(each for each in given if isinstance(each, DiskLog))
+            pid = self._pid(log)
+            if pid is not None:
+                self._led[id(state)] = (pid, state, log)
+                node = acting_node()
+                incarnation = self._truth.incarnation(node)
+                self._truth.of(pid).leads(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
+            original(replica, *args, **options)
+
+        return begin
+
+    def _move(self, original: Any) -> Any:
+        def move(state: Partition, min_isr: int) -> bool:
+            moved: bool = original(state, min_isr)
+            known = self._led.get(id(state))
+            if moved and known is not None and self._truth.follows(known[0]):
+                pid = known[0]
+                needed = self._truth.min_isr(pid, acting_node(), min_isr, len(state.replicas))
+                self._truth.of(pid).watermark(
+                    acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed,
+                    controls=self._truth.controls(acting_node()),
+                )  # fmt: skip
+            return moved
+
+        return move
+
+
+def stamped(data: Any, at: int) -> tuple[int, int]:
+    """Base offset and leader epoch as they stand in the bytes of a batch."""
+    return int.from_bytes(data[at : at + 8], "big"), int.from_bytes(data[at + 12 : at + 16], "big", signed=True)
+
+
+def held_by(log: DiskLog) -> list[Batch]:
+    """All batches of the segments that an opened log has; read past the disk's faults."""
+    files = log._files
+    disk = files.disk
+    assert isinstance(disk, SimDisk)
+    found: list[Batch] = []
+    for view in (*log.closed_segments(), log.active_view):
+        node = disk._find(files.path(view.base_offset, ".log"))
+        if isinstance(node, Inode):
+            found += batches_of(bytes(node.data[: view.size]))
+    return found
+
+
+def on_disk(disk: SimDisk, directory: str) -> tuple[int, list[Batch]]:
+    """Where the log in a partition's directory begins, and what its files hold: batches that prove themselves, up to
+    the first that does not, or that does not follow the one before it."""
+    folder = disk._find(f"{LOGS}/{directory}")
+    whole: list[Batch] = []
+    if not isinstance(folder, Folder):
+        return 0, whole
+    logs = [(name, node) for name, node in sorted(folder.names.items()) if name.endswith(".log")]
+    for _, node in logs:
+        if isinstance(node, Inode):
+            batches = batches_of(bytes(node.data), prove=True)
+            if whole and batches and batches[0].base != whole[-1].last + 1:
+                break
+            whole += batches
+    return int(logs[0][0].partition(".")[0]) if logs else 0, whole

@@ -1,0 +1,153 @@
+"""What must hold of the bucket at every moment, checked on each write that takes effect, and on each delete.
+
+I20 an object never changes, I21 what is cold has no hole and no overlap and never becomes less, I22/I23 a manifest
+names only objects that are there, and nothing that is named is deleted, I24 a metadata slot is written once, I25
+controller epochs never go back, M3 the boundary only grows and names snapshots that are there; and, beyond them: an
+offset that a manifest names stays in the same object for as long as it is named (I20).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from tests.sim.harness.store import SimBucket
+from tiered.cold.layout import manifest_key
+from tiered.cold.manifest import Manifest, Node, SegmentEntry
+from tiered.cold.manifest_codec import decode, decode_sub
+from tiered.errors import Corrupt
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata.changes import TopicDeleted
+from tiered.metadata.layout import BOUNDARY_KEY, Boundary, decode_boundary, decode_entry
+
+
+class BucketRules:
+    """Watches one bucket: every write is checked as it takes effect, against what is there at that moment."""
+
+    def __init__(self, bucket: SimBucket) -> None:
+        self._bucket = bucket
+        self._seen = 0
+        self._crc: dict[str, int] = {}
+        self._home: dict[tuple[PartitionId, int], tuple[int, str]] = {}
+        """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
+        self._reach: dict[PartitionId, tuple[int, int]] = {}
+        """Log start and cold end as the last manifest had them."""
+        self._epochs: dict[int, int] = {}
+        self._boundary = Boundary()
+        self._deleted: set[TopicId] = set()
+        self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
+        bucket.memory.observer = self._check
+        bucket.memory.deleting = self._may_go
+
+    def _check(self) -> None:
+        written = self._bucket.written
+        for key, body in written[self._seen :]:
+            try:
+                self._look_at(key, body)
+            except Corrupt as error:  # raised further, it would only be one more error that a writer can live with
+                rule = "I24" if key.startswith("meta/") else "I21"
+                raise AssertionError(f"{rule}: {key} is written and cannot be read: {error}") from None
+        self._seen = len(written)
+
+    def _look_at(self, key: str, body: bytes) -> None:
+        if key.endswith("/manifest"):
+            self._manifest(decode(body, key))
+        elif key.startswith("data/"):
+            self.counts["spills"] += key.endswith(".sub")
+            self._immutable(key, body)
+        elif key == BOUNDARY_KEY:
+            self._moved(decode_boundary(body))
+        elif key.startswith("meta/log/"):
+            self._slot(key, body)
+
+    def _may_go(self, keys: Sequence[str]) -> None:
+        """I23: nothing goes that is named at this moment. M3: no slot above the boundary does."""
+        named: dict[PartitionId, set[str]] = {}
+        for key in keys:
+            if key.startswith("meta/log/"):
+                slot = int(key.rpartition("/")[2])
+                assert slot <= self._boundary.collected, f"M3: slot {slot} goes, the boundary is {self._boundary}"
+            assert key not in [each.key for each in self._boundary.snapshots], f"I23: {key} goes, the boundary names it"
+            if key.startswith("data/"):
+                topic, partition = key.split("/")[1:3]
+                pid = PartitionId(TopicId(topic), int(partition))
+                if pid.topic_id not in self._deleted:
+                    alive = named.get(pid)
+                    if alive is None:
+                        alive = named[pid] = self.named(pid)
+                    assert key not in alive, f"I23: {key} goes, {pid} names it"
+
+    def named(self, pid: PartitionId) -> set[str]:
+        """The manifest of a partition, if it has one, and all that it names and still needs."""
+        key = manifest_key(pid)
+        stored = self._bucket.objects.get(key)
+        if stored is None:
+            return set()
+        manifest = decode(stored.data, key)
+        return {key, *(node.key for node in self._alive(manifest.nodes, manifest.log_start_offset))}
+
+    def manifests(self) -> Iterator[Manifest]:
+        """Every manifest as it stands now."""
+        for key, stored in sorted(self._bucket.objects.items()):
+            if key.endswith("/manifest"):
+                yield decode(stored.data, key)
+
+    def segments(self, manifest: Manifest) -> Iterator[SegmentEntry]:
+        """The live segments of a manifest, sub-manifests opened, oldest first."""
+        for node in self._alive(manifest.nodes, manifest.log_start_offset):
+            if isinstance(node, SegmentEntry):
+                yield node
+
+    def unreferenced(self) -> list[str]:
+        """Data objects that no manifest names."""
+        named = {key for manifest in self.manifests() for key in self.named(manifest.pid)}
+        return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
+
+    def _immutable(self, key: str, body: bytes) -> None:
+        crc = zlib.crc32(body)
+        assert self._crc.setdefault(key, crc) == crc, f"I20: {key} was written twice with different bytes"
+
+    def _manifest(self, manifest: Manifest) -> None:
+        """That it holds together is proved by reading it."""
+        if manifest.topic_id in self._deleted:
+            return
+        reach = manifest.log_start_offset, manifest.cold_end_offset
+        start, end = self._reach.setdefault(manifest.pid, reach)
+        assert reach[0] >= start and reach[1] >= end, f"I21: {manifest.pid} shrinks from {start, end} to {reach}"
+        self._reach[manifest.pid] = reach
+        for entry in manifest.entries:
+            assert entry.key in self._bucket.objects, f"I23: {manifest.pid} names {entry.key}, which is not there"
+            home = self._home.setdefault((manifest.pid, entry.base_offset), (entry.next_offset, entry.key))
+            assert home == (entry.next_offset, entry.key), f"I20: {entry} moved, it was {home}"
+
+    def _moved(self, boundary: Boundary) -> None:
+        old, self._boundary = self._boundary, boundary
+        assert boundary.collected >= old.collected and boundary.sequence > old.sequence, f"M3: {old}, then {boundary}"
+        for snapshot in boundary.snapshots:
+            assert snapshot.key in self._bucket.objects, f"I23: {snapshot.key} is named and not there"
+        self.counts["snapshots"] += 1
+        self.counts["collected_slots"] = boundary.collected + 1
+
+    def topics(self) -> set[TopicId]:
+        """Ids of all topics that have an object."""
+        return {TopicId(key.split("/")[1]) for key in self._bucket.objects if key.startswith("data/")}
+
+    def _slot(self, key: str, body: bytes) -> None:
+        slot = int(key.rpartition("/")[2])
+        if slot <= self._boundary.collected:  # a late put found the place free again: rule M3 makes it void
+            self.counts["void_slots"] += 1
+            return
+        entry = decode_entry(body, slot)
+        self._immutable(key, body)
+        self._deleted |= {change.topic_id for change in entry.changes if isinstance(change, TopicDeleted)}
+        self._epochs[slot] = entry.epoch
+        lower = [epoch for at, epoch in self._epochs.items() if at < slot]
+        assert entry.epoch >= max(lower, default=0), f"I25: slot {slot} has epoch {entry.epoch} after {max(lower)}"
+
+    def _alive(self, nodes: Iterable[Node], start: int) -> Iterator[Node]:
+        """Segments and sub-manifests that hold anything at or above `start`: of a dead one nothing need be there."""
+        for node in nodes:
+            if node.next_offset > start:
+                yield node
+                if not isinstance(node, SegmentEntry):
+                    yield from self._alive(decode_sub(self._bucket.objects[node.key].data, node.key), start)

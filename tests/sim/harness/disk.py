@@ -1,0 +1,316 @@
+"""Simulated Disk port: a platter that can lose power, and the faults that a test may set.
+
+Every change is numbered and can be observed, so that a test takes an image at each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.sim.harness.durable_bytes import Folder, Inode, Platter, Write, bytes_in
+from tiered.errors import Unavailable
+from tiered.ports import Buffer, Space
+
+TOTAL_BYTES = 1 << 40
+DEAD = "the process is dead"
+
+
+class Op(NamedTuple):
+    """One numbered change, as the observer sees it after it happened."""
+
+    number: int
+    verb: str
+    path: str
+
+
+@dataclass
+class DiskFault:
+    """Fails calls of a verb (append, pwrite, truncate, pread, sync, rename, ...) on paths that contain `path`.
+
+    `error` is EIO, which is final for a write or sync, ENOSPC (of an append), or EMFILE, which passes. `times=-1` means
+    without end.
+    """
+
+    verb: str
+    path: str = ""
+    error: str = "EIO"
+    skip: int = 0
+    times: int = 1
+
+    def hits(self, verb: str, path: str) -> bool:
+        if verb != self.verb or self.path not in path or self.times == 0:
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.times -= 1 if self.times > 0 else 0
+        return True
+
+
+class SimDisk:
+    """One data directory. Faults, fullness and slowness are attributes that a test may set at any time."""
+
+    def __init__(self, rng: random.Random, platter: Platter | None = None) -> None:
+        self.faults: list[DiskFault] = []
+        self.capacity: int | None = None
+        self.sync_seconds: Callable[[], float] = lambda: 0.0
+        self.observer: Callable[[Op], None] | None = None
+        self.ops = 0
+        self.files = 0
+        """Open files: neither closed nor let go of."""
+        self._rng = rng
+        self._platter = platter or Platter()
+        self._failed = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether an I/O error ended all writing by this process."""
+        return bool(self._failed) and self._failed != DEAD
+
+    # -- the port -----------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
+        self.enter("open", path, write=write)
+        folder, name = self._parent(path, "open")
+        node = folder.names.get(name)
+        if node is None and create:
+            node = Inode()
+            self._platter.rename(((folder, name, node),))
+            self.happened("create", path)
+        if not isinstance(node, Inode):
+            raise self._no("open", path, "Is a directory" if node else "No such file or directory")
+        return SimFile(self, path, node, write)
+
+    def exists(self, path: str) -> bool:
+        self.enter("exists", path)
+        return self._find(path) is not None
+
+    def list(self, path: str) -> list[str]:
+        self.enter("list", path)
+        node = self._find(path)
+        return sorted(node.names) if isinstance(node, Folder) else []
+
+    def make_dirs(self, path: str) -> None:
+        self.enter("make_dirs", path, write=True)
+        folder = self._platter.root
+        for name in _parts(path):
+            node = folder.names.get(name)
+            if node is None:
+                node = Folder()
+                self._platter.rename(((folder, name, node),))
+                self.happened("make_dir", path)
+            if isinstance(node, Inode):
+                raise self._no("make_dirs", path, "File exists")
+            folder = node
+
+    def rename(self, old: str, new: str) -> None:
+        self.enter("rename", old, write=True)
+        source, old_name = self._parent(old, "rename")
+        target, new_name = self._parent(new, "rename")
+        node = source.names.get(old_name)
+        if node is None:
+            raise self._no("rename", old, "No such file or directory")
+        replaced = target.names.get(new_name)
+        if isinstance(replaced, Folder) and (replaced.names or isinstance(node, Inode)):
+            raise self._no("rename", old, "Directory not empty" if replaced.names else "Is a directory")
+        self._platter.rename(((source, old_name, None), (target, new_name, node)))
+        self.happened("rename", new)
+
+    def remove(self, path: str) -> None:
+        self.enter("remove", path)
+        node = self._find(path)
+        if node is None:
+            return
+        if isinstance(node, Folder):
+            for name in sorted(node.names):
+                self.remove(f"{path}/{name}")
+        folder, name = self._parent(path, "remove")
+        self._platter.rename(((folder, name, None),))
+        self.happened("remove", path)
+
+    async def discard(self, path: str) -> None:
+        self.remove(path)
+
+    def space(self) -> Space:
+        total = TOTAL_BYTES if self.capacity is None else self.capacity
+        return Space(total, max(0, total - bytes_in(self._platter.root)))
+
+    def boot_mark(self) -> str:
+        return f"boot={self._platter.boot} device=1 mount=1"
+
+    async def sync_dir(self, path: str) -> None:
+        self.enter("sync_dir", path, write=True)
+        folder = self._find(path)
+        if not isinstance(folder, Folder):
+            raise self._no("sync_dir", path, "Not a directory")
+        await self.sync_delay("sync_dir", path)
+        self._platter.settle_names(folder)
+        self.happened("sync_dir", path)
+
+    # -- what tests do to it ------------------------------------------------------------------------------------------
+
+    def revoke(self) -> None:
+        """The process that used it is dead: whatever of it still runs can do nothing more here."""
+        self._failed = DEAD
+
+    def after_kill(self) -> SimDisk:
+        """The process died, the machine lives on: the page cache is whole."""
+        self.revoke()
+        return SimDisk(self._rng, self._platter)
+
+    def after_power_cut(self) -> SimDisk:
+        self.revoke()
+        return self.crash_image(self._rng)
+
+    def clone(self) -> SimDisk:
+        """The disk as after a kill at this moment; this one goes on, apart."""
+        return SimDisk(self._rng, copy.deepcopy(self._platter))
+
+    def crash_image(self, rng: random.Random) -> SimDisk:
+        """The disk as after a power cut at this moment; this one goes on, apart."""
+        return SimDisk(rng, self._platter.crash_image(rng))
+
+    def flip(self, path: str, bit: int) -> None:
+        """Rots one bit of a file (bit 0 is the lowest of the first byte)."""
+        node = self._find(path)
+        assert isinstance(node, Inode), f"no file {path}"
+        for data in (node.data, node.durable):
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << bit % 8
+
+    # -- for SimFile --------------------------------------------------------------------------------------------------
+
+    def enter(self, verb: str, path: str, *, write: bool = False) -> None:
+        if self._failed and (write or self._failed == DEAD):
+            raise Unavailable(self._failed, final=True)
+        if not self.faults:
+            return
+        if any(fault.error == "EIO" and fault.hits(verb, path) for fault in self.faults):
+            if write:
+                self._failed = f"{verb} failed path={path} error=Input/output error"
+            raise self._no(verb, path, "Input/output error")
+        if any(fault.error == "EMFILE" and fault.hits(verb, path) for fault in self.faults):
+            raise self._no(verb, path, "Too many open files")
+
+    def room(self, path: str, wanted: int) -> int:
+        """Of `wanted` bytes, how many still fit."""
+        if any(fault.error == "ENOSPC" and fault.hits("append", path) for fault in self.faults):
+            return self._rng.randint(0, max(0, wanted - 1))
+        return wanted if self.capacity is None else min(wanted, self.space().free)
+
+    def next_sequence(self) -> int:
+        self._platter.sequence += 1
+        return self._platter.sequence
+
+    def happened(self, verb: str, path: str) -> None:
+        self.ops += 1
+        if self.observer:
+            self.observer(Op(self.ops, verb, path))
+
+    async def sync_delay(self, verb: str, path: str) -> None:
+        if seconds := self.sync_seconds():
+            await asyncio.sleep(seconds)
+            self.enter(verb, path, write=True)
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def _find(self, path: str) -> Inode | Folder | None:
+        node: Inode | Folder | None = self._platter.root
+        for name in _parts(path):
+            node = node.names.get(name) if isinstance(node, Folder) else None
+        return node
+
+    def _parent(self, path: str, verb: str) -> tuple[Folder, str]:
+        *above, name = _parts(path)
+        folder = self._find("/".join(above) or ".")
+        if not isinstance(folder, Folder):
+            raise self._no(verb, path, "No such file or directory")
+        return folder, name
+
+    def _no(self, verb: str, path: str, why: str) -> Unavailable:
+        return Unavailable(f"{verb} failed path={path} error={why}", final=bool(self._failed))
+
+
+class SimFile:
+    """One open file; it stays readable when its name is gone."""
+
+    def __init__(self, disk: SimDisk, name: str, inode: Inode, write: bool) -> None:
+        self.name = name
+        self._disk = disk
+        self._inode = inode
+        self._write = write
+        self._open = True
+        disk.files += 1
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        self._enter("append", write=True)
+        data = b"".join(parts)
+        fits = self._disk.room(self.name, len(data))
+        before = len(self._inode.data)
+        self._change(before, data[:fits])
+        if fits < len(data):
+            self._change(before, None)
+            raise Unavailable(f"append failed path={self.name} error=No space left on device")
+        self._disk.happened("append", self.name)
+        return len(self._inode.data)
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        self._enter("pwrite", write=True)
+        growth = max(0, offset + len(data) - len(self._inode.data))
+        if self._disk.room(self.name, growth) < growth:
+            raise Unavailable(f"pwrite failed path={self.name} error=No space left on device")
+        self._change(offset, bytes(data))
+        self._disk.happened("pwrite", self.name)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self._enter("pread")
+        return bytes(self._inode.data[offset : offset + length])
+
+    def size(self) -> int:
+        self._enter("size")
+        return len(self._inode.data)
+
+    def truncate(self, size: int) -> None:
+        self._enter("truncate", write=True)
+        self._change(size, None)
+        self._disk.happened("truncate", self.name)
+
+    def map(self) -> memoryview:
+        self._enter("map")
+        return memoryview(bytes(self._inode.data))
+
+    def fileno(self) -> int:
+        return -1
+
+    async def sync(self) -> None:
+        self._enter("sync", write=True)
+        upto = self._disk.next_sequence()
+        await self._disk.sync_delay("sync", self.name)
+        self._inode.settle(upto)
+        self._disk.happened("sync", self.name)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._disk.files -= 1
+
+    __del__ = close
+
+    def _enter(self, verb: str, *, write: bool = False) -> None:
+        if not self._open or (write and not self._write):
+            raise Unavailable(f"{verb} failed path={self.name} error=Bad file descriptor")
+        self._disk.enter(verb, self.name, write=write)
+
+    def _change(self, offset: int, data: bytes | None) -> None:
+        self._inode.change(Write(self._disk.next_sequence(), offset, data))
+
+
+def _parts(path: str) -> list[str]:
+    parts = path.split("/")
+    assert path and not path.startswith("/") and ".." not in parts, f"bad path {path!r}"
+    return [part for part in parts if part not in ("", ".")]

@@ -1,0 +1,65 @@
+"""One simulated machine: what a process sees of it, and how process, power and disk can go."""
+
+from __future__ import annotations
+
+from tests.sim.harness.clock import SimClock, SimRng
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket
+from tiered.object_store.faulty import Faults
+from tiered.ports import World
+
+
+class SimMachine:
+    """A host with a clock, a disk and a way to the bucket. Each process on it gets a `World` of its own.
+
+    A crash is not a cancel: `kill` and the like revoke the ports of the process first, so that what its `finally`
+    blocks still try has no effect; then the caller cancels its tasks.
+    """
+
+    def __init__(self, loop: SimLoop, name: str, bucket: SimBucket, network: SimNetwork) -> None:
+        self.name = name
+        self.clock = SimClock(loop)
+        self.faults = Faults(random=SimRng(f"{loop.seed}/{name}").stream("store-faults"))
+        self._bucket = bucket
+        self._network = network
+        self._rng = SimRng(f"{loop.seed}/{name}")
+        self.disk = SimDisk(self._rng.stream("disk"))
+        self.store = bucket.store(self.faults, self.clock)
+        self._processes = 0
+
+    def process(self) -> World:
+        """The ports of a new process. The one before must be gone."""
+        self._network.back(self.name)
+        self._processes += 1
+        self.store = self._bucket.store(self.faults, self.clock)
+        rng = SimRng(f"{self._rng.seed}/{self._processes}")
+        return World(self.clock, rng, self.disk, self.store, self._network.host(self.name))
+
+    def kill(self) -> None:
+        """The process dies, the page cache lives. The system is there and tells the peers so."""
+        self._revoke()
+        self._network.reset(self.name)
+        self.disk = self._keep(self.disk.after_kill())
+
+    def power_cut(self) -> None:
+        """Process and page cache are gone, and nobody is told; the disk holds one of the images that this may leave."""
+        self._revoke()
+        self._network.vanish(self.name)
+        self.disk = self._keep(self.disk.after_power_cut())
+
+    def lose_disk(self) -> None:
+        """The machine goes silently, and another that bears its name comes to an empty directory."""
+        self._revoke()
+        self._network.vanish(self.name)
+        self.disk.revoke()
+        self.disk = self._keep(SimDisk(self._rng.stream("disk")))
+
+    def _keep(self, disk: SimDisk) -> SimDisk:
+        """The circumstances of the machine outlive its processes."""
+        disk.capacity, disk.sync_seconds, disk.faults = self.disk.capacity, self.disk.sync_seconds, self.disk.faults
+        return disk
+
+    def _revoke(self) -> None:
+        self.store.revoke()

@@ -1,0 +1,223 @@
+"""Simulated Net port: streams between named hosts, with latency, chunks, cuts and resets.
+
+Nothing is lost inside a stream, as in TCP: what is sent while the way is cut arrives after it heals. A cut may be one
+way. The death of a process is told by resets, as far as these get through; a machine without power is silent, and knows
+nothing of its connections when it is back: they are half open until their peers use them. Ports and hosts live in one
+`SimNetwork`; each node gets its own `SimNet`. Call-backs run in the context of the process that asked for them, so that
+a frozen one finds full buffers when it goes on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextvars import copy_context
+
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.streams import SimStream
+from tiered.errors import Unavailable
+from tiered.ports import Stream
+
+FIRST_PORT = 20_000
+CHUNK_BYTES = 16 * 1024
+PACES = (0.2, 0.5, 1.0, 3.0)
+"""By how much a skewed way differs from what the network draws."""
+LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "")
+
+
+class SimNetwork:
+    """All hosts and the ways between them. Latency and chunking are drawn from the seed."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random) -> None:
+        self.loop = loop
+        self._rng = rng
+        self.latency_seconds = (0.0001, 0.002)
+        self.skewed = False
+        """Whether each way from one host to another has a latency of its own: there and back differ."""
+        self.chunk_bytes_max = CHUNK_BYTES
+        self.fine_share = 0.0
+        """Of the connections whose pieces are of every scale down to a byte."""
+        self._listeners: dict[tuple[str, int], SimListener] = {}
+        self._cuts: dict[tuple[str, str], None] = {}
+        self._dark: set[str] = set()
+        self._streams: dict[SimStream, None] = {}
+        self._next_port = FIRST_PORT
+        self._paces: dict[tuple[str, str], float] = {}
+        self._fine = random.Random(f"{loop.seed}/fine-chunks")
+        self.context = copy_context()
+        """Where bytes travel: whoever sent them may be frozen by the time they arrive."""
+
+    def host(self, name: str) -> SimNet:
+        return SimNet(self, name)
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing passes from source to target until `heal`."""
+        self._cuts[source, target] = None
+
+    def mend(self, source: str, target: str) -> None:
+        """The way from source to target is open again, and what waited on it arrives."""
+        self._cuts.pop((source, target), None)
+        self._flush()
+
+    def heal(self) -> None:
+        """Every way is open again, and what waited arrives."""
+        self._cuts.clear()
+        self._flush()
+
+    def _flush(self) -> None:
+        for stream in list(self._streams):
+            stream.flush()
+
+    def reset(self, host: str) -> None:
+        """All connections of a host break; its listeners are gone: the process died. Who is cut off learns it later."""
+        for stream in [stream for stream in self._streams if host in (stream.host, stream.far.host)]:
+            if stream.half_open:
+                continue
+            if not self.is_cut(host, stream.far.host if stream.host == host else stream.host):
+                stream.broken()
+            elif stream.host == host:
+                stream.forget()
+                stream.refuse()
+        self._close_listeners(host)
+
+    def vanish(self, host: str) -> None:
+        """The power is gone: nobody is told. Until `back` nothing is heard of the host, nobody connects to it."""
+        self._dark.add(host)
+        for stream in [stream for stream in self._streams if stream.host == host]:
+            stream.forget()
+        self._close_listeners(host)
+
+    def back(self, host: str) -> None:
+        """The host has power again. It answers what still comes on its old connections with resets."""
+        if host in self._dark:
+            self._dark.remove(host)
+            self._flush()
+            for stream in [stream for stream in self._streams if stream.host == host]:
+                stream.probed()
+
+    def is_dark(self, host: str) -> bool:
+        return host in self._dark
+
+    def _close_listeners(self, host: str) -> None:
+        for listener in [listener for (name, _), listener in self._listeners.items() if name == host]:
+            listener.close()
+
+    def break_between(self, one: str, other: str) -> None:
+        """The connections between two hosts are reset, both live on."""
+        for stream in [stream for stream in self._streams if (stream.host, stream.far.host) == (one, other)]:
+            stream.broken()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cuts
+
+    def latency(self, source: str, target: str) -> float:
+        """How long the next piece takes from one host to another (seconds)."""
+        least, most = self.latency_seconds
+        seconds = least + (most - least) * self._rng.random()
+        return seconds * self._pace(source, target) if self.skewed else seconds
+
+    def _pace(self, source: str, target: str) -> float:
+        known = self._paces.get((source, target))
+        if known is None:
+            known = random.Random(f"{self.loop.seed}/pace/{source}/{target}").choice(PACES)
+            self._paces[source, target] = known
+        return known
+
+    def chunk(self, fine: bool) -> int:
+        """Of how many bytes the next piece is, at most. Fine ones are log-uniform: some hundred bytes come in half a
+        dozen, cut anywhere, instead of each byte for itself."""
+        drawn = self._rng.random()
+        return int(self.chunk_bytes_max**drawn) if fine else 1 + int(self.chunk_bytes_max * drawn)
+
+    def next_is_fine(self) -> bool:
+        """Whether a new connection has such pieces."""
+        return self.fine_share > 0 and self._fine.random() < self.fine_share
+
+    def port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    def listener(self, host: str, port: int) -> SimListener | None:
+        return self._listeners.get((host, port))
+
+    def add_listener(self, host: str, port: int, listener: SimListener) -> None:
+        self._listeners[host, port] = listener
+
+    def drop_listener(self, host: str, port: int) -> None:
+        self._listeners.pop((host, port), None)
+
+    def open_streams(self) -> Counter[str]:
+        """How many ends of connections each host has that it did not close, nor learnt the loss of."""
+        return Counter(stream.host for stream in self._streams if stream.is_open)
+
+    def add_stream(self, stream: SimStream) -> None:
+        self._streams[stream] = None
+
+    def drop_stream(self, stream: SimStream) -> None:
+        self._streams.pop(stream, None)
+
+
+class SimNet:
+    """One host's way to the network. Loopback names mean the host itself."""
+
+    def __init__(self, network: SimNetwork, host: str) -> None:
+        self._network = network
+        self._host = host
+
+    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SimListener:
+        port = port or self._network.port()
+        if self._network.listener(self._host, port):
+            raise Unavailable(f"cannot listen on {host}:{port}: Address already in use")
+        listener = SimListener(self._network, self._host, host, port, accepted)
+        self._network.add_listener(self._host, port, listener)
+        return listener
+
+    async def connect(self, host: str, port: int, timeout: float) -> SimStream:
+        network, target = self._network, self._host if host in LOCAL else host
+        delay = network.latency(self._host, target) + network.latency(target, self._host)
+        cut = network.is_cut(self._host, target) or network.is_cut(target, self._host) or delay > timeout
+        if not cut:
+            await _pause(network.loop, delay)
+        if cut or network.is_dark(target):
+            await _pause(network.loop, timeout if cut else timeout - delay)
+            raise Unavailable(f"cannot connect to {host}:{port}: timeout")
+        listener = network.listener(target, port)
+        if listener is None:
+            raise Unavailable(f"cannot connect to {host}:{port}: Connection refused", refused=True)
+        fine = network.next_is_fine()
+        near = SimStream(network, self._host, f"{host}:{port}", copy_context(), fine)
+        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context, fine)
+        near.join(far)
+        far.join(near)
+        listener.accept(far)
+        return near
+
+
+async def _pause(loop: SimLoop, seconds: float) -> None:
+    future = loop.create_future()
+    timer = loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
+class SimListener:
+    """A listening address of one host."""
+
+    def __init__(
+        self, network: SimNetwork, owner: str, host: str, port: int, accepted: Callable[[Stream], None]
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._network = network
+        self._owner = owner
+        self._accepted = accepted
+        self.context = copy_context()
+
+    def accept(self, stream: SimStream) -> None:
+        self._network.loop.call_soon(self._accepted, stream, context=self.context)
+
+    def close(self) -> None:
+        self._network.drop_listener(self._owner, self.port)

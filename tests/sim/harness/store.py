@@ -1,0 +1,111 @@
+"""Simulated ObjectStore: linearizable memory behind faults, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tiered.object_store.faulty import ALL_VERBS, Fault, Faults, FaultyStore, Kind, Late
+from tiered.object_store.memory import MemoryStore, Stored
+from tiered.ports import Buffer, Clock, Got, Listed, NotFound, Ok, PutResult
+
+
+class SimBucket:
+    """One bucket that outlives brokers: each gets its own way to it, with its own faults.
+
+    `written` is the history of every object, in the order in which the writes took effect: (key, bytes).
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.memory = RecordingStore(SimClock(loop))
+        self._under_way: list[Late] = []
+        self._written_ns: dict[str, int] = {}
+
+    @property
+    def requests(self) -> int:
+        """How many have arrived, of all kinds."""
+        return self.memory.requests
+
+    @property
+    def written(self) -> list[tuple[str, bytes]]:
+        return self.memory.written
+
+    @property
+    def objects(self) -> Mapping[str, Stored]:
+        """What is in the bucket now."""
+        return self.memory._objects
+
+    def store(self, faults: Faults, clock: Clock) -> SimStore:
+        return SimStore(self.memory, faults, clock, self._under_way, self._written_ns)
+
+
+class SimStore(FaultyStore):
+    """One process's way to the bucket."""
+
+    def revoke(self) -> None:
+        """The process is dead: nothing that still runs of it reaches the bucket; what is under way may land."""
+        self.faults = Faults(outage=True, reply_seconds=0.0)
+
+
+class RecordingStore(MemoryStore):
+    """Remembers what was written: an offset that a manifest names never changes its bytes."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.written: list[tuple[str, bytes]] = []
+        self.observer: Callable[[], None] = lambda: None
+        self.deleting: Callable[[Sequence[str]], None] = lambda keys: None
+        """Is told of each delete before it takes effect."""
+        self.requests = 0
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        self.requests += 1
+        return await super().get(key, start, length)
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        self.requests += 1
+        return await super().list(prefix, after, limit)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.requests += 1
+        self.deleting(keys)
+        await super().delete(keys)
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        self.requests += 1
+        result = await super().put(key, data, if_absent=if_absent, if_match=if_match)
+        if isinstance(result, Ok):
+            self.written.append((key, bytes(data)))
+            self.observer()
+        return result
+
+
+DRAWN = tuple(kind for kind in Kind if kind is not Kind.THROTTLE)
+"""Of a swarm. What throttles counts calls and is no matter of chance."""
+SWEPT_BY_LIST = ("data/", "meta/")
+"""Where a list finds what can go, and a later one finds the rest. Images of groups are found by a list alone: one that
+hides the newest is beyond what stores promise, and what groups rest on."""
+
+
+def bearable(rules: Sequence[Fault], rng: random.Random) -> list[Fault]:
+    """The rules, with lists stale (and that often, for there are few of them) only where that is borne."""
+    stale = [rule for rule in rules if rule.kind is Kind.STALE_LIST]
+    return [rule for rule in rules if rule.kind is not Kind.STALE_LIST] + [
+        Fault(Kind.STALE_LIST, ("list",), key=prefix, chance=rng.random(), seconds=rule.seconds)
+        for rule in stale
+        for prefix in SWEPT_BY_LIST
+    ]
+
+
+def drawn_faults(rng: random.Random, worst: float = 0.25) -> Faults:
+    """A swarm: a random subset of all kinds of faults, each with a random chance up to `worst`."""
+    rules = [
+        Fault(kind, ALL_VERBS, chance=rng.random() * worst, seconds=rng.choice((0.05, 0.5, 3.0, 30.0)))
+        for kind in DRAWN
+        if rng.random() < 0.5
+    ]
+    return Faults(
+        rules, rng, first_byte_seconds=rng.choice((0.0, 0.005, 0.03)), reply_seconds=rng.choice((0.1, 1.0, 5.0))
+    )

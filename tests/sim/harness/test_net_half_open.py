@@ -1,0 +1,157 @@
+"""The simulated network, when a machine is silent: half-open connections, and resets that do not get through."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.harness.streams import WINDOW_BYTES
+from tests.sim.harness.test_sim_net import Talk
+from tiered.errors import Unavailable
+from tiered.ports import Stream
+
+
+def lost(stream: Stream) -> bool:
+    try:
+        stream.sendmsg([b"x"])
+    except Unavailable:
+        return True
+    return False
+
+
+def test_a_machine_without_power_is_silent_and_its_connections_stay_open_at_the_peers() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        stream.sendmsg([b"lost"])
+        talk.network.vanish("b")
+        await asyncio.sleep(600)
+        assert stream.sendmsg([b"x"]) == 1
+        assert stream.recv_into(memoryview(bytearray(9))) is None
+        await asyncio.sleep(600)
+        assert stream.recv_into(memoryview(bytearray(9))) is None
+
+    talk.loop.run(main())
+    assert talk.text() == b""
+
+
+def test_nobody_connects_to_a_machine_without_power_until_it_is_back() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        await talk.connect()
+        talk.network.vanish("b")
+        began = talk.loop.time()
+        with pytest.raises(Unavailable, match="timeout"):
+            await talk.network.host("a").connect("b", 9092, 5)
+        assert talk.loop.time() - began == pytest.approx(5)
+        talk.network.back("b")
+        with pytest.raises(Unavailable, match="refused"):
+            await talk.network.host("a").connect("b", 9092, 5)
+        await talk.connect()
+
+    talk.loop.run(main())
+
+
+def test_what_connects_while_the_power_goes_times_out_too() -> None:
+    talk = Talk()
+    talk.network.latency_seconds = (1.0, 1.0)
+
+    async def main() -> None:
+        await talk.connect()
+        talk.loop.call_later(1.0, talk.network.vanish, "b")
+        began = talk.loop.time()
+        with pytest.raises(Unavailable, match="timeout"):
+            await talk.network.host("a").connect("b", 9092, 5)
+        assert talk.loop.time() - began == pytest.approx(5)
+
+    talk.loop.run(main())
+
+
+def test_a_machine_that_is_back_answers_on_old_connections_with_a_reset_once_they_are_used() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        idle, used = await talk.connect(), await talk.network.host("c").connect("b", 9092, 5)
+        talk.network.vanish("b")
+        talk.network.back("b")
+        await asyncio.sleep(60)
+        assert not lost(used), "nobody has told it yet"
+        await asyncio.sleep(1)
+        assert lost(used)
+        assert idle.recv_into(memoryview(bytearray(9))) is None, "nothing was sent there"
+
+    talk.loop.run(main())
+
+
+def test_what_was_sent_in_vain_is_answered_with_a_reset_when_the_machine_is_back() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        talk.network.vanish("b")
+        while stream.sendmsg([bytes(WINDOW_BYTES)]) is not None:
+            pass  # until the window is full
+        await asyncio.sleep(60)
+        talk.network.back("b")
+        await asyncio.sleep(1)
+        assert lost(stream)
+
+    talk.loop.run(main())
+
+
+def test_a_window_that_was_full_of_what_nobody_read_opens_for_the_probe() -> None:
+    talk = Talk()
+    wrote: list[bool] = []
+
+    async def main() -> None:
+        await talk.network.host("b").listen("0.0.0.0", 9092, lambda stream: None)
+        stream = await talk.network.host("a").connect("b", 9092, 5)
+        while stream.sendmsg([bytes(WINDOW_BYTES)]) is not None:
+            await asyncio.sleep(0.1)  # until its buffer is full
+
+        def on_writable() -> None:
+            stream.on_writable(None)
+            wrote.append(not lost(stream))
+
+        stream.on_writable(on_writable)
+        talk.network.vanish("b")
+        await asyncio.sleep(60)
+        assert not wrote
+        talk.network.back("b")
+        await asyncio.sleep(1)
+        assert wrote == [True] and lost(stream)
+
+    talk.loop.run(main())
+
+
+def test_a_reset_does_not_pass_a_cut_and_arrives_when_it_is_mended() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        talk.network.cut("b", "a")
+        talk.network.reset("b")
+        assert not lost(stream)
+        await asyncio.sleep(60)
+        assert not lost(stream), "the answer is cut off too"
+        talk.network.reset("b")  # of its next process, which knows nothing of it
+        talk.network.mend("b", "a")
+        await asyncio.sleep(1)
+        assert lost(stream)
+
+    talk.loop.run(main())
+
+
+def test_connections_that_both_ends_lost_are_forgotten() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        await talk.connect()
+        talk.network.vanish("a")
+        talk.network.vanish("b")
+        assert not talk.network._streams
+
+    talk.loop.run(main())

@@ -1,0 +1,223 @@
+"""The simulated network: cuts hold bytes back, resets break connections, seeds repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.sim.harness.loop import SimLoop, process_context
+from tests.sim.harness.network import SimNetwork
+from tiered.errors import Unavailable
+from tiered.ports import Stream
+
+
+class Talk:
+    """Hosts a and b with one connection; what arrives at b is noted with its time."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.loop = SimLoop(seed)
+        self.network = SimNetwork(self.loop, random.Random(seed))
+        self.heard: list[tuple[float, bytes]] = []
+        self.errors: list[str] = []
+
+    async def connect(self) -> Stream:
+        await self.network.host("b").listen("0.0.0.0", 9092, self._accepted)
+        return await self.network.host("a").connect("b", 9092, 5)
+
+    def _accepted(self, stream: Stream) -> None:
+        def on_readable() -> None:
+            buffer = memoryview(bytearray(100))
+            try:
+                got = stream.recv_into(buffer)
+            except Unavailable as error:
+                self.errors.append(str(error))
+                stream.on_readable(None)
+                return
+            if got == 0:
+                stream.on_readable(None)
+            self.heard.append((self.loop.time(), bytes(buffer[: got or 0])))
+
+        stream.on_readable(on_readable)
+
+    def text(self) -> bytes:
+        return b"".join(data for _, data in self.heard)
+
+
+def test_bytes_take_the_latency_of_the_way() -> None:
+    talk = Talk()
+    talk.network.latency_seconds = (0.25, 0.25)
+
+    async def main() -> None:
+        stream = await talk.connect()
+        assert talk.loop.time() == 0.5
+        stream.sendmsg([b"x"])
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.heard == [(0.75, b"x")]
+
+
+def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
+    talk = Talk()
+    talk.network.chunk_bytes_max = 1 << 20
+
+    async def main() -> None:
+        stream = await talk.connect()
+        stream.on_readable(lambda: None)
+        talk.network.cut("a", "b")
+        stream.sendmsg([b"held "])
+        stream.sendmsg([b"back"])
+        await asyncio.sleep(60)
+        assert talk.heard == []
+        talk.network.heal()
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.text() == b"held back"
+    assert talk.heard[0][0] > 60
+
+
+def test_one_way_is_mended_alone() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        talk.network.cut("a", "b")
+        talk.network.cut("a", "c")
+        stream.sendmsg([b"x"])
+        await asyncio.sleep(1)
+        talk.network.mend("a", "c")
+        assert talk.heard == []
+        talk.network.mend("a", "b")
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.text() == b"x"
+
+
+def test_a_frozen_process_is_heard_no_more_and_finds_full_buffers_when_it_goes_on() -> None:
+    talk = Talk()
+    talk.network.chunk_bytes_max = 1 << 20
+
+    async def main() -> None:
+        stream = await talk.loop.create_task(talk.connect(), context=process_context("b"))
+        stream.sendmsg([b"before "])
+        talk.loop.freeze("b")
+        await asyncio.sleep(1)
+        stream.sendmsg([b"while"])
+        await asyncio.sleep(1)
+        assert talk.heard == []
+        talk.loop.resume("b")
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert len(talk.heard) == 1 and talk.heard[0][0] > 2 and talk.text() == b"before while"
+
+
+def test_a_connection_between_two_hosts_breaks_and_others_do_not() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        other = await talk.network.host("c").connect("b", 9092, 5)
+        talk.network.break_between("a", "b")
+        with pytest.raises(Unavailable, match="reset"):
+            stream.sendmsg([b"x"])
+        assert other.sendmsg([b"y"]) == 1
+
+    talk.loop.run(main())
+
+
+def test_connecting_across_a_cut_times_out() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        talk.network.cut("b", "a")
+        with pytest.raises(Unavailable, match="timeout"):
+            await talk.connect()
+        assert talk.loop.time() == 5
+
+    talk.loop.run(main())
+
+
+def test_the_death_of_a_process_resets_its_connections_and_frees_its_ports() -> None:
+    talk = Talk()
+
+    async def main() -> None:
+        stream = await talk.connect()
+        talk.network.reset("b")
+        with pytest.raises(Unavailable, match="reset"):
+            stream.sendmsg([b"x"])
+        with pytest.raises(Unavailable, match="refused"):
+            await talk.network.host("a").connect("b", 9092, 5)
+        await talk.connect()
+
+    talk.loop.run(main())
+    assert talk.errors == ["connection lost peer=a:20001 error=Connection reset by peer"]
+
+
+def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
+    talk = Talk()
+    talk.network.chunk_bytes_max = 3
+
+    async def main() -> None:
+        stream = await talk.connect()
+        rest = b"0123456789" * 5
+        while rest:
+            rest = rest[stream.sendmsg([rest]) or 0 :]
+        await asyncio.sleep(1)
+
+    talk.loop.run(main())
+    assert talk.text() == b"0123456789" * 5
+    assert {len(data) for _, data in talk.heard} == {1, 2, 3}
+
+
+def test_some_connections_have_pieces_of_their_own_size() -> None:
+    talk = Talk()
+    talk.network.fine_share = 0.5
+    taken: list[int] = []
+
+    async def main() -> None:
+        await talk.connect()
+        for number in range(40):
+            stream = await talk.network.host(f"c{number}").connect("b", 9092, 5)
+            taken.append(stream.sendmsg([bytes(1000)]) or 0)
+
+    talk.loop.run(main())
+    assert 1 in taken and max(taken) == 1000
+    assert 5 < sum(size < 100 for size in taken) < 30
+
+
+def test_there_and_back_may_take_different_times() -> None:
+    """Each way has its own pace, which the seed gives it, and keeps it."""
+    network = Talk(5).network
+    network.latency_seconds = (1.0, 1.0)
+    assert network.latency("a", "b") == network.latency("b", "a") == 1.0
+    network.skewed = True
+    ways = [(source, target) for source in "abcd" for target in "abcd"]
+    paces = {way: network.latency(*way) for way in ways}
+    assert any(paces[way] != paces[way[::-1]] for way in ways)
+    assert {way: network.latency(*way) for way in reversed(ways)} == dict(reversed(paces.items()))
+    again = Talk(5).network
+    again.latency_seconds, again.skewed = (1.0, 1.0), True
+    assert [again.latency(*way) for way in reversed(ways)] == [paces[way] for way in reversed(ways)]
+
+
+def test_one_seed_gives_one_conversation() -> None:
+    def conversation(seed: int) -> list[tuple[float, bytes]]:
+        talk = Talk(seed)
+
+        async def main() -> None:
+            stream = await talk.connect()
+            for number in range(20):
+                stream.sendmsg([b"message %d" % number])
+                await asyncio.sleep(0.001)
+            stream.close()
+            await asyncio.sleep(1)
+
+        talk.loop.run(main())
+        return talk.heard
+
+    assert conversation(3) == conversation(3) != conversation(4)

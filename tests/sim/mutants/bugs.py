@@ -1,0 +1,327 @@
+"""The bugs themselves: each turns a function of production into one that has it. What they are for, `plants` says."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+from tiered.broker.tiering import Tiering
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.uploader import Uploader
+from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopics, DeleteTopic
+from tiered.controller.runtime import Runtime, _Parked
+from tiered.controller.standby import Following
+from tiered.coordinator.snapshot_store import GroupImages
+from tiered.errors import Code, Corrupt, Fenced, Unavailable
+from tiered.hot import retention
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.producer_state import ProducerStates
+from tiered.hot.segment_files import OpenFiles
+from tiered.ids import PartitionId
+from tiered.metadata.election import Candidacy
+from tiered.metadata.log_reader import read_from
+from tiered.metadata.log_writer import MetadataLog
+from tiered.peers import Diverging, FetchFrom
+from tiered.replication.divergence import Led
+from tiered.replication.leader_reads import Readable
+from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_state import Keep, Partition
+from tiered_api.kafka.client.connection import Link
+
+LONG_MAX = 2**63 - 1
+LATE_MS = 20_000
+SWEEP_SECONDS = 0.1
+LEFT: list[Any] = []
+"""What a planted bug does not close; emptied when it is gone."""
+
+
+class NoStream:
+    """Takes the close that the true stream never hears of."""
+
+    def close(self) -> None:
+        """Closes nothing."""
+
+
+# -- replication ------------------------------------------------------------------------------------------------------
+
+
+def whoever_lives(original: Any) -> Any:
+    def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
+        return next((node for node in replicas if node in others[-1].live), None)
+
+    return last_resort
+
+
+def whoever_returns_first(original: Any) -> Any:
+    def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
+        return next((node for node in replicas if node in others[-1].live), None) if not elr else None
+
+    return last_resort
+
+
+def keeps_its_place(original: Any) -> Any:
+    def returned(old: Any, node: int, end: Any, terms: Any) -> Any:
+        return old if node in old.isr or node in old.elr else original(old, node, end, terms)
+
+    return returned
+
+
+def joins_at_a_stale_high_watermark(original: Any) -> Any:
+    def may_join(self: Partition, broker: int, now_ns: int, lag_ns: int) -> bool:
+        follower = self._followers.get(broker)
+        return follower is not None and broker not in self._counted and follower.offset >= self.high_watermark
+
+    return may_join
+
+
+def moves_below_min_isr(original: Any) -> Any:
+    def move(self: Partition, min_isr: int) -> bool:
+        return bool(original(self, 1))
+
+    return move
+
+
+def compares_no_epochs(original: Any) -> Any:
+    def judge(asked: FetchFrom, led: Led) -> Code | Diverging:
+        found = original(asked, led)
+        if not isinstance(found, Diverging):
+            return cast("Code", found)
+        return Code.NONE if asked.offset <= led.end else Diverging(led.epochs.latest, led.end)
+
+    return judge
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def never_looks_at_the_boundary(original: Any) -> Any:
+    async def check_boundary(self: MetadataLog, slot: int) -> None:
+        return None
+
+    return check_boundary
+
+
+def obeys_whatever_slot_is_there(original: Any) -> Any:
+    async def catch_up(self: Following) -> None:
+        committed = self._cluster.committed
+        entries, _ = await read_from(self._store, committed.image.slot + 1)
+        if not entries:
+            return cast("None", await original(self))
+        committed.read(entries)
+
+    return catch_up
+
+
+def stands_with_the_same_epoch(original: Any) -> Any:
+    def stand(highest_epoch: int, next_slot: int) -> Candidacy:
+        return Candidacy(max(1, highest_epoch), next_slot)
+
+    return stand
+
+
+def takes_its_own_lost_reply_for_a_failure(original: Any) -> Any:
+    async def write(self: MetadataLog, changes: Any) -> Any:
+        first, epoch = self.next_slot, self.epoch
+        retries = self._retries.value()
+        other = await original(self, changes)
+        if other is None and self.next_slot == first + 1 and self.epoch == epoch and self._retries.value() > retries:
+            return await original(self, changes)
+        return other
+
+    return write
+
+
+def writes_on_when_it_lost(original: Any) -> Any:
+    async def append(self: MetadataLog, changes: Any) -> int:
+        while True:
+            other = await self._write(tuple(changes))
+            if other is None:
+                return self.next_slot - 1
+            self.next_slot = other.slot + 1
+
+    return append
+
+
+# -- tiering ----------------------------------------------------------------------------------------------------------
+
+
+def names_it_first(original: Any) -> Any:
+    async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> None:
+        await self._name(manifest, epoch, [entry])
+        await self._put(entry.key, log_part, tail, entry.object_bytes)
+
+    return copy
+
+
+def drops_what_is_not_cold(original: Any) -> Any:
+    def local_start(closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
+        return original(closed, active, config, now_ms, cold_end=LONG_MAX)
+
+    return local_start
+
+
+def keeps_the_open_segment_alone(original: Any) -> Any:
+    def plan(closed: Any, active: Any, config: Any, now_ms: int, **ends: Any) -> retention.Plan:
+        found: retention.Plan = original(closed, active, config, now_ms, **ends)
+        if config.retention_bytes < 0 and config.retention_ms < 0:
+            return found
+        below = [each.next_offset for each in closed if each.next_offset <= ends["deletable_below"]]
+        start = max([found.log_start, *below])
+        return replace(found, log_start=start, drop_below=max(start, found.drop_below))
+
+    return plan
+
+
+def sweeps_what_is_in_the_making(original: Any) -> Any:
+    def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
+        return [each for each in listed if each.key not in alive and not each.key.endswith("/manifest")]
+
+    return garbage
+
+
+def sweeps_while_it_uploads(original: Any) -> Any:
+    """By itself no bug: what is in the making is no garbage, whenever it is swept."""
+
+    async def sweep(self: Tiering, replica: Replica) -> None:
+        while not replica.gone:
+            if replica.manifest is not None:
+                with suppress(Fenced, Unavailable, Corrupt):
+                    await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+            await self._clock.sleep(SWEEP_SECONDS)
+
+    async def tier(self: Tiering, replica: Replica) -> None:
+        sweeping = asyncio.create_task(sweep(self, replica), name="sweeps")
+        try:
+            await original(self, replica)
+        finally:
+            sweeping.cancel()
+
+    return tier
+
+
+def sweeps_what_is_named(original: Any) -> Any:
+    def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
+        return [each for each in listed if not each.key.endswith("/manifest")]
+
+    return garbage
+
+
+def changes_it_under_any_epoch(original: Any) -> Any:
+    async def change(self: ManifestStore, pid: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
+        known = await self.load(pid)
+        return await original(self, pid, topic, max(epoch, known.leader_epoch) if known else epoch, fn)
+
+    return change
+
+
+def trusts_its_own_log(original: Any) -> Any:
+    return lambda *args: Keep()
+
+
+# -- producers and readers --------------------------------------------------------------------------------------------
+
+
+def forgets_producers_at_a_start(original: Any) -> Any:
+    async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+        log: DiskLog = await original.__func__(cls, *args, **options)
+        log._tail.replace_producers(ProducerStates(log.end_offset))
+        return log
+
+    return classmethod(open)
+
+
+def forgets_producers_while_it_follows(original: Any) -> Any:
+    def append_as_follower(self: DiskLog, data: Any, *, now_ms: int) -> None:
+        original(self, data, now_ms=now_ms)
+        self._tail.replace_producers(ProducerStates(self.end_offset))
+
+    return append_as_follower
+
+
+def serves_all_it_has(original: Any) -> Any:
+    def ends(self: Readable) -> tuple[int, int, int]:
+        committed, stable, start = original(self)
+        end = self.log.end_offset
+        return max(committed, end), max(stable, end), start
+
+    return ends
+
+
+def takes_the_end_of_the_log(original: Any) -> Any:
+    async def end_of_cold_epoch(replica: Any, epoch: int) -> tuple[int, int]:
+        return epoch, replica.log.end_offset
+
+    return end_of_cold_epoch
+
+
+def commits_for_anybody(original: Any) -> Any:
+    def refusal(group: Any, request: Any) -> Any:
+        return None if group is not None else original(group, request)
+
+    return refusal
+
+
+def takes_no_member_late(original: Any) -> Any:
+    def refusal(turn: Any, request: Any) -> Code | None:
+        late = turn.now.mono_ms > LATE_MS
+        return Code.COORDINATOR_NOT_AVAILABLE if late else cast("Code | None", original(turn, request))
+
+    return refusal
+
+
+def stops_later(original: Any) -> Any:
+    return lambda self, deleted: None
+
+
+def leads_what_is_deleted(original: Any) -> Any:
+    return lambda self, topic_id: False
+
+
+def leaves_the_stream_open(original: Any) -> Any:
+    def lose(self: Link, why: Any) -> Any:
+        if self.closed is None:
+            left, self._stream = self._stream, cast("Any", NoStream())
+            left.on_readable(None)
+            left.on_writable(None)
+            LEFT.append(left)
+        return original(self, why)
+
+    return lose
+
+
+def keeps_nothing_of_groups(original: Any) -> Any:
+    async def write(self: GroupImages, name: Any, records: Any) -> None:
+        await original(self, name, [])
+
+    return write
+
+
+def opens_a_file_for_each_read(original: Any) -> Any:
+    def get(self: OpenFiles, path: str, *, create: bool = False) -> Any:
+        LEFT.append(self._disk.open(path, create=create, write=False))
+        return original(self, path, create=create)
+
+    return get
+
+
+def at_once(original: Any) -> Any:
+    return lambda tiering: 1
+
+
+def never_doubts(original: Any) -> Any:
+    return lambda logs, at: False
+
+
+def answers_at_once(original: Any) -> Any:
+    async def submit(self: Runtime[Any], request: Any, timeout: float) -> Any:
+        if isinstance(request, CreateTopics | DeleteTopic | CreatePartitions | AlterTopicConfigs):
+            decision = self._shard.decide(request, self._clock.wall_ms())
+            self._shard.apply(decision.changes)
+            self._parked.append(_Parked(decision, asyncio.get_running_loop().create_future()))
+            self._wake.set()
+            return decision.reply
+        return await original(self, request, timeout)
+
+    return submit

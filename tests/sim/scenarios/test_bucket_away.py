@@ -1,0 +1,198 @@
+"""The bucket is away: what goes on, what waits, and who comes back meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.site import Site, batch, run
+from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tiered.controller.requests import CreateTopic
+from tiered.errors import Refused, Unavailable
+from tiered.object_store.metered import ObservedStore
+from tiered.ports import Got, NotFound
+from tiered.replication.leader_replica import ALL
+
+SOON = 40.0
+"""Seconds after which a broker serves again: the longest pause of its start, a session and what it has to read."""
+
+
+def bucket_is(three: Three, *, away: bool) -> None:
+    for each in three.brokers.values():
+        each.machine.faults.outage = away
+
+
+def problems(broker: Broker) -> str:
+    return " ".join(broker.node.health().problems)
+
+
+async def made(three: Three, name: str, *replicas: int) -> None:
+    """A topic of one partition, led by the first of `replicas`."""
+    wanted = CreateTopic(name, assignments=[list(replicas)], configs={"min.insync.replicas": "2"})
+    await three.controller.node.submit(wanted)
+    await three.until(lambda: all(name in each.node.image.topics for each in three.brokers.values()), 10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(three: Three) -> None:
+        late = three.others()[0]
+        others = [each.node_id for each in three.brokers.values() if each is not late]
+        await made(three, "t", late.node_id, *others)
+        await late.node.replica("t", 0).append(batch([b"before"]))
+        await late.kill()
+        await three.until(lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10)
+        bucket_is(three, away=True)
+        caplog.clear()
+        starting = asyncio.create_task(late.start())
+        await asyncio.sleep(60)
+        assert not starting.done()
+        health = late.node.health()
+        assert not health.ok and "waits for the bucket" in problems(late), health.problems
+        assert health.details["store_unreachable_since_ms"] is not None
+        said = [each for each in caplog.messages if "the start waits for the bucket" in each]
+        assert len(said) == 1, "it is said once"
+        bucket_is(three, away=False)
+        await three.until(lambda: starting.done(), SOON)
+        await starting
+        await three.until(three.all_known, SOON)
+        await three.until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON)
+        await three.until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON)
+        await late.node.replica("t", 0).append(batch([b"after"]))
+        assert late.node.health().ok and "waits" not in problems(late)
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
+    async def story(three: Three) -> None:
+        for each in three.brokers.values():
+            await each.kill()
+        bucket_is(three, away=True)
+        starting = [asyncio.create_task(each.start()) for each in three.brokers.values()]
+        await asyncio.sleep(300)
+        assert not any(each.done() for each in starting)
+        bucket_is(three, away=False)
+        await asyncio.wait_for(asyncio.gather(*starting), SOON)
+        await three.until(three.all_known, SOON)
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
+def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -> None:
+    async def story(site: Site) -> None:
+        site.machine.faults.first_byte_seconds = 0.1
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(seconds)
+        assert not starting.done()
+        site.machine.faults.outage = True
+        await asyncio.sleep(30)
+        assert "waits for the bucket" in " ".join(site.node.health().problems)
+        await asyncio.sleep(270)
+        assert not starting.done()
+        site.machine.faults.outage = False
+        await asyncio.wait_for(starting, SOON)
+        assert site.node.health().ok
+        await site.stop()
+
+    run(story)
+
+
+def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(site: Site) -> None:
+        site.machine.faults.outage = True
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(1000)
+        before = site.loop.now_ns
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await site.stop()
+        assert site.loop.now_ns - before < 1_000_000_000
+        said = [each for each in caplog.messages if "waits for the bucket" in each]
+        assert 2 <= len(said) <= 6, "rarely"
+
+    run(story)
+
+
+def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def denied(store: ObservedStore, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        raise Unavailable("AccessDenied", refused=True)
+
+    async def story(site: Site) -> None:
+        monkeypatch.setattr(ObservedStore, "get", denied)
+        with pytest.raises(Unavailable, match="AccessDenied"):
+            await asyncio.wait_for(site.start(), 1)
+        await site.stop()
+
+    run(story)
+
+
+async def acked(leader: Broker, topic: str, acks: int) -> bool:
+    """Whether a record is acknowledged within two seconds."""
+    try:
+        await leader.node.replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed: int) -> None:
+    async def story(three: Three) -> None:
+        leader = three.controller
+        stays, dies = three.others()
+        await made(three, "all", leader.node_id, stays.node_id, dies.node_id)
+        await made(three, "two", leader.node_id, stays.node_id)
+        both = ("all", "two")
+        await three.until(lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20)
+        bucket_is(three, away=True)
+        for _ in range(10):
+            assert [await acked(leader, topic, ALL) for topic in both] == [True, True]
+            await asyncio.sleep(3)
+        await dies.kill()
+        before = leader.node.replica("all", 0).high_watermark
+        for _ in range(10):
+            assert not await acked(leader, "all", ALL), "a member of its last set does not have it"
+            assert await acked(leader, "two", ALL), "nobody of its set is gone"
+            assert [await acked(leader, topic, 1) for topic in both] == [True, True]
+        replica = leader.node.replica("all", 0)
+        assert replica.high_watermark == before
+        assert (await replica.read(0, 1 << 20)).data, "what was committed before is read on"
+        assert len(leader.node.image.topics["all"].partitions[0].isr) == 3, "no metadata changes"
+        assert "store unreachable" in problems(leader)
+        bucket_is(three, away=False)
+        await three.until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON)
+        assert [await acked(leader, topic, ALL) for topic in both] == [True, True]
+        assert leader.node.replica("all", 0).high_watermark == leader.node.replica("all", 0).log.end_offset
+
+    sets = (("all", 3), ("two", 2))
+    told(story, seed)
+
+
+def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> None:
+    """Rule R6: it cannot know whom its partitions were given to, and nobody can take the controller's place."""
+
+    async def story(three: Three) -> None:
+        dies = three.controller
+        leader, follower = three.others()
+        await made(three, "t", leader.node_id, follower.node_id)
+        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
+        assert await acked(leader, "t", ALL)
+        bucket_is(three, away=True)
+        await dies.kill()
+        await asyncio.sleep(2 * SESSION)
+        assert not await acked(leader, "t", ALL)
+        assert await acked(leader, "t", 1)
+        assert (await leader.node.replica("t", 0).read(0, 1 << 20)).size, "reads go on"
+        assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
+        bucket_is(three, away=False)
+        await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.in_touch, SOON)
+        assert await acked(leader, "t", ALL)
+
+    told(story)

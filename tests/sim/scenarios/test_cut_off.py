@@ -1,0 +1,291 @@
+"""A broker that no other one reaches, though it reaches the bucket: the others go on without it, undisturbed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.metadata.candidacy import FENCED_ALONE
+from tiered.metadata.changes import ControllerElected
+from tiered.metadata.layout import Entry, encode_entry, slot_key
+from tiered.replication.leader_replica import ALL
+
+PARTITIONS = 3
+
+
+def cut_off(three: Three, broker: Broker) -> list[Broker]:
+    """The others."""
+    others = [each for each in three.brokers.values() if each is not broker]
+    for other in others:
+        three.network.cut(broker.name, other.name)
+        three.network.cut(other.name, broker.name)
+    return others
+
+
+async def made(three: Three) -> None:
+    """A topic of three replicas, two of which must be in sync, led by each broker once."""
+    await three.controller.node.submit(CreateTopic("t", PARTITIONS, 3, configs={"min.insync.replicas": "2"}))
+    await three.until(lambda: all("t" in each.node.image.topics for each in three.brokers.values()), 10)
+
+
+def leaders(broker: Broker) -> set[int]:
+    """As a client is told that asks this one."""
+    return {each.leader for each in broker.node.image.topics["t"].partitions}
+
+
+async def taken(three: Three, number: int, asked: Broker) -> bool:
+    """Whether the leader that `asked` names takes a record and says that it is safe."""
+    leader = asked.node.image.topics["t"].partitions[number].leader
+    if leader < 0:
+        return False
+    with suppress(Refused):
+        await three.brokers[leader].node.replica("t", number).append(batch([b"v"]), timeout_ms=200)
+        return True
+    return False
+
+
+async def all_taken(three: Three, asked: Broker, seconds: float) -> float:
+    """Until every partition takes records from a client that knows what `asked` knows; how long it took."""
+    start, left = three.now, set(range(PARTITIONS))
+    while left:
+        assert three.now - start < seconds, f"not in time: {left}"
+        left -= {number for number in sorted(left) if await taken(three, number, asked)}
+        await asyncio.sleep(0.01)
+    return three.now - start
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> None:
+    """A client may go on asking it: it has to hear from the bucket who leads now."""
+
+    async def story(three: Three) -> None:
+        await made(three)
+        old = three.controller
+        others = cut_off(three, old)
+        took = await all_taken(three, old, SESSION + 2)
+        assert took > SESSION / 2
+        assert old.node.cluster.reign is None
+        assert leaders(old) <= {each.node_id for each in others}
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("whom", ["controller", "follower"])
+def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> None:
+    async def story(three: Three) -> None:
+        await made(three)
+        lost = three.controller if whom == "controller" else three.others()[0]
+        others = cut_off(three, lost)
+        await all_taken(three, others[0], SESSION + 2)
+        epoch = others[0].node.image.controller_epoch
+        assert epoch == (2 if whom == "controller" else 1)
+        requests = three.bucket.requests
+        for _ in range(30):
+            await asyncio.sleep(SESSION / 4)
+            assert [each.node.image.controller_epoch for each in others] == [epoch] * 2
+            await all_taken(three, others[0], 0.5)
+        assert three.bucket.requests - requests < 300
+        three.network.heal()
+        await three.until(three.all_known, SESSION)
+        assert three.controller in others and others[0].node.image.controller_epoch == epoch
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: int) -> None:
+    async def story(three: Three) -> None:
+        lost = three.others()[0]
+        others = cut_off(three, lost)
+        await three.until(lambda: not others[0].node.image.brokers[lost.node_id].live, 2 * SESSION)
+        for each in others:
+            three.loop.freeze(each.process)
+        await asyncio.sleep(2 * SESSION)
+        assert lost.node.cluster.reign is None, "others may just not be reachable from here"
+        await three.until(lambda: lost.node.cluster.reign is not None, (FENCED_ALONE + 5) * SESSION)
+        for each in others:
+            three.loop.resume(each.process)
+
+    told(story, seed)
+
+
+def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_there() -> None:
+    """It goes on to take records and to upload them, with acks=1, until it hears; the topic is forgotten long after."""
+
+    async def story(three: Three) -> None:
+        lonely, _ = three.others()
+        control = three.controller
+        configs = {"segment.bytes": "1024", "retention.ms": "-1"}
+        await control.node.submit(CreateTopic("t", assignments=[[lonely.node_id]], configs=configs))
+        await three.until(lambda: bool(lonely.node.replicas()), 10)
+        replica = lonely.node.replica("t", 0)
+        objects = f"data/{replica.topic_id}/"
+
+        def stored() -> list[str]:
+            return [key for key in three.bucket.objects if key.startswith(objects)]
+
+        async def written() -> None:
+            with suppress(Refused):
+                while True:
+                    replica.append_now(batch([b"x" * 300]), 1)
+                    await asyncio.sleep(0.1)
+
+        writing = asyncio.create_task(written())
+        await three.until(lambda: len(stored()) > 3, 60)
+        cut_off(three, lonely)
+        await control.node.submit(DeleteTopic("t", replica.topic_id))
+        took = await three.until(writing.done, 60)
+        assert took < SESSION + 1 and replica.gone
+        assert lonely.node.cluster.following.silent_ms > took * 900, "no other broker told it"
+        await three.until(lambda: not control.node.image.deleted, 600)
+        await asyncio.sleep(60)
+        assert not lonely.node.cluster.in_touch and stored() == []
+
+    told(story)
+
+
+def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign() -> None:
+    """Its outcome is settled then, though not known here; who waits may ask the next one."""
+
+    async def story(three: Three) -> None:
+        old = three.controller
+        asking = three.others()[0]
+        three.loop.freeze(old.process)
+        start = three.now
+        with pytest.raises(Refused) as caught:
+            await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=60)
+        assert caught.value.code is Code.REQUEST_TIMED_OUT
+        assert three.now - start < SESSION + 2
+        await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
+        three.loop.resume(old.process)
+
+    told(story)
+
+
+def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another() -> None:
+    """It misses nobody: who follows it does, and to the others it says that they left long ago."""
+
+    async def story(three: Three) -> None:
+        old, asker = three.controller, three.others()[0]
+        slot, epoch = old.node.image.slot + 1, old.node.image.controller_epoch
+        elected = Entry(slot, epoch + 1, "n", (ControllerElected(epoch + 1, 9, "I" * 21 + "A"),))
+        await old.machine.store.put(slot_key(slot), encode_entry(elected), if_absent=True)
+        await asyncio.sleep(2)
+        assert old.node.cluster.reign is not None, "nothing told it"
+        assert asker.node.peers is not None
+        before = three.bucket.memory.requests
+        for _ in range(5):
+            await asker.node.peers.heard(f"{old.name}:9092", 5)
+        await three.until(lambda: old.node.cluster.reign is None, 1)
+        assert three.bucket.memory.requests - before < 10
+
+    told(story)
+
+
+@pytest.mark.parametrize("ends", ["killed", "frozen"])
+def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends: str) -> None:
+    async def story(three: Three) -> None:
+        old = three.controller
+        starting, heir = three.others()
+        await starting.kill()
+        await three.until(lambda: not old.node.image.brokers[starting.node_id].live, 2 * SESSION)
+        old.machine.faults.outage = True
+        started = asyncio.create_task(starting.start())
+        await asyncio.sleep(0.5)
+        assert not started.done(), "the registration cannot be written"
+        if ends == "killed":
+            await old.kill()
+        else:
+            three.loop.freeze(old.process)
+        await asyncio.wait_for(started, 3 * SESSION)
+        await three.until(lambda: heir.node.image.brokers[starting.node_id].live, SESSION)
+        if ends == "frozen":
+            three.loop.resume(old.process)
+
+    told(story)
+
+
+def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the_next() -> None:
+    """It learns that another one reigns by a slot that it does not get: that is no word from that one (rule R6)."""
+
+    async def story(three: Three) -> None:
+        old = three.controller
+        cut_off(three, old)
+        await three.until(lambda: not old.node.cluster.reigns, 30)
+        seen = three.now
+        while three.now - seen < 3 * SESSION:
+            assert not old.node.cluster.in_touch, f"after {three.now - seen} s"
+            await asyncio.sleep(0.01)
+        three.network.heal()
+        await three.until(lambda: old.node.cluster.in_touch, 10)
+
+    told(story)
+
+
+def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> None:
+    """The controller answers it, but has nothing of what it missed in memory; and the bucket is away for it."""
+
+    async def story(three: Three) -> None:
+        victim = three.others()[0]
+        others = cut_off(three, victim)
+        victim.machine.faults.outage = True
+        await three.until(lambda: not victim.node.cluster.in_touch, 2 * SESSION)
+        await three.until(lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION)
+        for each in others:
+            await each.kill()
+        for each in others:
+            await each.start()
+        await three.until(lambda: len(three.controllers()) == 1, 30)
+        known = three.controller.node.image
+        three.network.heal()
+        await three.until(lambda: victim.node.cluster.following.silent_ms < 100, 30)
+        assert victim.node.image.slot < known.slot and not victim.node.cluster.in_touch
+        victim.machine.faults.outage = False
+        await three.until(lambda: victim.node.cluster.in_touch, 30)
+        assert victim.node.image.slot >= known.slot
+
+    told(story)
+
+
+def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> None:
+    """It is slow to act: until then it would acknowledge what the next leader, who was elected uncleanly, lacks."""
+
+    async def story(three: Three) -> None:
+        slow, quick = three.others()
+        at = TopicPartition("t", 0)
+        await three.controller.node.submit(
+            CreateTopic(
+                "t",
+                assignments=[[slow.node_id, quick.node_id]],
+                configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+            )
+        )
+        await three.until(lambda: slow.node.partitions.get(at) is not None, 10)
+        replica = slow.node.replica("t", 0)
+        await slow.node.partitions._moving.acquire()  # it opens some other log meanwhile
+        await quick.kill()
+        await three.until(lambda: slow.node.image.topics["t"].partitions[0].isr == (slow.node_id,), 10)
+        slow.node.partitions._moving.release()
+        await three.until(lambda: replica.state.isr == {slow.node_id}, 10)
+        await slow.node.partitions._moving.acquire()
+        await quick.start()
+        cut_off(three, slow)
+        await three.until(lambda: quick.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
+        three.network.heal()
+        await three.until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
+        await three.until(lambda: slow.node.cluster.in_touch, 30)
+        with pytest.raises(Refused) as caught:
+            replica.append_now(batch([b"lost"]), ALL)
+        assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        assert slow.node.partitions.get(at) is None
+        slow.node.partitions._moving.release()
+
+    told(story)

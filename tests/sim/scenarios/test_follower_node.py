@@ -1,0 +1,81 @@
+"""A broker that follows another one over Kafka's wire: what it copies, and what it says of that."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.e2e.site import QUICK, Site, batch, run
+from tests.unit.kafka.scripted import Scripted
+from tiered.broker.broker import Node
+from tiered.config.listeners import Endpoint
+from tiered.controller.requests import CreateTopic, RegisterBroker
+from tiered.metrics import Metrics
+from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.peers import KafkaPeers
+from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tiered_api.kafka.server.server import serve_kafka
+
+TWO = "B" * 21 + "A"
+RECORDS = 3
+
+
+def leader(request: FetchRequest, version: int) -> FetchResponse:
+    """Gives one batch after the other, and says of each what is committed once it is asked for the next."""
+    answer = FetchResponse()
+    for topic in request.topics:
+        parts = []
+        for each in topic.partitions:
+            part = PartitionData(each.partition, 0, each.fetch_offset, log_start_offset=0, aborted_transactions=None)
+            part.local_start_offset, part.cold_end_offset, part.records = 0, 0, b""
+            if each.fetch_offset < RECORDS:
+                records = batch([b"v%d" % each.fetch_offset])
+                records[0:8] = each.fetch_offset.to_bytes(8, "big")
+                records[12:16] = bytes(4)
+                part.records = bytes(records)
+            parts.append(part)
+        answer.responses.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=parts))
+    return answer
+
+
+def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
+    async def story(site: Site) -> None:
+        host = site.network.host("one")
+        site.node = Node(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
+        await site.node.start()
+        other = Scripted(2)
+        other.script[FetchRequest] = leader
+        await other.start(site.network.host("two"), "two", 9092)
+        await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
+        await site.until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.partitions.held()))
+
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
+        answer = await link.ask(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
+        (topic,) = answer.results[0].topics
+        (row,) = topic.partitions
+        (copy,) = site.node.partitions.held()
+        assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.size_bytes)
+        assert row.partition_size > 0 and row.remote_size == -1
+        link.close()
+        await server.close()
+        other.stop()
+        await site.stop()
+
+    run(story)
+
+
+def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -> None:
+    """Whatever found it out before: no log that is opened on it is served, and none waits for it for ever."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        site.machine.disk._failed = "sync failed"
+        await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
+        await asyncio.wait_for(site.node.ended.wait(), 5)
+        assert any("data directory" in each for each in site.node.health().problems)
+        await site.stop()
+
+    run(story)

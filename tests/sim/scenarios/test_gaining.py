@@ -1,0 +1,42 @@
+"""A cluster that began with one broker: what was born there has replicas on all soon after others join."""
+
+from __future__ import annotations
+
+from tests.sim.harness.loop import SimLoop
+from tests.sim.scenarios.test_reassignments import contents, leads, write
+from tests.sim.scenarios.three import Three
+from tiered.controller.requests import CreateTopic
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+
+
+def test_topics_that_were_born_on_one_broker_gain_replicas_as_brokers_join() -> None:
+    loop = SimLoop(1, seconds_max=1_000)
+
+    async def story() -> None:
+        three = Three(loop)
+        for each in three.brokers.values():
+            each.overrides |= {"default_replication_factor": 3}
+        await three.brokers[1].start()
+        node = three.brokers[1].node
+        await node.submit(CreateTopic("t"))
+        await node.submit(CreateTopic("alone", 1, 1))
+        await node.submit(CreateTopic(OFFSETS_TOPIC, 2, 1))
+        acked = await write(three, 10)
+        await three.brokers[2].start()
+
+        def in_sync(topic: str) -> set[tuple[int, ...]]:
+            return {tuple(sorted(each.isr)) for each in node.image.topics[topic].partitions}
+
+        await three.until(lambda: in_sync("t") == in_sync(OFFSETS_TOPIC) == {(1, 2)}, 30)
+        await three.brokers[3].start()
+        await three.until(lambda: in_sync("t") == in_sync(OFFSETS_TOPIC) == {(1, 2, 3)}, 30)
+        assert in_sync("alone") == {(1,)}
+        await three.brokers[1].kill()
+        await three.until(lambda: any(leads(three.brokers[other]) for other in (2, 3)), 10)
+        (leader,) = (three.brokers[other] for other in (2, 3) if leads(three.brokers[other]))
+        assert all(value in contents(leader) for value in acked)
+        for each in three.brokers.values():
+            if each.node_id != 1:
+                await each.stop()
+
+    loop.run(story())

@@ -1,0 +1,45 @@
+"""Many lives of one broker that coordinates groups."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.sim import group_run
+from tests.sim.__main__ import outcome
+from tests.sim.group_run import GroupOptions, run
+from tests.sim.scenarios.many import run_all
+
+SEEDS = 60
+REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_seed_loses_a_commit() -> None:
+    run_all("groups", SEEDS, REACHED)
+
+
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (35, "a log that was cut at a newer image is loaded from that one, though older images could not be deleted"),
+        (31, "the same after a start that failed"),
+        (15, "an image that lands after its leader is gone brings back what was acknowledged, and no more"),
+        (289, "an image that is read wrong on its way is read again, before the one before it is taken for it"),
+    ],
+)
+def test_seeds_that_once_failed(seed: int, what: str) -> None:
+    assert run(seed).counts["acked"] > 0, what
+
+
+def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits beyond the end of a partition are cut back, for which a run takes care to have records enough."""
+    monkeypatch.setattr(group_run, "RECORDS", 2)
+    _, story, _ = outcome(3, "groups")
+    _, _, told = story.partition("AssertionError: I18: ")
+    said = told.splitlines()[1:]
+    assert said[0] == str(GroupOptions.drawn(3, random.Random("3/run"))) and "LOST_REPLY" in said[0]
+    assert said[-1] == "again with: make sim OF=groups SEED=3"
+    assert [line.split()[1] for line in said[1:-1]][:2] == ["peace", "kill"]

@@ -1,0 +1,222 @@
+"""Groups on a bad day: a bucket that is away or lies, a full disk, topics that go; and what they cost at rest."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.site import Site, fill, run
+from tests.sim.groups import (
+    GROUPS,
+    beat,
+    commit,
+    committed,
+    described,
+    images,
+    join,
+    loaded,
+    log_of,
+    sync,
+)
+from tiered.broker.group_coordinators import partition_of
+from tiered.controller.requests import DeleteTopic
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.object_store.faulty import Fault, Kind
+
+G = "g"
+P = partition_of(G, 2)
+
+
+def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await site.until(lambda: images(site, P) != [])
+        await site.crash(site.machine.kill)
+        broken = Fault(Kind.ERROR, ("get",), key="groups/")
+        site.machine.faults.rules.append(broken)
+        node = await site.start(GROUPS)
+        await site.until(lambda: any("its groups cannot be loaded" in each for each in node.health().problems))
+        with pytest.raises(Refused) as refused:
+            await commit(site, G, 8)
+        assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+        with pytest.raises(Refused) as refused:
+            await node.coordinators.list()
+        assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+        site.machine.faults.rules.remove(broken)
+        await loaded(site)
+        assert await committed(site, G) == 7 and node.health().problems == []
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await site.until(lambda: images(site, P) != [])
+        await site.crash(site.machine.kill)
+        broken = Fault(Kind.ERROR, ("get",), key="groups/")
+        site.machine.faults.rules.append(broken)
+        await site.start(GROUPS)
+        await site.node.submit(DeleteTopic("t"))
+        await site.create("t")
+        site.machine.faults.rules.remove(broken)
+        await loaded(site)
+        assert await committed(site, G) == -1
+        await site.stop()
+
+    run(story)
+
+
+def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await fill(await site.create("t"), 20)
+        await commit(site, G, 7)
+        await site.until(lambda: images(site, P) != [])
+        await site.crash(site.machine.lose_disk)
+        broken = Fault(Kind.ERROR, ("list",), key="groups/")
+        site.machine.faults.rules.append(broken)
+        await site.start(GROUPS)
+        with pytest.raises(Refused) as refused:
+            await committed(site, G)
+        assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
+        site.machine.faults.rules.remove(broken)
+        await site.until(lambda: site.node.partitions.unopened == {})
+        await loaded(site)
+        assert await committed(site, G) == 7
+        await site.stop()
+
+    run(story)
+
+
+def test_groups_go_on_while_the_bucket_is_away() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        await commit(site, G, 0)
+        site.machine.faults.outage = True
+        for offset in range(1, 300):
+            assert await commit(site, G, offset) is Code.NONE
+            await asyncio.sleep(1)
+        assert site.node.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 200
+        assert images(site, P) == []
+        site.machine.faults.outage = False
+        await site.until(lambda: images(site, P) != [], 200)
+        assert images(site, P)[-1].offset == log_of(site, P).log.end_offset
+        await site.stop()
+
+    run(story)
+
+
+def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        joined = await join(site, G)
+        await sync(site, G, joined)
+        await commit(site, G, 1, generation=1, member=joined.member_id)
+        site.machine.disk.capacity = 1
+        with pytest.raises(Refused) as refused:
+            await commit(site, G, 2, generation=1, member=joined.member_id)
+        assert refused.value.code.retriable
+        await loaded(site)
+        assert await committed(site, G) == 1
+        site.machine.disk.capacity = 1 << 40
+        assert await beat(site, G, joined) is Code.NONE
+        assert await commit(site, G, 3, generation=1, member=joined.member_id) is Code.NONE
+        assert await committed(site, G) == 3
+        await site.stop()
+
+    run(story)
+
+
+def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        joined = await join(site, G)
+        await sync(site, G, joined)
+        waiting = asyncio.ensure_future(join(site, G))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await site.stop()
+        with pytest.raises(Refused) as refused:
+            await waiting
+        assert refused.value.code is Code.NOT_COORDINATOR
+
+    run(story)
+
+
+def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        joined = await join(site, G)
+        await sync(site, G, joined)
+        waiting = asyncio.ensure_future(join(site, G))
+        await asyncio.sleep(0.1)
+        at = TopicPartition(OFFSETS_TOPIC, P)
+        site.node.partitions.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
+        for asked in (waiting, beat(site, G, joined)):
+            with pytest.raises(Refused) as refused:
+                await asked
+            assert refused.value.code is Code.NOT_COORDINATOR
+        await site.stop()
+
+    run(story)
+
+
+def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        await site.create("u")
+        await commit(site, G, 7)
+        await commit(site, G, 8, topic="u")
+        site.node.coordinators.follow = lambda old, new: None  # type: ignore[method-assign]  # dies before it hears of it
+        await site.node.submit(DeleteTopic("t"))
+        await site.crash(site.machine.kill)
+        await site.start(GROUPS)
+        await loaded(site)
+        assert (await committed(site, G), await committed(site, G, "u")) == (-1, 8)
+        await site.stop()
+
+    run(story)
+
+
+def test_offsets_that_nobody_uses_expire() -> None:
+    async def story(site: Site) -> None:
+        await site.start(replace(GROUPS, offsets_retention_minutes=30))
+        await site.create("t")
+        await commit(site, G, 7)
+        await asyncio.sleep(29 * 60)
+        assert await committed(site, G) == 7
+        await asyncio.sleep(12 * 60)
+        assert await committed(site, G) == -1
+        assert (await described(site, G)).code is Code.GROUP_ID_NOT_FOUND
+        await site.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("with_groups", [False, True])
+def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        await site.create("t")
+        if with_groups:
+            await commit(site, G, 7)
+        await asyncio.sleep(300)
+        before = site.node.store.requests()
+        await asyncio.sleep(3600)
+        assert site.node.store.requests() - before <= 60
+        await site.stop()
+
+    run(story)

@@ -1,0 +1,196 @@
+"""How the HTTP side of one broker reads and writes what another leads, in virtual time: leaders die, freeze and are cut
+off, and no record is written twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tiered.controller.requests import CreateTopic, DeleteTopic
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.records.batch import records
+from tiered_api.http.partitions.reads import bytes_of
+from tiered_api.http.partitions.remote_brokers import Nowhere
+from tiered_api.http.partitions.remote_partition import Away
+from tiered_api.http.server.context import Site
+from tiered_api.http.server.limits import Limits
+
+AT = TopicPartition("t", 0)
+
+
+class Reader:
+    """The HTTP side of a broker, without its sockets."""
+
+    def __init__(self, broker: Broker) -> None:
+        node = broker.node
+        self.site = Site(node, Limits())
+        self.away = Away(self.site, AT, node.image.topics["t"].topic_id)
+
+    async def write(self, *values: bytes, timeout_ms: int = 15_000) -> int:
+        """The offset of the first."""
+        return (await self.away.append(batch(list(values)), timeout_ms=timeout_ms)).base_offset
+
+    async def values(self) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        offset, end = await self.away.bounds()
+        while offset < end:
+            data = bytes_of(await self.away.read(offset, 1 << 20))
+            read = records(data)
+            found += [each.value for each in read]
+            offset = read[-1].offset + 1
+        return found
+
+
+def in_sync(broker: Broker) -> int:
+    """How many replicas of the topic are, as far as this broker knows."""
+    topic = broker.node.image.topics.get("t")
+    return len(topic.partitions[0].isr) if topic else 0
+
+
+def story_of(
+    replicas: Callable[[Broker, Broker, Broker], list[Broker]],
+    story: Callable[[Three, Reader, list[Broker]], Awaitable[None]],
+) -> None:
+    """A topic on what `replicas` makes of (controller, one, other), read and written by the first that has none."""
+
+    async def whole(three: Three) -> None:
+        held = replicas(three.controller, *three.others())
+        await three.controller.node.submit(CreateTopic("t", assignments=[[each.node_id for each in held]]))
+        [asker] = [each for each in three.brokers.values() if each not in held][:1]
+        await three.until(lambda: in_sync(asker) == len(held), 10)
+        reader = Reader(asker)
+        await story(three, reader, held)
+        await reader.site.close()
+
+    told(whole)
+
+
+def test_a_partition_of_another_broker_is_written_and_read() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        assert await reader.away.bounds() == (0, 0)
+        assert [await reader.write(b"a", b"b"), await reader.write(b"c")] == [0, 2]
+        assert await reader.values() == [b"a", b"b", b"c"]
+        found = await reader.away.offset_for_timestamp(0)
+        assert found is not None and found[0] == 0
+        assert await reader.away.offset_for_timestamp(1 << 60) is None
+        with pytest.raises(Refused) as caught:
+            await reader.away.read(9, 100)
+        assert caught.value.code is Code.OFFSET_OUT_OF_RANGE
+
+    story_of(lambda controller, one, other: [one], story)
+
+
+def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        start = three.now
+        await reader.away.until_more(0, 12_000)
+        assert 12 <= three.now - start < 13
+        waiting = asyncio.create_task(reader.away.until_more(0, 60_000))
+        await asyncio.sleep(7)
+        await reader.write(b"a")
+        await asyncio.sleep(0.1)
+        assert waiting.done()
+
+    story_of(lambda controller, one, other: [one], story)
+
+
+def test_a_leader_that_dies_is_followed_by_the_next() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        await reader.write(b"a")
+        waiting = asyncio.create_task(reader.away.until_more(1, 60_000))
+        await asyncio.sleep(1)
+        await held[0].kill()
+        start = three.now
+        assert await reader.write(b"b") == 1
+        assert three.now - start < 2
+        assert await reader.values() == [b"a", b"b"]
+        await asyncio.sleep(0.1)
+        assert waiting.done()
+
+    story_of(lambda controller, one, other: [one, controller], story)
+
+
+def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        await reader.write(b"a")
+        three.loop.freeze(held[0].process)
+        start = three.now
+        assert await reader.values() == [b"a"]
+        assert three.now - start < SESSION + 7
+        three.loop.resume(held[0].process)
+        await three.until(three.all_known, 30)
+
+    story_of(lambda controller, one, other: [one, controller], story)
+
+
+def test_what_may_have_been_written_is_not_written_again() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        leader, heir = held
+        await reader.write(b"a")
+        three.network.cut(leader.name, heir.name)
+        three.network.cut(heir.name, leader.name)
+        with pytest.raises(Refused) as caught:
+            await reader.write(b"parked", timeout_ms=int(5 * SESSION * 1000))
+        assert not isinstance(caught.value, Nowhere), "its leader has appended it"
+        three.network.heal()
+        await three.until(lambda: heir.node.partitions.get(AT) is not None, 5 * SESSION)
+        assert await reader.values() == [b"a"], "nor is it sent to the next one"
+
+    story_of(lambda controller, one, other: [one, controller], story)
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        await reader.write(b"a")
+        await held[0].kill()
+        image = three.controller.node.image
+        await three.until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 5)
+        assert image is not three.controller.node.image
+        start = three.now
+        with pytest.raises(Nowhere, match="no broker leads t-0 now"):
+            await reader.away.bounds()
+        assert 20 <= three.now - start < 22
+        writing = asyncio.create_task(reader.write(b"b"))
+        await asyncio.sleep(1)
+        await held[0].start()
+        assert await writing == 1
+
+    story_of(lambda controller, one, other: [one], story)
+
+
+def test_another_topic_of_that_name_is_another_partition() -> None:
+    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+        await reader.write(b"a")
+        again = CreateTopic("t", assignments=[[held[0].node_id]])
+        await three.controller.node.submit(DeleteTopic("t"))
+        await three.controller.node.submit(again)
+        for wrong in (reader.write(b"b"), reader.away.bounds(), reader.away.read(0, 100)):
+            with pytest.raises(Refused) as caught:
+                await wrong
+            assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert held[0].node.replica("t", 0).high_watermark == 0
+
+    story_of(lambda controller, one, other: [one], story)
+
+
+def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:
+    async def whole(three: Three) -> None:
+        [one, other] = three.others()
+        await three.controller.node.submit(CreateTopic("t", assignments=[[one.node_id, other.node_id]]))
+        await three.until(lambda: in_sync(other) == 2, 10)
+        reader = Reader(other)
+        await reader.write(b"a")
+        await one.kill()
+        assert await reader.write(b"b") == 1
+        assert reader.away.here() is other.node.replica("t", 0)
+        assert await reader.values() == [b"a", b"b"]
+        with suppress(Refused):
+            await reader.site.close()
+
+    told(whole)

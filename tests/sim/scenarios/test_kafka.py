@@ -1,0 +1,127 @@
+"""Connections of the Kafka protocol over the simulated network, which cuts bytes anywhere and breaks connections."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.e2e.kafka_site import fetch, produce, values_of
+from tests.e2e.site import QUICK, SMALL, Site, run
+from tiered.config.listeners import Endpoint
+from tiered.controller.requests import CreateTopic
+from tiered.errors import Unavailable
+from tiered.records.batch import encode
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.server.server import KafkaServer, serve_kafka
+
+RECORDS = 60
+SECONDS = 20.0
+
+
+class Far:
+    """A client on another host, which connects again whenever its connection is broken."""
+
+    def __init__(self, site: Site, server: KafkaServer) -> None:
+        self._net = site.network.host("far")
+        self._port = server.addresses["PLAINTEXT"].port
+        self._link: Link | None = None
+        self.broken = 0
+
+    async def link(self) -> Link:
+        if self._link is None or self._link.closed:
+            self._link = await open_link(self._net, "one", self._port, "far", SECONDS)
+        return self._link
+
+    async def produce(self, replica: Replica, number: int) -> None:
+        """One record of an idempotent producer, tried until it is acknowledged."""
+        value = b"%d" % number * (20_000 if number % 7 == 0 else 50)
+        raw = bytearray(encode([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
+        while True:
+            try:
+                answer = await (await self.link()).ask(produce(replica, raw=bytearray(raw)), ProduceResponse, SECONDS)
+            except Unavailable:
+                self.broken += 1
+                continue
+            part = answer.responses[0].partition_responses[0]
+            assert (part.error_code, part.base_offset) == (0, number)
+            return
+
+    async def fetch(self, replica: Replica, offset: int) -> list[bytes]:
+        while True:
+            try:
+                ask = fetch((replica, offset), wait_ms=500, each_bytes=30_000)
+                answer = await (await self.link()).ask(ask, FetchResponse, SECONDS)
+            except Unavailable:
+                self.broken += 1
+                continue
+            part = answer.responses[0].partitions[0]
+            assert part.error_code == 0
+            return values_of(part.records)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(seed: int) -> None:
+    async def story(site: Site) -> None:
+        await site.start(QUICK)
+        await site.node.submit(
+            CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "segment.bytes": "400000"})
+        )
+        replica = site.node.replica("t", 0)
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        chance = random.Random(seed)
+        writer, reader = Far(site, server), Far(site, server)
+        site.network.chunk_bytes_max = 700
+
+        async def write() -> None:
+            for number in range(RECORDS):
+                await writer.produce(replica, number)
+
+        async def read() -> None:
+            found: list[bytes] = []
+            while len(found) < RECORDS:
+                found += await reader.fetch(replica, len(found))
+            assert [int(value[:2] if n > 9 else value[:1]) for n, value in enumerate(found)] == list(range(RECORDS))
+
+        async def harm() -> None:
+            while True:
+                await asyncio.sleep(chance.uniform(0.005, 0.06))
+                site.network.reset("far")
+
+        harming = asyncio.create_task(harm())
+        await asyncio.gather(write(), read())
+        harming.cancel()
+        assert writer.broken + reader.broken, "the network did no harm: this proves less than it seems to"
+        site.network.reset("far")
+        await site.until(lambda: not server.connections)
+        assert server.pending == 0 and server.site.refusals.count("fault") == 0
+        await server.close()
+        await site.stop()
+
+    run(story, seed)
+
+
+def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None:
+    """Else a client would be told of no broker at all, and some ask again only after minutes."""
+
+    async def story(site: Site) -> None:
+        await site.start(QUICK)
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, held=True)
+        client = Client(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
+        asked = asyncio.create_task(client.metadata([]))
+        await asyncio.sleep(1)
+        assert not asked.done() and len(server.connections) == 1
+        await site.node.announce("", {"PLAINTEXT": "one:9092"})
+        server.release()
+        assert [broker.host for broker in (await asked).brokers] == ["one"]
+        await client.close()
+        await site.until(lambda: not server.connections)
+        await server.close()
+        await site.stop()
+
+    run(story)

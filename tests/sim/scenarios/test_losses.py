@@ -1,0 +1,174 @@
+"""A broker without its disk: that records are gone is said, whatever comes between, and what others have stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+
+from tests.e2e.site import batch, numbers, read_values
+from tests.sim.harness.machine import SimMachine
+from tests.sim.scenarios.test_cut_off import cut_off
+from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
+from tests.sim.scenarios.three import Broker, Three, told
+from tiered.controller.requests import CreateTopic, Move, Reassign
+from tiered.ids import TopicPartition
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import PartitionImage
+
+AT = TopicPartition("t", 0)
+Reached = Callable[[Broker, Broker], bool]
+
+
+def registered(broker: Broker, controller: Broker) -> bool:
+    """The controller knows its new life."""
+    known = controller.node.image.brokers[broker.node_id]
+    return known.live and known.incarnation == broker.node.incarnation
+
+
+def leading(broker: Broker, controller: Broker) -> bool:
+    """It leads, and is about to tell."""
+    return any(replica.at == AT for replica in broker.node.partitions.led())
+
+
+@pytest.mark.parametrize("reached", [registered, leading])
+def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> None:
+    async def story(three: Three) -> None:
+        controller, broker = three.controller, three.others()[0]
+
+        def now() -> PartitionImage:
+            return controller.node.image.topics["t"].partitions[0]
+
+        await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
+        await three.until(lambda: leading(broker, controller), 5)
+        await broker.node.replica("t", 0).append(batch([b"v"]))
+        broker.machine.lose_disk()
+        await broker.clear()
+        await three.until(lambda: now().leader == NO_LEADER, 10)
+        before = broker.node
+        starting = asyncio.create_task(broker.start())
+        while broker.node is before or not reached(broker, controller):
+            await asyncio.sleep(0.000_05)
+        assert now().loss is None
+        cut_off(three, broker)
+        if reached is leading:  # what it writes before it has told must not hide what went before
+            broker.node.replica("t", 0).append_now(batch([b"w"]), 1)
+        await three.until(lambda: now().leader == NO_LEADER, 60)
+        three.network.heal()
+        await three.until(lambda: now().leader == broker.node_id, 60)
+        await three.until(lambda: now().loss is not None, 600)
+        loss = now().loss
+        assert loss is not None and loss.from_offset == 0
+        await starting
+
+    told(story)
+
+
+def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
+    """Who joined could lead when this one dies, and would not know that there was a loss."""
+
+    async def story(three: Three) -> None:
+        leader, other = three.others()
+        await three.controller.node.submit(CreateTopic("t", assignments=[[leader.node_id, other.node_id]]))
+        await three.until(lambda: leading(leader, three.controller), 5)
+
+        def in_sync() -> set[int]:
+            return set(three.controller.node.image.topics["t"].partitions[0].isr)
+
+        await other.kill()
+        await three.until(lambda: in_sync() == {leader.node_id}, 10)
+        lost = leader.node.replica("t", 0)
+        with patch.object(leader.node.joining, "_is_unheard", lambda replica: True):
+            leader.node.partitions.unreported.append(lost)
+            await other.start()
+            await three.until(lambda: bool(other.node.partitions.held()), 5)
+            await asyncio.sleep(3)
+            assert in_sync() == {leader.node_id} and leader.node.partitions.unreported == [lost]
+        await three.until(lambda: len(in_sync()) == 2, 15)
+        assert not leader.node.partitions.unreported
+
+    told(story)
+
+
+def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> None:
+    """Both followers left the in-sync set with all that was acknowledged then. The leader acknowledges more alone and
+    comes back to an empty disk: what the copies have stays, and the rest is told as a loss."""
+
+    async def story(three: Three) -> None:
+        await written(three, 3)
+        hit = leader_of(three)
+        others = [each for each in three.brokers.values() if each is not hit]
+        await crash(others, SimMachine.kill)
+        await three.until(lambda: insiders(three) == [hit], SECONDS)
+        alone = await led(three)
+        await alone.append(batch([b"%06d" % COUNT]))
+        await crash([hit], SimMachine.lose_disk)
+        await asyncio.gather(*(each.start() for each in others))
+        await asyncio.sleep(SECONDS)
+        now = others[0].node.image.topics["t"].partitions[0]
+        assert now.leader == NO_LEADER, "the last one in sync may have more"
+        await hit.start()
+        again = await led(three)
+        await three.until(lambda: again.high_watermark >= COUNT and len(insiders(three)) == 3, SECONDS)
+        assert again.state.node_id != hit.node_id
+        assert await read_values(again, 0) == numbers(0, COUNT)
+        assert again.explain()["possible_loss"]["from_offset"] == COUNT
+
+    told(story)
+
+
+def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
+    """It lost its unsynced records and still ends behind the others, which are asked."""
+
+    async def story(three: Three) -> None:
+        await written(three, 3)
+        hit = leader_of(three)
+        others = [each for each in three.brokers.values() if each is not hit]
+        await crash(others, SimMachine.kill)
+        await three.until(lambda: insiders(three) == [hit], SECONDS)
+        alone = await led(three)
+        for number in range(COUNT, 2 * COUNT):
+            await alone.append(batch([b"%06d" % number]))
+        await alone.flush()
+        await alone.append(batch([b"unsynced"]))
+        await crash([hit], SimMachine.power_cut)
+        await asyncio.gather(*(each.start() for each in others))
+        await hit.start()
+        again = await led(three)
+        await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        assert again.state.node_id == hit.node_id
+        assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
+
+    told(story)
+
+
+def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records() -> None:
+    """The power failed, so that nothing is sure; and the controller heard of the move before it heard of the log."""
+
+    async def story(three: Three) -> None:
+        controller = three.controller
+        hit, target = three.others()
+        topic = await controller.node.submit(CreateTopic("t", assignments=[[hit.node_id]]))
+        await three.until(lambda: leading(hit, controller), 5)
+        for number in range(COUNT):
+            await hit.node.replica("t", 0).append(batch([b"%06d" % number]))
+        await hit.node.replica("t", 0).flush()
+        await crash([hit], SimMachine.power_cut)
+        await three.until(lambda: not controller.node.image.brokers[hit.node_id].live, SECONDS)
+        controller.machine.faults.outage = True  # what it decides is in the bucket later, all at once
+        moving = asyncio.create_task(
+            controller.node.submit(Reassign((Move(topic.topic_id, 0, (target.node_id,)),)), timeout=SECONDS)
+        )
+        await asyncio.sleep(0.1)
+        starting = asyncio.create_task(hit.start())
+        await three.until(lambda: controller.node.cluster.pending == 2, SECONDS)
+        controller.machine.faults.outage = False
+        assert await moving == (None,)
+        await starting
+        again = await led(three)
+        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        assert await read_values(again, 0) == numbers(0, COUNT)
+
+    told(story)

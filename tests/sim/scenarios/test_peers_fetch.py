@@ -1,0 +1,118 @@
+"""What a follower asks of a leader and what it understands of the answer, with Kafka's Fetch between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
+from tests.unit.kafka.scripted import Scripted
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicId
+from tiered.peers import Diverging, FetchedPart, FetchFrom, Peers, ReplicaFetch
+from tiered_api.kafka.client.peers import KafkaPeers
+from tiered_api.kafka.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+
+THERE = "leader:9092"
+ORDERS, PARCELS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), TopicId("AAAAAAAAAAAAAAAAAAAAAg")
+ASK = ReplicaFetch(
+    2, (1 << 62) + 1, 500, 10 << 20, 1 << 20,
+    [FetchFrom(ORDERS, 0, 4, 100, 3, 7, 9), FetchFrom(PARCELS, 5, 1, 0, -1, 0, 0), FetchFrom(ORDERS, 9, 4, 8, 4, 0, 0)],
+)  # fmt: skip
+
+
+def story(tell: Callable[[KafkaPeers, Scripted], Awaitable[None]]) -> None:
+    loop = SimLoop(1)
+    network = SimNetwork(loop, random.Random(1))
+
+    async def main() -> None:
+        leader, peers = Scripted(), KafkaPeers(network.host("follower"), credential=b"c" * 16)
+        await leader.start(network.host("leader"), "leader", 9092)
+        await tell(peers, leader)
+        await peers.close()
+        leader.stop()
+
+    loop.run(main())
+
+
+def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> None:
+    async def tell(peers: Peers, leader: Scripted) -> None:
+        leader.script[FetchRequest] = lambda request, version: FetchResponse()
+        assert await peers.fetch(THERE, ASK, 5) == []
+        asked = leader.asked[0].message
+        assert leader.asked[0].version == 17
+        assert (asked.replica_state, asked.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
+        assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 10 << 20)
+        assert (asked.session_id, asked.session_epoch) == (0, -1)
+        assert [
+            (
+                topic.topic_id, each.partition, each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch,
+                each.log_start_offset, each.partition_max_bytes,
+            )
+            for topic in asked.topics
+            for each in topic.partitions
+        ] == [
+            (ORDERS, 0, 4, 100, 3, 7, 1 << 20),
+            (ORDERS, 9, 4, 8, 4, 0, 1 << 20),
+            (PARCELS, 5, 1, 0, -1, 0, 1 << 20),
+        ]  # fmt: skip
+
+    story(tell)
+
+
+def test_an_answer_is_understood_in_all_its_parts() -> None:
+    def answer(request: FetchRequest, version: int) -> FetchResponse:
+        full = PartitionData(
+            0, 0, 90, 90, 5, records=b"batches", aborted_transactions=None, local_start_offset=40, cold_end_offset=60
+        )
+        parted = PartitionData(9, 0, 8, diverging_epoch=EpochEndOffset(2, 6), aborted_transactions=None)
+        moved = PartitionData(5, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=0)
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(topic_id=ORDERS, partitions=[full, parted]),
+                FetchableTopicResponse(topic_id=PARCELS, partitions=[moved]),
+            ]
+        )
+
+    async def tell(peers: KafkaPeers, leader: Scripted) -> None:
+        leader.script[FetchRequest] = answer
+        assert await peers.fetch(THERE, ASK, 5) == [
+            FetchedPart(ORDERS, 0, 0, 90, 5, 40, 60, None, b"batches"),
+            FetchedPart(ORDERS, 9, 0, 8, -1, -1, -1, Diverging(2, 6), b""),
+            FetchedPart(PARCELS, 5, 109, 20, 1, 12, 0, None, b""),
+        ]
+
+    story(tell)
+
+
+def test_a_leader_may_refuse_all_of_it() -> None:
+    async def tell(peers: KafkaPeers, leader: Scripted) -> None:
+        leader.script[FetchRequest] = lambda request, version: FetchResponse(error_code=77)
+        with pytest.raises(Refused) as caught:
+            await peers.fetch(THERE, ASK, 5)
+        assert caught.value.code is Code.STALE_BROKER_EPOCH
+
+    story(tell)
+
+
+def test_an_answer_that_is_none_is_as_good_as_no_answer() -> None:
+    async def tell(peers: KafkaPeers, leader: Scripted) -> None:
+        leader.script[FetchRequest] = lambda request, version: b"\0\0\0\x0a\0\0\0\1garbage"
+        with pytest.raises(Unavailable):
+            await peers.fetch(THERE, ASK, 5)
+        leader.script[FetchRequest] = lambda request, version: b"HTTP/1.1 400 Bad Request"
+        with pytest.raises(Unavailable) as caught:
+            await peers.fetch(THERE, ASK, 5)
+        assert not caught.value.final, "that address may be a broker's again"
+
+    story(tell)

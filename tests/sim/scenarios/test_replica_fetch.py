@@ -1,0 +1,340 @@
+"""A follower's fetches at a real leader over the simulated network: what it gets, what is noted, who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.kafka_site import values_of
+from tests.e2e.site import QUICK, Site, batch, run
+from tests.sim.harness.streams import SimStream
+from tiered.config.listeners import Endpoint
+from tiered.controller.requests import CreateTopic, RegisterBroker
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId, incarnation_number
+from tiered.peers import Diverging, FetchedPart, FetchFrom, ReplicaFetch
+from tiered.ports import FileSlice
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.peers import KafkaPeers
+from tiered_api.kafka.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+)
+from tiered_api.kafka.server.fetch.delayed_replica_fetch import TOLD_SECONDS
+from tiered_api.kafka.server.server import KafkaServer, serve_kafka
+
+THERE = "one:9092"
+INCARNATION, LATER = "B" * 21 + "A", "C" * 21 + "A"
+KIB = 1 << 10
+
+
+def broker_of(site: Site, host: str) -> KafkaPeers:
+    """How a broker of the same cluster asks."""
+    node = site.node
+    return KafkaPeers(site.network.host(host), cluster_id=node.cluster_id, credential=node.credential)
+
+
+class Copying:
+    """Broker 2, which copies the partitions of topic `t` that broker 1 leads."""
+
+    def __init__(self, site: Site, server: KafkaServer, partitions: int) -> None:
+        self.site = site
+        self.server = server
+        self.leaders = [site.node.replica("t", number) for number in range(partitions)]
+        self.peers = broker_of(site, "two")
+        self.incarnation = incarnation_number(INCARNATION)
+        self.node_id = 2
+
+    def ask(self, *offsets: int, wait_ms: int = 0, max_bytes: int = 10 << 20, epoch: int = 0) -> ReplicaFetch:
+        """Of partition n everything from `offsets[n]` on, at most 16 KiB."""
+        wanted = [
+            FetchFrom(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
+            for number, (leader, offset) in enumerate(zip(self.leaders, offsets, strict=False))
+        ]
+        return ReplicaFetch(self.node_id, self.incarnation, wait_ms, max_bytes, 16 * KIB, wanted)
+
+    async def fetch(self, *offsets: int, wait_ms: int = 0, **more: int) -> list[FetchedPart]:
+        return list(await self.peers.fetch(THERE, self.ask(*offsets, wait_ms=wait_ms, **more), 5))
+
+
+def copying(story: Callable[[Copying], Awaitable[None]], partitions: int = 1) -> None:
+    async def whole(site: Site) -> None:
+        await site.start(replace(QUICK, broker_session_timeout_ms=3_600_000))  # nobody hears broker 2
+        await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        await site.node.submit(
+            CreateTopic(
+                "t",
+                assignments=[[1, 2]] * partitions,
+            )
+        )
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        it = Copying(site, server, partitions)
+        await story(it)
+        await it.peers.close()
+        await site.until(lambda: not server.connections)
+        copies = server.dispatch.fetches.copies
+        assert not copies.waiting and copies.parked == 0 and server.pending == 0
+        assert server.site.refusals.count("fault") == 0
+        await server.close()
+        await site.stop()
+
+    run(whole)
+
+
+def write(leader: Replica, *values: bytes) -> None:
+    """One batch each, in the leader's log and no further."""
+    for value in values:
+        leader.append_now(batch([value]), 1)
+
+
+def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a", b"b", b"c")
+        assert leader.high_watermark == 0
+        (part,) = await it.fetch(0)
+        assert (part.topic_id, part.partition, part.code, part.diverging) == (leader.topic_id, 0, 0, None)
+        assert values_of(part.records) == [b"a", b"b", b"c"]
+        assert (part.high_watermark, part.log_start_offset, part.local_start_offset, part.cold_end_offset) == (0,) * 4
+        assert leader.high_watermark == 0, "it has nothing yet"
+        (part,) = await it.fetch(2)
+        assert leader.high_watermark == part.high_watermark == 2
+        assert values_of(part.records) == [b"c"]
+        (part,) = await it.fetch(3)
+        assert leader.high_watermark == part.high_watermark == 3 and part.records == b""
+
+    copying(story)
+
+
+def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
+    async def story(it: Copying) -> None:
+        leader, other = it.leaders
+        loop = it.site.loop
+        began = loop.time()
+        (nothing, _) = await it.fetch(0, 0, wait_ms=500)
+        assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
+        waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
+        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        began = loop.time()
+        write(other, b"x", b"y")
+        (part,) = await waiting
+        assert loop.time() - began < 0.1
+        assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
+        assert not leader._end_watchers and not other._end_watchers
+
+    copying(story, partitions=2)
+
+
+def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
+    async def story(it: Copying) -> None:
+        leader, _ = it.leaders
+        write(leader, b"a", b"b")
+        assert len(await it.fetch(2, 0)) == 2
+        for _ in range(3):
+            assert await it.fetch(2, 0) == []
+        await asyncio.sleep(TOLD_SECONDS + 0.1)
+        assert len(await it.fetch(2, 0)) == 2, "an answer may have been lost"
+        assert await it.fetch(2, 0) == []
+        write(leader, b"c")
+        (part,) = await it.fetch(2, 0)
+        assert values_of(part.records) == [b"c"] and part.high_watermark == 2
+        (part,) = await it.fetch(3, 0)
+        assert part.high_watermark == 3 and part.records == b""
+        write(leader, b"d")
+        leader.log.advance_start(2)
+        await it.fetch(3, 0)
+        (part,) = await it.fetch(4, 0)
+        assert (part.high_watermark, part.log_start_offset) == (4, 2)
+
+    copying(story, partitions=2)
+
+
+def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a")
+        for _ in range(20):
+            await it.fetch(1)
+            await asyncio.sleep(1)
+        write(leader, b"b")
+        lag_ns = int(3e9)
+        assert not leader.state.lags(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        await asyncio.sleep(4)
+        assert leader.state.lags(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        it.incarnation = incarnation_number(LATER)
+        with pytest.raises(Refused):
+            await it.fetch(1)
+
+    copying(story)
+
+
+def test_a_leader_that_resigns_answers_those_who_wait() -> None:
+    async def story(it: Copying) -> None:
+        waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
+        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        it.site.node.partitions.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        (part,) = await waiting
+        assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
+
+    copying(story)
+
+
+def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a", b"b")
+        (part,) = await it.fetch(5)
+        assert (part.code, part.diverging, part.records) == (0, Diverging(0, 2), b"")
+        (part,) = await it.fetch(0, epoch=-1)
+        assert part.code == Code.FENCED_LEADER_EPOCH.number
+        (part,) = await it.fetch(0, epoch=3)
+        assert part.code == Code.UNKNOWN_LEADER_EPOCH.number
+        unknown = it.ask(0)._replace(
+            partitions=[
+                it.ask(0).partitions[0]._replace(partition=7),
+                it.ask(0).partitions[0]._replace(topic_id=TopicId("A" * 21 + "Q")),
+            ]
+        )
+        codes = {part.code for part in await it.peers.fetch(THERE, unknown, 5)}
+        assert codes == {Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number}
+        assert leader.high_watermark == 0 and leader.state.offset_of(2) is None
+
+    copying(story)
+
+
+def test_only_the_registered_incarnation_is_heard() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a")
+
+        async def refused() -> Code:
+            with pytest.raises(Refused) as caught:
+                await it.fetch(1)
+            assert leader.high_watermark == 0 and leader.state.offset_of(2) is None
+            return caught.value.code
+
+        it.incarnation = incarnation_number(LATER)
+        assert await refused() is Code.STALE_BROKER_EPOCH
+        it.incarnation, it.node_id = incarnation_number(INCARNATION), 3
+        assert await refused() is Code.BROKER_ID_NOT_REGISTERED
+        it.node_id = 1
+        assert await refused() is Code.STALE_BROKER_EPOCH
+        it.node_id = 2
+        await it.fetch(1)
+        assert leader.high_watermark == 1
+
+    copying(story)
+
+
+def test_a_broker_that_has_stopped_copies_nothing() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a")
+        image = it.site.node.image
+        stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
+        it.site.node.cluster.committed.image = replace(image, brokers=stopped)
+        with pytest.raises(Refused) as caught:
+            await it.fetch(1)
+        assert caught.value.code is Code.STALE_BROKER_EPOCH
+        assert leader.state.offset_of(2) is None
+
+    copying(story)
+
+
+def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
+    async def story(it: Copying) -> None:
+        leader, _ = it.leaders
+        write(leader, b"a")
+        for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
+            await it.fetch(1, 0)
+            assert await it.fetch(1, 0) == []
+            await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
+            it.incarnation = incarnation_number(incarnation)
+        assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
+        assert await it.fetch(1, 0) == []
+
+    copying(story, partitions=2)
+
+
+def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
+        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        image = it.site.node.image
+        later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
+        it.site.node.cluster.committed.image = replace(image, brokers=later)
+        write(leader, b"a")
+        with pytest.raises(Refused) as caught:
+            await waiting
+        assert caught.value.code is Code.STALE_BROKER_EPOCH
+
+    copying(story)
+
+
+def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, b"a", b"b")
+        await it.fetch(1)
+        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        for version in range(4, 19):
+            where = FetchPartition(0, fetch_offset=2, partition_max_bytes=KIB)
+            request = FetchRequest(topics=[FetchTopic(leader.topic, leader.topic_id, [where])])
+            if version < 15:
+                request.replica_id = 2
+            else:
+                request.replica_state, request.rack_id = ReplicaState(2, it.incarnation), "r"
+            answer = await link.ask(request, FetchResponse, 5, version)
+            refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
+            assert answer.error_code == (refused if version >= 7 else 0)
+            assert answer.responses[0].partitions[0].error_code == refused
+        assert leader.state.offset_of(2) == 1 and leader.high_watermark == 1
+        link.close()
+
+    copying(story)
+
+
+def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
+    async def story(it: Copying) -> None:
+        for leader in it.leaders:
+            write(leader, b"x" * 3_000, b"y" * 3_000)
+        (alone,) = (part for part in await it.fetch(0, 0, 0, 0, max_bytes=0) if part.records)
+        assert [value[:1] for value in values_of(alone.records)] == [b"x"]
+        served = []
+        for _ in range(8):
+            full = [part for part in await it.fetch(0, 0, 0, 0, max_bytes=4_000) if part.records]
+            assert sum(len(part.records) for part in full) <= 4_000
+            served += [part.partition for part in full]
+        assert sorted(served) == [0, 0, 1, 1, 2, 2, 3, 3], "each has its turn"
+        assert [leader.state.offset_of(2) for leader in it.leaders] == [0] * 4
+
+    copying(story, partitions=4)
+
+
+def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[FileSlice] = []
+    send_file = SimStream.send_file
+
+    def noted(stream: SimStream, slice: FileSlice) -> int | None:
+        sent.append(slice)
+        return send_file(stream, slice)
+
+    monkeypatch.setattr(SimStream, "send_file", noted)
+
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        write(leader, *(bytes((n,)) * 3_000 for n in range(8)))
+        (part,) = await it.fetch(0)
+        assert values_of(part.records) == [bytes((n,)) * 3_000 for n in range(5)]
+        assert sent and sent[0].length == len(part.records) > 8 * KIB
+        assert it.server.site.replicated_bytes == len(part.records) and it.server.site.fetched_bytes == 0
+
+    copying(story)

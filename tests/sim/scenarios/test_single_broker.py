@@ -1,0 +1,86 @@
+"""Hundreds of lives of one broker (`make sim SEEDS=1000` runs as many as you like)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.sim import single
+from tests.sim.__main__ import outcome
+from tests.sim.options import Options
+from tests.sim.scenarios.many import run_all
+from tests.sim.single import run
+from tests.sources import ROOT
+
+SEEDS = 100
+REACHED = (
+    "acked", "cold_read", "crashes", "clean_stops", "disk_ends", "duplicates", "made", "deleted", "grown", "altered",
+    "cut", "snapshots", "collected_slots", "spills",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_seed_breaks_a_promise() -> None:
+    run_all("single", SEEDS, REACHED)
+
+
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (118, "an upload whose manifest change was undecided is named once, not twice"),
+        (167, "a loss whose report did not reach the log is reported by the next start"),
+        (1417, "the same for a topic with flush=ack: a directory is trusted only once its losses are told"),
+        (2416, "a log that cannot be cut on a full disk is opened anew when there is room, the broker lives on"),
+    ],
+)
+def test_seeds_that_once_failed(seed: int, what: str) -> None:
+    assert run(seed, Options.plain).counts["acked"] > 0, what
+
+
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (37, "a log cut inside a batch goes up with who wrote all of that batch"),
+        (391, "an upload that fails after its topic was deleted ends no broker"),
+        (525, "a log that was never opened leaves no stale file to the next topic of its name"),
+        (1166, "a log whose topic id a power cut tore off is not taken for the next topic's"),
+        (1373, "a topic deleted on a full disk makes way for the next of its name"),
+        (20893, "a producer snapshot that a power cut tore does not go to the bucket"),
+        (10092, "a fence that comes late for a deleted topic spares the one that has its name now"),
+    ],
+)
+def test_seeds_that_once_failed_with_administration(seed: int, what: str) -> None:
+    assert run(seed, Options.unstopped).counts["acked"] > 0, what
+
+
+def trace_elsewhere(seed: int, hash_seed: int) -> str:
+    """Steps and digest of a run in a process of its own."""
+    code = f"from tests.sim.single import run; print(*run({seed}).trace)"
+    env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+def test_a_seed_is_one_story(seed: int) -> None:
+    """The same seed takes the same steps in the same order, in whatever process."""
+    first, second = run(seed), run(seed)
+    assert first.trace == second.trace
+    assert first.counts == second.counts
+    assert run(seed + 1).trace != first.trace
+    assert trace_elsewhere(seed, 1) == trace_elsewhere(seed, 2)
+
+
+def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing becomes cold in no time at all."""
+    monkeypatch.setattr(single, "SETTLE_SECONDS", 0.0)
+    _, story, _ = outcome(3)
+    _, _, told = story.partition("AssertionError: liveness: not within 0.0 s: everything is cold")
+    said = told.splitlines()[1:]
+    assert said[0] == str(Options.drawn(3)) and said[-1] == "again with: make sim OF=single SEED=3"
+    assert said[1] == "    0.000 started epoch=1" and any(line.endswith(" heal") for line in said[2:-1])

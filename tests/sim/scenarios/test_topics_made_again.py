@@ -1,0 +1,354 @@
+"""A topic is deleted and another one is made under its name, while the leader has heard of both and acted on neither.
+
+The leader's log is of the first topic then. Whoever asks for the second one, by name or by id, is refused, and so is
+whoever still asks for the first; who waited on the first is told that it is gone. The name alone never leads to the log
+of another topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.e2e.kafka_site import values_of
+from tests.e2e.site import batch, read_values
+from tests.sim.harness.machine import SimMachine
+from tests.sim.scenarios.made_again import AT, OLD, SECONDS, Again, code_of, story_of
+from tests.sim.scenarios.test_what_an_ack_survives import crash
+from tests.sim.scenarios.three import Broker
+from tiered.controller.requests import CreateTopic, DeleteTopic, FenceBroker
+from tiered.errors import Code, Refused
+from tiered.groups.requests import NO_OFFSET, Commit, CommitOffsets, FetchOffsets
+from tiered.ids import TopicPartition, id_bytes
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.leader_replica import ALL, Replica
+from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tiered_api.kafka.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from tiered_api.kafka.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tiered_api.kafka.server.fetch.frames import BY_ID, Topic
+
+GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
+
+
+# -- followers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged_of_the_second() -> None:
+    """The follower has acted, and asks a leader that has not."""
+
+    async def story(again: Again) -> None:
+        await again.replace()
+        quick = again.quick.node
+
+        def waits() -> bool:
+            copy = quick.partitions.copied(AT)
+            return copy is not None and copy.topic_id == again.new_id and "NOT_LEADER" in copy.trouble
+
+        await again.three.until(waits, SECONDS)
+        await asyncio.sleep(2)
+        copy = quick.partitions.copied(AT)
+        assert copy is not None and copy.log.end_offset == 0
+        new = await again.act()
+        values = [b"new-%d" % number for number in range(OLD + 3)]
+        for value in values:
+            new.append_now(batch([value]), ALL)
+        await new.until_committed(len(values), 5_000)
+        assert await read_values(new, 0) == values
+        await asyncio.sleep(1)
+        await crash([again.slow], SimMachine.kill)
+        await again.three.until(lambda: quick.partitions.get(AT) is not None, SECONDS)
+        heir = quick.replica(*AT)
+        await again.three.until(lambda: heir.log.end_offset >= len(values), SECONDS)
+        data = heir.log.read(0, 1 << 20, end_offset=heir.log.end_offset)
+        assert data is not None and values_of(data.file.pread(data.start, data.length)) == values
+
+    story_of(story, 2)
+
+
+def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -> None:
+    """It was asked for the first topic, and waits for more of it while the second one begins."""
+
+    async def story(again: Again) -> None:
+        await asyncio.sleep(1)
+        await again.replace()
+        new = await again.act()
+        assert new.state.high_watermark == 0
+        new.append_now(batch([b"new"]), ALL)
+        await new.until_committed(1, 5_000)
+        copy = again.quick.node.partitions.copied(AT)
+        assert copy is not None and copy.topic_id == again.new_id and copy.log.end_offset == 1
+
+    story_of(story, 2)
+
+
+# -- clients of Kafka's protocol --------------------------------------------------------------------------------------
+
+
+def named(again: Again, how: str) -> str:
+    return {"old id": again.old.topic_id, "new id": again.new_id, "name": ""}[how]
+
+
+REFUSED = {
+    "old id": Code.UNKNOWN_TOPIC_ID,
+    "new id": Code.NOT_LEADER_OR_FOLLOWER,
+    "name": Code.NOT_LEADER_OR_FOLLOWER,
+}
+HOWS = pytest.mark.parametrize("how", REFUSED)
+
+
+@HOWS
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("acks", [1, ALL])
+def test_records_are_not_taken_into_the_log_of_another_topic(replicas: int, acks: int, how: str) -> None:
+    """What the same connection sent before is remembered, up to the records."""
+
+    async def story(again: Again) -> None:
+        for topic_id in (again.old.topic_id, ""):
+            for _ in range(3):
+                assert (await again.produce(topic_id, acks=acks))[0] is Code.NONE
+        end = again.old.log.end_offset
+        await again.replace()
+        assert (await again.produce(named(again, how), acks=acks))[0] is REFUSED[how]
+        assert again.old.log.end_offset == end
+        new = await again.act()
+        assert new.log.end_offset == 0
+        asked = named(again, how)
+        assert (await again.produce(asked, acks=acks)) == (
+            (Code.NONE, 0) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, -1)
+        )
+
+    story_of(story, replicas)
+
+
+@HOWS
+def test_records_of_another_topic_are_not_read(how: str) -> None:
+    async def story(again: Again) -> None:
+        for topic_id in (again.old.topic_id, ""):
+            for _ in range(3):
+                assert len((await again.fetch(topic_id, 0))[1]) == OLD
+        await again.replace()
+        assert await again.fetch(named(again, how), 0) == (REFUSED[how], [])
+        new = await again.act()
+        await new.append(batch([b"new"]), acks=ALL)
+        asked = named(again, how)
+        assert await again.fetch(asked, 0) == (
+            (Code.NONE, [b"new"]) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, [])
+        )
+
+    story_of(story)
+
+
+@HOWS
+def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how: str) -> None:
+    async def story(again: Again) -> None:
+        quick = again.quick
+        await again.three.until(lambda: again.quick.node.partitions.copied(AT) is not None, SECONDS)
+        await asyncio.sleep(1)
+        assert len((await again.fetch(again.old.topic_id, 0, broker=quick))[1]) == OLD
+        await quick.node.partitions._moving.acquire()
+        await again.three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
+        again.new_id = await again._make()
+        await again.three.until(lambda: quick.node.image.topics["t"].topic_id == again.new_id, SECONDS)
+        assert await again.fetch(named(again, how), 0, broker=quick) == (REFUSED[how], [])
+        quick.node.partitions._moving.release()
+
+    story_of(story, 2)
+
+
+async def list_offsets(link: Link) -> int:
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])], 1_000)
+    return (await link.ask(request, ListOffsetsResponse, SECONDS, 8)).topics[0].partitions[0].error_code
+
+
+async def delete_records(link: Link) -> int:
+    request = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 0)])], 1_000)
+    return (await link.ask(request, DeleteRecordsResponse, SECONDS, 2)).topics[0].partitions[0].error_code
+
+
+async def end_of_epoch(link: Link) -> int:
+    request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])])
+    return (await link.ask(request, OffsetForLeaderEpochResponse, SECONDS, 4)).topics[0].partitions[0].error_code
+
+
+async def describe_producers(link: Link) -> int:
+    request = DescribeProducersRequest([TopicRequest("t", [0])])
+    return (await link.ask(request, DescribeProducersResponse, SECONDS, 0)).topics[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize("ask", [list_offsets, delete_records, end_of_epoch, describe_producers])
+def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[Link], Awaitable[int]]) -> None:
+    async def story(again: Again) -> None:
+        link = await again.link(again.slow)
+        assert code_of(await ask(link)) is Code.NONE
+        await again.replace()
+        assert code_of(await ask(link)) is Code.NOT_LEADER_OR_FOLLOWER
+        await again.act()
+        assert code_of(await ask(link)) is Code.NONE
+
+    story_of(story)
+
+
+# -- who waits --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bool) -> None:
+    """Also where the second topic is led, and has records at that offset, before the fetch looks again."""
+
+    async def story(again: Again) -> None:
+        asked = again.old.topic_id if by_id else ""
+        waiting = asyncio.create_task(again.fetch(asked, OLD, wait_ms=20_000))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        began = again.three.now
+        if late:
+            await again.replace()
+            code, values = await waiting
+            await again.act()
+        else:
+            await again.three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
+            again.new_id = await again._make()
+            await again.three.until(again.led, SECONDS)
+            new = again.slow.node.replica(*AT)
+            for number in range(OLD + 2):
+                new.append_now(batch([b"new-%d" % number]), ALL)
+            code, values = await waiting
+        assert again.three.now - began < 10 and values == []
+        assert code in (*GONE, Code.NOT_LEADER_OR_FOLLOWER)
+
+    story_of(story)
+
+
+def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> None:
+    async def story(again: Again) -> None:
+        for each in (again.three.controller, again.slow):
+            again.three.network.cut(again.quick.name, each.name)
+        waiting = asyncio.create_task(again.produce(again.old.topic_id, timeout_ms=30_000))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        await again.replace()
+        assert (await waiting)[0] in GONE
+        again.three.network.heal()
+        assert (await again.act()).log.end_offset == 0
+
+    story_of(story, 2)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
+    """Those of the first one go before any can come for the second."""
+
+    async def story(again: Again) -> None:
+        node = again.slow.node
+        await again.three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[again.slow.node_id]]))
+        await again.three.until(lambda: node.partitions.get(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS)
+
+        async def committed() -> int:
+            fetched = await node.coordinators.ask("g", FetchOffsets("g", (AT,)))
+            return int(fetched.offsets[0].offset)
+
+        await node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 3),)))
+        assert await committed() == 3
+        await again.replace()
+        assert await committed() == NO_OFFSET
+        await node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 1),)))
+        await again.act()
+        await asyncio.sleep(1)
+        assert await committed() == 1
+
+    story_of(story)
+
+
+# -- what has the name is not enough ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
+    """By name, too: the second topic is led by the time the fetch looks again."""
+
+    async def story(again: Again) -> None:
+        fetches = again.slow.server.dispatch.fetches
+        asked = Topic(id_bytes(again.old.topic_id) if version >= BY_ID else b"t", "t", [])
+        before = fetches.find(version, asked, 0, "")
+        assert before is again.old
+        await again.replace()
+        new = await again.act()
+        if version < BY_ID:
+            assert fetches.find(version, asked, 0, "") is new
+        with pytest.raises(Refused) as caught:
+            fetches.find_again(version, asked, 0, "", before)
+        assert caught.value.code in GONE
+
+    story_of(story)
+
+
+def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> None:
+    """The leader leads again, and the bucket is slow to say what of the partition is cold."""
+
+    async def story(again: Again) -> None:
+        three, slow = again.three, again.slow
+        partitions, led = slow.node.partitions, list[str]()
+        begun = partitions._begun
+
+        def note(replica: Replica) -> None:
+            led.append(replica.topic_id)
+            begun(replica)
+
+        partitions._begun = note
+        slow.machine.faults.first_byte_seconds = 3.0
+        await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
+        await three.until(lambda: again.old.gone, SECONDS)
+        await three.until(lambda: leads(slow), SECONDS)
+        await three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
+        again.new_id = await again._make()
+        await three.until(again.led, SECONDS)
+        assert led == [again.new_id]
+
+    story_of(story)
+
+
+def leads(broker: Broker) -> bool:
+    topic = broker.node.image.topics.get("t")
+    return topic is not None and topic.partitions[0].leader == broker.node_id
+
+
+def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
+    """A broker that starts tells where its logs end, by which a leader may be found; it opened them by an older
+    image."""
+
+    async def story(again: Again) -> None:
+        partitions = again.slow.node.partitions
+        assert partitions.end_of(AT, again.old.topic_id) == (0, OLD)
+        await again.replace()
+        assert partitions.end_of(AT, again.new_id) == (-1, 0)
+        new = await again.act()
+        await new.append(batch([b"new"]), acks=ALL)
+        assert partitions.end_of(AT, again.new_id) == (0, 1)
+
+    story_of(story)

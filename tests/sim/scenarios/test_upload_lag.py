@@ -1,0 +1,121 @@
+"""Nothing stays out of the bucket for longer than `tiered.upload.max.lag.ms` and one upload; how old it is shows."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.e2e.site import QUICK, Site, batch, run
+from tests.sim.scenarios.three import Three, told
+from tiered.controller.requests import CreateTopic
+from tiered.replication.leader_replica import Replica
+
+LAG = 20.0
+UPLOAD = 2.0
+SELDOM: dict[str, Any] = {"log_retention_check_interval_ms": 300_000, "remote_log_manager_task_interval_ms": 300_000}
+"""No other timer looks in time."""
+LATE = replace(QUICK, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+
+
+async def cold_within(replica: Replica, end: int, seconds: float) -> float:
+    """After how long all below `end` is in the bucket."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while replica.cold_end_offset < end:
+        assert loop.time() - began < seconds, f"offset {end} is not in the bucket after {seconds} s"
+        await asyncio.sleep(0.1)
+    return loop.time() - began
+
+
+def oldest(site: Site, topic: str) -> float:
+    """The metric."""
+    found = re.search(rf'^tiered_remote_copy_lag_seconds{{topic="{topic}"}} (\S+)$', site.node.metrics.render(), re.M)
+    assert found is not None, site.node.metrics.render()
+    return float(found[1])
+
+
+def test_a_quiet_topic_is_in_the_bucket_when_its_oldest_record_is_as_old_as_may_be() -> None:
+    async def story(site: Site) -> None:
+        await site.start(LATE)
+        replica = await site.create("t", segment_bytes="1048576")
+        await asyncio.sleep(7)
+        for _ in range(3):
+            await replica.append(batch([b"v"]))
+            end = replica.log.end_offset
+            took = await cold_within(replica, end, LAG + UPLOAD)
+            assert took > LAG - 1, "a segment is not closed before its time"
+            await asyncio.sleep(11)
+
+    run(story)
+
+
+def test_the_age_of_the_oldest_record_outside_the_bucket_shows_by_topic() -> None:
+    async def story(site: Site) -> None:
+        await site.start(LATE)
+        replica = await site.create("t", segment_bytes="1048576")
+        await site.create("empty", segment_bytes="1048576")
+        assert oldest(site, "t") == 0
+        await replica.append(batch([b"v"]))
+        await asyncio.sleep(10)
+        await replica.append(batch([b"w"]))
+        assert 9.9 <= oldest(site, "t") <= 10.1
+        assert oldest(site, "empty") == 0
+        await cold_within(replica, 2, LAG)
+        assert oldest(site, "t") == 0
+        site.machine.faults.outage = True
+        await replica.append(batch([b"x"]))
+        await asyncio.sleep(3 * LAG)
+        assert 3 * LAG - 1 <= oldest(site, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
+
+    run(story)
+
+
+def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None:
+    """Where other replicas have them too, several wait for one change of the manifest."""
+
+    async def story(three: Three) -> None:
+        leader = three.controller
+        nodes = [leader.node_id, *(each.node_id for each in three.others())]
+        await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"segment.bytes": "4096"}))
+        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+        replica = leader.node.replica("t", 0)
+        while replica.waiting_segments < 2:
+            await replica.append(batch([b"x" * 1000]))
+        assert replica.cold_end_offset == 0
+        await cold_within(replica, replica.log.end_offset, LAG + UPLOAD)
+
+    told(story, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_leads_next_goes_on_counting(seed: int) -> None:
+    async def story(three: Three) -> None:
+        leader, heir, third = three.others()[0], three.controller, three.others()[1]
+        nodes = [leader.node_id, heir.node_id, third.node_id]
+        await heir.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
+        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+        await leader.node.replica("t", 0).append(batch([b"v"]))
+        await asyncio.sleep(LAG - 8)
+        await leader.kill()
+        await three.until(lambda: heir.node.partitions.led() != [], 10)
+        await cold_within(heir.node.replica("t", 0), 1, 8 + UPLOAD)
+
+    told(story, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+
+
+def test_nothing_is_asked_of_the_bucket_while_nothing_is_late() -> None:
+    async def story(site: Site) -> None:
+        await site.start(LATE)
+        replica = await site.create("t", segment_bytes="1048576")
+        await replica.append(batch([b"v"]))
+        await cold_within(replica, 1, LAG + UPLOAD)
+        await asyncio.sleep(600)  # what a start and an upload leave to be swept is done
+        before = site.node.store.requests()
+        await asyncio.sleep(600)
+        assert site.node.store.requests() - before <= 10, "a request a minute"
+
+    run(story)

@@ -1,0 +1,187 @@
+"""The table of docs/GUARANTEES.md, a story for each row: what is acknowledged is there after what the row names.
+
+Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. Where three are in sync,
+the third has all that is acknowledged as well: only with two, as few as acknowledge, is the promise at its edge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from tests.e2e.site import batch, numbers, read_values
+from tests.sim.harness.machine import SimMachine
+from tests.sim.scenarios.three import Broker, Three, told
+from tiered.controller.requests import CreateTopic
+from tiered.metadata.changes import NO_LEADER
+from tiered.replication.leader_replica import ALL, Replica
+
+COUNT = 20
+SECONDS = 30.0
+Crash = Callable[[SimMachine], None]
+
+
+async def led(three: Three) -> Replica:
+    """Partition 0 of `t`, at whoever leads it."""
+    found: list[Replica] = []
+
+    def is_led() -> bool:
+        for each in three.brokers.values():
+            held = {(replica.topic, replica.partition): replica for replica in each.node.replicas()}
+            replica = held.get(("t", 0))
+            if (
+                replica is not None
+                and not replica.gone
+                and each.node.image.topics["t"].partitions[0].leader == (each.node_id)
+            ):
+                found.append(replica)
+        return bool(found)
+
+    await three.until(is_led, SECONDS)
+    return found[-1]
+
+
+async def crash(brokers: Sequence[Broker], how: Crash) -> None:
+    """All of them before any has ended."""
+    for each in brokers:
+        how(each.machine)
+    for each in brokers:
+        await each.clear()
+
+
+async def written(three: Three, replicas: int, acks: int = ALL, in_sync: int = 3, **configs: str) -> None:
+    """`COUNT` records are acknowledged in the topic `t`, none of them by a closed segment. With two in sync the third
+    broker has none of them: it went before."""
+    dotted = {name.replace("_", "."): value for name, value in configs.items()}
+    await three.controller.node.submit(CreateTopic("t", 1, replicas, configs={"retention.ms": "-1", **dotted}))
+    leader = await led(three)
+    if in_sync == 2:
+        hit = next(each for each in three.others() if each is not leader_of(three))
+        await hit.kill()
+        await three.until(lambda: hit not in insiders(three), SECONDS)
+    for number in range(COUNT):
+        await leader.append(batch([b"%06d" % number]), acks=acks)
+
+
+def story_of(
+    replicas: int, story: Callable[[Three], Awaitable[None]], acks: int = ALL, in_sync: int = 3, **configs: str
+) -> None:
+    """Records are acknowledged (`written`); `story` brings trouble; then all are there."""
+
+    async def whole(three: Three) -> None:
+        await written(three, replicas, acks, in_sync, **configs)
+        await story(three)
+        again = await led(three)
+        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        assert await read_values(again, 0) == numbers(0, COUNT)
+        assert again.explain()["possible_loss"] is None
+
+    told(whole)
+
+
+def leader_of(three: Three) -> Broker:
+    return three.brokers[three.controller.node.image.topics["t"].partitions[0].leader]
+
+
+def insiders(three: Three) -> list[Broker]:
+    """Who is in sync."""
+    return [three.brokers[node] for node in three.controller.node.image.topics["t"].partitions[0].isr]
+
+
+def test_acks_1_of_the_only_replica_outlives_its_process() -> None:
+    async def story(three: Three) -> None:
+        hit = leader_of(three)
+        await crash([hit], SimMachine.kill)
+        await hit.start()
+
+    story_of(1, story, acks=1)
+
+
+@pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
+def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: Crash, leads: bool) -> None:
+    async def story(three: Three) -> None:
+        hit = leader_of(three)
+        if not leads:
+            hit = next(each for each in three.brokers.values() if each is not hit)
+        await crash([hit], how)
+        await hit.start()
+        await three.until(three.all_known, SECONDS)
+
+    story_of(3, story, min_insync_replicas="2")
+
+
+@pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
+def test_acks_all_of_no_more_than_must_be_in_sync_outlives_power_or_disk_of_one(how: Crash, leads: bool) -> None:
+    """Of the three the one that is left has the records, and the one that comes back first has none."""
+
+    async def story(three: Three) -> None:
+        both = insiders(three)
+        (out,) = [each for each in three.brokers.values() if each not in both]
+        hit = next(each for each in both if (each is leader_of(three)) is leads)
+        await crash([hit], how)
+        await out.start()
+        await led(three)
+        await hit.start()
+        await three.until(three.all_known, SECONDS)
+
+    story_of(3, story, in_sync=2, min_insync_replicas="2")
+
+
+@pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
+def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_loss_is_told(how: Crash) -> None:
+    """One broker more than the promise is for: the stories above go as far as it reaches."""
+
+    async def whole(three: Three) -> None:
+        await written(three, 3, in_sync=2, min_insync_replicas="2")
+        both = insiders(three)
+        (out,) = [each for each in three.brokers.values() if each not in both]
+        await crash(both, how)
+        await out.start()
+        await three.until(lambda: out.node.cluster.reign is not None, SECONDS)
+        await asyncio.sleep(SECONDS)
+        assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
+        await asyncio.gather(*(each.start() for each in both))
+        again = await led(three)
+        await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        assert again.explain()["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
+        assert await read_values(again, 0) == numbers(0, again.high_watermark)
+
+    told(whole)
+
+
+def test_acks_all_outlives_all_processes() -> None:
+    async def story(three: Three) -> None:
+        await crash(list(three.brokers.values()), SimMachine.kill)
+        await asyncio.gather(*(each.start() for each in three.brokers.values()))
+
+    story_of(3, story, min_insync_replicas="2")
+
+
+def test_acks_all_with_flush_ack_outlives_the_power_of_all() -> None:
+    async def story(three: Three) -> None:
+        await crash(list(three.brokers.values()), SimMachine.power_cut)
+        await asyncio.gather(*(each.start() for each in three.brokers.values()))
+
+    story_of(3, story, min_insync_replicas="2", flush="ack")
+
+
+def test_what_is_in_the_bucket_outlives_all_brokers_and_disks() -> None:
+    async def whole(three: Three) -> None:
+        configs = {"segment.bytes": "4096", "retention.ms": "-1"}
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=configs))
+        leader = await led(three)
+        for number in range(COUNT):
+            await leader.append(batch([b"%06d" % number + b"x" * 1000]))
+        await three.until(lambda: leader.cold_end_offset > 0, SECONDS)
+        cold_end = leader.cold_end_offset
+        await crash(list(three.brokers.values()), SimMachine.lose_disk)
+        await asyncio.gather(*(each.start() for each in three.brokers.values()))
+        again = await led(three)
+        assert again.high_watermark >= cold_end
+        assert (await read_values(again, 0))[:cold_end] == numbers(0, cold_end)
+
+    told(whole)

@@ -1,0 +1,137 @@
+"""Three brokers on one bucket, started together, of which stories are told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.harness.loop import SimLoop, process_context
+from tests.sim.harness.machine import SimMachine
+from tests.sim.harness.network import SimNetwork
+from tests.sim.harness.store import SimBucket
+from tests.sim.options import SETTINGS
+from tiered.broker.broker import Node
+from tiered.config.listeners import Endpoint
+from tiered.errors import Refused, Unavailable
+from tiered.metrics import Metrics
+from tiered_api.kafka.client.peers import KafkaPeers
+from tiered_api.kafka.server.server import KafkaServer, serve_kafka
+
+PORT = 9092
+SESSION = SETTINGS.broker_session_timeout_ms / 1000
+
+
+class Broker:
+    """One machine, and the process on it."""
+
+    def __init__(self, loop: SimLoop, node_id: int, bucket: SimBucket, network: SimNetwork) -> None:
+        self.loop = loop
+        self.node_id = node_id
+        self.name = f"b{node_id}"
+        self.advertised = f"{self.name}:{PORT}"
+        self.machine = SimMachine(loop, self.name, bucket, network)
+        self.lives = 0
+        self.overrides: dict[str, Any] = {}
+        self.node: Node
+        self.server: KafkaServer
+
+    @property
+    def process(self) -> str:
+        return f"{self.name}.{self.lives}"
+
+    async def start(self) -> None:
+        self.lives += 1
+        await self.loop.create_task(self._start(), name=self.process, context=process_context(self.process))
+
+    async def _start(self) -> None:
+        world = self.machine.process()
+        self.node = Node(
+            replace(SETTINGS, node_id=self.node_id, **self.overrides), world, Metrics(), peers=KafkaPeers(world.net)
+        )
+        await self.node.start()
+        self.server = await serve_kafka(self.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", PORT)})
+        await self.node.announce("", {"PLAINTEXT": self.advertised})
+
+    async def kill(self) -> None:
+        self.machine.kill()
+        await self.clear()
+
+    async def clear(self) -> None:
+        """What is left of a process that has ended."""
+        for task in self.loop.tasks_of(self.process):
+            task.cancel()
+        await asyncio.sleep(0)
+        with suppress(Refused, Unavailable):
+            await self.node.stop(clean=False)
+        self.loop.bury(self.process)
+
+    async def stop(self) -> None:
+        await self.node.hand_over()
+        await self.server.close()
+        await self.node.stop()
+        self.machine.kill()
+
+
+class Three:
+    """Three brokers; `bucket` is theirs."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.bucket = SimBucket(loop)
+        self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
+        self.brokers = {i: Broker(loop, i, self.bucket, self.network) for i in (1, 2, 3)}
+
+    @property
+    def now(self) -> float:
+        return self.loop.now_ns / 1e9
+
+    def controllers(self) -> list[int]:
+        """Those that take themselves for it."""
+        return [i for i, each in self.brokers.items() if each.node.cluster.reign is not None]
+
+    @property
+    def controller(self) -> Broker:
+        (one,) = self.controllers()
+        return self.brokers[one]
+
+    def others(self) -> list[Broker]:
+        return [each for each in self.brokers.values() if each.node.cluster.reign is None]
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> float:
+        """How long it took."""
+        start = self.now
+        while not holds():
+            assert self.now - start < seconds, "not in time"
+            await asyncio.sleep(0.01)
+        return self.now - start
+
+    async def start(self) -> None:
+        await asyncio.gather(*(each.start() for each in self.brokers.values()))
+        await self.until(self.all_known, 5)
+
+    def all_known(self) -> bool:
+        """Whether every broker knows every other one, and where it listens."""
+        return all(
+            len([known for known in each.node.image.brokers.values() if known.live and known.listeners]) == 3
+            for each in self.brokers.values()
+        )
+
+
+def told(story: Callable[[Three], Awaitable[None]], seed: int = 1, **settings: Any) -> None:
+    loop = SimLoop(seed, seconds_max=10_000)
+
+    async def whole() -> None:
+        three = Three(loop)
+        for each in three.brokers.values():
+            each.overrides |= settings
+        await three.start()
+        await story(three)
+        for each in three.brokers.values():
+            each.machine.kill()
+            await each.clear()
+
+    loop.run(whole())

@@ -1,0 +1,103 @@
+"""What a start finds in the data directory: how it was left, and which logs in it are still meant."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.sim.harness.disk import SimDisk
+from tests.unit.hot.fixtures import TOPIC_ID, append, batch, open_log
+from tiered.broker.data_directory import ROOT, DataDirectory, Found
+from tiered.hot import checkpoints
+from tiered.ids import TopicPartition
+
+AT, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
+ANOTHER_ID = "BBBBBBBBBBBBBBBBBBBBBB"
+
+
+async def opened(on: SimDisk) -> tuple[DataDirectory, Found]:
+    directory = DataDirectory(on)
+    return directory, await directory.open("c", 1, "d")
+
+
+def test_a_page_cache_is_whole_in_the_boot_in_which_it_was_written() -> None:
+    async def told() -> None:
+        on = SimDisk(random.Random(1))
+        directory, found = await opened(on)
+        assert not found.same_boot
+        await directory.trust()
+        await on.sync_dir(".")  # as the first flush of a log does
+        assert (await opened(on.after_kill()))[1].same_boot
+        assert not (await opened(on.after_power_cut()))[1].same_boot
+
+    asyncio.run(told())
+
+
+def test_after_an_io_error_the_page_cache_is_not_believed() -> None:
+    async def told() -> None:
+        on = SimDisk(random.Random(1))
+        directory, _ = await opened(on)
+        await directory.trust()
+        directory.distrust()
+        assert not (await opened(on.after_kill()))[1].same_boot
+
+    asyncio.run(told())
+
+
+def test_what_a_clean_stop_said_of_logs_holds_for_one_start() -> None:
+    async def told() -> None:
+        on = SimDisk(random.Random(1))
+        directory, _ = await opened(on)
+        log = await open_log(on)
+        append(log, batch(0))
+        left = log.left(0, False)
+        assert left is not None
+        await directory.mark_clean([(AT, left)])
+        directory, found = await opened(on)
+        assert found.clean and found.left == {AT: left}
+        await directory.trust()
+        _, found = await opened(on.after_kill())
+        assert found.same_boot and not found.clean and not found.left
+
+    asyncio.run(told())
+
+
+def test_a_cut_that_comes_while_offsets_are_written_is_not_noted_by_them() -> None:
+    async def told() -> None:
+        on = SimDisk(random.Random(1))
+        directory, _ = await opened(on)
+        log = await open_log(on)
+        for number in range(3):
+            append(log, batch(number))
+        log.truncate_to(2)
+        on.sync_seconds = lambda: 0.001
+        saving = asyncio.ensure_future(directory.save_offsets({AT: log}))
+        await asyncio.sleep(0)
+        log.truncate_to(1)
+        await saving
+        assert (log.cuts.made, log.cuts.noted) == (2, 1)
+
+    asyncio.run(told())
+
+
+def test_logs_of_topics_that_are_gone_go_and_what_was_noted_of_them_too() -> None:
+    """One that was deleted, and one that was made again under its name: neither begins with old records."""
+
+    async def told() -> None:
+        on = SimDisk(random.Random(1))
+        directory, _ = await opened(on)
+        append(await open_log(on), batch(0))
+        on.make_dirs(f"{ROOT}/{OTHER}")
+        metadata = checkpoints.encode_metadata(TOPIC_ID)
+        await checkpoints.save(on, f"{ROOT}/{OTHER}", checkpoints.METADATA_FILE, metadata)
+        noted = {AT: 1, OTHER: 2}
+        found = Found("d", True, False, noted, noted)
+        kept = directory.tidy({AT: TOPIC_ID, OTHER: TOPIC_ID}, found)
+        assert kept.recovery_points == kept.log_starts == noted
+        again = directory.tidy({AT: TOPIC_ID, OTHER: ANOTHER_ID}, found)
+        assert again.recovery_points == again.log_starts == {AT: 1}
+        assert on.exists(f"{ROOT}/{AT}") and not on.exists(f"{ROOT}/{OTHER}")
+        none = directory.tidy({}, found)
+        assert not none.recovery_points and not on.exists(f"{ROOT}/{AT}")
+
+    asyncio.run(told())

@@ -1,0 +1,94 @@
+"""Listeners: Kafka's syntax, what is refused of it, and what clients are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.config.listeners import Endpoint
+from tiered.config.settings import Settings
+from tiered.errors import Code, Refused
+
+
+def bound(**given: str) -> tuple[Endpoint, ...]:
+    """Where a broker with these settings listens."""
+    return Settings.from_strings({name.replace("_", "."): text for name, text in given.items()}).listeners_in_force()
+
+
+def told(hostname: str = "here", **given: str) -> list[str]:
+    """What its clients are told."""
+    settings = Settings.from_strings({name.replace("_", "."): text for name, text in given.items()})
+    return [f"{each.name} {each.address}" for each in settings.advertised(settings.listeners_in_force(), hostname)]
+
+
+def test_the_short_form_is_one_listener() -> None:
+    assert bound() == (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+    assert bound(kafka="[::1]:0") == (Endpoint("PLAINTEXT", "::1", 0),)
+    assert bound(kafka="") == ()
+
+
+def test_kafkas_form_replaces_it_and_controllers_are_left_out() -> None:
+    assert bound(listeners="PLAINTEXT://:9092,CONTROLLER://:9093", controller_listener_names="CONTROLLER") == (
+        Endpoint("PLAINTEXT", "0.0.0.0", 9092),
+    )
+    assert bound(listeners="inside://10.0.0.1:9092, OUTSIDE://0.0.0.0:9094") == (
+        Endpoint("INSIDE", "10.0.0.1", 9092),
+        Endpoint("OUTSIDE", "0.0.0.0", 9094),
+    )
+
+
+def test_clients_are_told_what_is_advertised_or_else_where_the_listener_is() -> None:
+    listeners = "A://10.0.0.1:9092,B://0.0.0.0:9094"
+    assert told(listeners=listeners) == ["A 10.0.0.1:9092", "B here:9094"]
+    assert told(listeners=listeners, advertised_listeners="B://kafka.example.org:443") == [
+        "A 10.0.0.1:9092",
+        "B kafka.example.org:443",
+    ]
+    assert told(kafka="0.0.0.0:9092", advertised_listeners="PLAINTEXT://[::1]:9092") == ["PLAINTEXT [::1]:9092"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kafka": "nowhere"}, "kafka=nowhere: it must be HOST:PORT"),
+        ({"listeners": "10.0.0.1:9092"}, "listeners=10.0.0.1:9092: it must be NAME://HOST:PORT"),
+        ({"listeners": "A://:1,A://:2"}, "the name A is given twice"),
+        ({"listeners": "SASL_SSL://:9092"}, "SASL_SSL is not built yet"),
+        ({"listeners": "A://:9092", "listener_security_protocol_map": "A:SSL"}, "SSL is not built yet"),
+        ({"advertised_listeners": "B://host:1"}, "no listener has that name"),
+        ({"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"}, "it must name a host that clients can reach"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        bound(**given)
+    assert refused.value.code is Code.INVALID_CONFIG and words in refused.value.why
+
+
+def test_a_map_in_kafkas_stock_file_does_no_harm() -> None:
+    stock = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    assert bound(listener_security_protocol_map=stock) == bound()
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ("", ""),
+        ("kafka.example.org:8082", "http://kafka.example.org:8082"),
+        ("127.0.0.1:0", "http://127.0.0.1:40000"),
+        ("[::1]:80", "http://[::1]:80"),
+        ("https://kafka.example.org", "https://kafka.example.org"),
+        ("http://10.0.0.1:8083", "http://10.0.0.1:8083"),
+    ],
+)
+def test_http_clients_are_told_an_origin(given: str, origin: str) -> None:
+    assert Settings.from_strings({"advertised.http": given}).advertised_origin(40000) == origin
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["kafka.example.org", "0.0.0.0:80", "[::]:80", "ftp://a:1", "http://a/b", "a:70000", "http://", "a b:1", ":80"],
+)
+def test_http_clients_are_told_nothing_else(given: str) -> None:
+    with pytest.raises(Refused, match=r"advertised\.http=.*it must be HOST:PORT or") as refused:
+        Settings.from_strings({"advertised.http": given})
+    assert refused.value.code is Code.INVALID_CONFIG

@@ -1,0 +1,49 @@
+"""What single values cannot say: settings that contradict each other, and lists that have a form."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.config.settings import Settings, TopicConfig
+from tiered.errors import Code, Refused
+
+
+@pytest.mark.parametrize("name", ["leader.replication.throttled.replicas", "follower.replication.throttled.replicas"])
+def test_lists_of_replicas_are_numbers_in_pairs_or_all(name: str) -> None:
+    for good in ("", "*", "0:1", "0:1, 11:22"):
+        TopicConfig.from_strings({name: good})
+    for bad in ("0", "0:1,*", "a:1", "0:-1", "0:1:2", "all"):
+        with pytest.raises(Refused) as refused:
+            TopicConfig.from_strings({name: bad})
+        assert refused.value.code is Code.INVALID_CONFIG
+        assert refused.value.why.startswith(f"{name}={bad}") and "PARTITION:BROKER" in refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "session"), [("3000", "6000"), ("1500", "3000"), ("9000", "6000"), ("1500", "500")]
+)
+def test_a_broker_says_more_than_twice_a_session_that_it_lives(heartbeat: str, session: str) -> None:
+    given = {"broker.heartbeat.interval.ms": heartbeat, "broker.session.timeout.ms": session}
+    with pytest.raises(Refused) as refused:
+        Settings.from_strings(given)
+    assert refused.value.code is Code.INVALID_CONFIG
+    assert f"less than half of broker.session.timeout.ms={session}" in refused.value.why
+    Settings.from_strings(given | {"broker.heartbeat.interval.ms": str(int(session) // 2 - 1)})
+
+
+def test_the_listener_for_brokers_is_one_that_is_there() -> None:
+    given = {"listeners": "PLAINTEXT://:9092,Inner://:9094", "inter.broker.listener.name": "inner"}
+    assert Settings.from_strings(given).inter_broker_listener_name == "INNER"
+    for wrong in (given | {"inter.broker.listener.name": "OUTER"}, {"inter.broker.listener.name": "INNER"}):
+        with pytest.raises(Refused, match=r"no listener has that name; there are: PLAINTEXT") as refused:
+            Settings.from_strings(wrong)
+        assert refused.value.code is Code.INVALID_CONFIG
+
+
+def test_allowed_hosts_of_http_are_names_without_scheme_and_port() -> None:
+    for good in ("", "*", "kafka.example.org, broker-1"):
+        Settings.from_strings({"tiered.http.allowed.hosts": good})
+    for bad in ("http://kafka.example.org", "kafka.example.org:8082", "*.example.org", "a/b"):
+        with pytest.raises(Refused, match="a host name without scheme and port") as refused:
+            Settings.from_strings({"tiered.http.allowed.hosts": bad})
+        assert refused.value.code is Code.INVALID_CONFIG

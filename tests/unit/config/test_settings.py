@@ -1,0 +1,184 @@
+"""Settings: what is taken, what is refused and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
+from tiered.config.settings import Settings, TopicConfig, address, broker_rows, topic_rows
+from tiered.errors import Code, Refused
+
+
+def why(given: dict[str, str], table: type[TopicConfig] | type[Settings] = TopicConfig) -> str:
+    """The words of the refusal of `given`."""
+    with pytest.raises(Refused) as refused:
+        table.from_strings(given)
+    assert refused.value.code is Code.INVALID_CONFIG
+    return refused.value.why
+
+
+def test_defaults_are_kafkas_with_tiering_on() -> None:
+    config = TopicConfig()
+    assert (config.retention_ms, config.segment_bytes, config.max_message_bytes) == (604_800_000, 1 << 30, 1_048_588)
+    assert config.remote_storage_enable and config.cleanup_policy == ("delete",)
+    assert (config.local_retention_ms, config.local_retention_bytes) == (-2, -2)
+
+
+def test_values_are_typed_by_their_row() -> None:
+    config = TopicConfig.from_strings(
+        {
+            "retention.ms": "-1",
+            "remote.storage.enable": "FALSE",
+            "compression.type": "zstd",
+            "cleanup.policy": " delete ",
+        }
+    )
+    assert config.retention_ms == -1
+    assert config.remote_storage_enable is False
+    assert config.compression_type == "zstd"
+    assert config.cleanup_policy == ("delete",)
+
+
+def test_what_is_not_given_comes_from_the_defaults_handed_in() -> None:
+    config = TopicConfig.from_strings({"segment.ms": "5"}, TopicConfig(segment_bytes=4096))
+    assert (config.segment_ms, config.segment_bytes) == (5, 4096)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"retention.mss": "1"}, "retention.mss: unknown topic setting; did you mean retention.ms?"),
+        ({"zzz": "1"}, "zzz: unknown topic setting"),
+        ({"segment.bytes": "lots"}, "segment.bytes=lots: it must be an integer from 1024 to 2147483647"),
+        ({"segment.bytes": "1"}, "segment.bytes=1: it must be an integer from 1024 to 2147483647"),
+        ({"segment.bytes": "1e9"}, "segment.bytes=1e9: it must be an integer from 1024 to 2147483647"),
+        ({"remote.storage.enable": "1"}, "remote.storage.enable=1: it must be true or false"),
+        (
+            {"message.timestamp.type": "Now"},
+            "message.timestamp.type=Now: it must be CreateTime or LogAppendTime",
+        ),
+        ({"cleanup.policy": "shred"}, "cleanup.policy=shred: it must be a list of delete"),
+        ({"cleanup.policy": ""}, "cleanup.policy=: it must be a list of delete"),
+    ],
+)
+def test_a_refusal_names_the_key_the_value_and_what_is_allowed(given: dict[str, str], words: str) -> None:
+    assert why(given) == words
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_compaction_is_refused_with_the_reason(policy: str) -> None:
+    assert "not built yet" in why({"cleanup.policy": policy})
+    assert f"log.cleanup.policy={policy}: log compaction is not built yet" in why(
+        {"log.cleanup.policy": policy}, Settings
+    )
+
+
+def test_flush_to_the_bucket_is_refused_with_the_reason() -> None:
+    assert "not built yet" in why({"flush": "bucket"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"retention.ms": "1000", "local.retention.ms": "1001"},
+        {"retention.ms": "1000", "local.retention.ms": "-1"},
+        {"retention.bytes": "1000", "local.retention.bytes": "2000"},
+    ],
+)
+def test_a_local_copy_cannot_outlive_the_record(given: dict[str, str]) -> None:
+    assert "must not exceed retention." in why(given)
+
+
+def test_local_retention_may_be_shorter_equal_or_follow() -> None:
+    for local in ("-2", "0", "1000"):
+        TopicConfig.from_strings({"retention.ms": "1000", "local.retention.ms": local})
+    TopicConfig.from_strings({"retention.ms": "-1", "local.retention.ms": "-1"})
+
+
+def test_a_broker_gives_topics_their_defaults() -> None:
+    settings = Settings.from_strings({"log.segment.bytes": "2048", "log.retention.ms": "9", "message.max.bytes": "77"})
+    assert settings.topic_defaults() == TopicConfig(segment_bytes=2048, retention_ms=9, max_message_bytes=77)
+    assert Settings().topic_defaults() == TopicConfig()
+
+
+def test_every_topic_setting_has_a_broker_default_of_the_same_type() -> None:
+    named = {row.topic_name: row for row in broker_rows().values() if row.topic_name}
+    without = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+    without |= {"remote.log.copy.disable", "remote.log.delete.on.disable"}
+    assert set(named) == set(topic_rows()) - without, "Kafka's brokers have no names for these"
+    for name, row in topic_rows().items():
+        if name in without:
+            continue
+        assert (named[name].default, named[name].allowed) == (row.default, row.allowed)
+
+
+def test_a_broker_may_turn_tiering_off() -> None:
+    settings = Settings.from_strings({"remote.log.storage.system.enable": "false"})
+    assert settings.topic_defaults().remote_storage_enable is False
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "1"}, 60_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "1", "log.retention.ms": "5"}, 5),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_unit_that_is_given_wins(given: dict[str, str], expected: int) -> None:
+    assert Settings.from_strings(given).log_retention_ms == expected
+
+
+def test_a_larger_unit_is_refused_under_its_own_name() -> None:
+    assert why({"log.retention.hours": "soon"}, Settings).startswith("log.retention.hours=soon: it must be an integer")
+    assert why({"log.retention.hours": str(2**62)}, Settings).startswith("log.retention.hours=")
+
+
+def test_names_of_kafkas_files_are_taken_for_ours() -> None:
+    settings = Settings.from_strings({"log.dirs": "/data", "broker.id": "7", "process.roles": "broker,controller"})
+    assert (settings.data_dir, settings.node_id) == ("/data", 7)
+    assert "one directory" in why({"log.dirs": "/a,/b"}, Settings)
+
+
+def test_every_name_has_one_meaning() -> None:
+    other = [*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT]
+    assert len(set(other)) == len(other)
+    assert not set(other) & set(broker_rows())
+
+
+@pytest.mark.parametrize("text", ["8082", "127.0.0.1", ":80", "host:port", "host:70000", "host:-1"])
+def test_an_address_is_host_and_port(text: str) -> None:
+    assert why({"http": text}, Settings) == f"http={text}: it must be HOST:PORT with a port from 0 to 65535"
+
+
+def test_an_ipv6_host_stands_in_brackets() -> None:
+    assert address("[::1]:8082", "http") == ("::1", 8082)
+    assert address("localhost:0", "http") == ("localhost", 0)
+
+
+def test_settings_as_text_read_back_equal() -> None:
+    for made in (TopicConfig(flush="ack", retention_ms=-1), TopicConfig()):
+        assert TopicConfig.from_strings(made.to_strings()) == made
+    assert Settings.from_strings(Settings(node_id=3).to_strings()) == Settings(node_id=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("min.cleanable.dirty.ratio", "0.25", "1.5"),
+        ("min.cleanable.dirty.ratio", "1", "much"),
+        ("preallocate", "false", "true"),
+        ("remote.log.copy.disable", "FALSE", "True"),
+        ("compression.lz4.level", "12", "18"),
+        ("leader.replication.throttled.replicas", "0:1,1:2", None),
+        ("max.compaction.lag.ms", "5", "0"),
+    ],
+)
+def test_settings_of_tools_are_taken_and_those_that_would_lie_refused(name: str, good: str, bad: str | None) -> None:
+    made = TopicConfig.from_strings({name: good})
+    assert made.to_strings()[name] == ("1.0" if good == "1" else good.lower())
+    if bad is not None:
+        with pytest.raises(Refused) as refused:
+            TopicConfig.from_strings({name: bad})
+        assert refused.value.code is Code.INVALID_CONFIG and name in refused.value.why

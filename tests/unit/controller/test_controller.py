@@ -1,0 +1,244 @@
+"""The controller: what it decides, what it refuses, and what a restart does to leaderships."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+import pytest
+
+from tiered.config.settings import Settings
+from tiered.controller import requests
+from tiered.controller.controller import Controller
+from tiered.controller.requests import Request
+from tiered.controller.topics import PARTITIONS_MAX
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId, text_id
+from tiered.metadata.changes import (
+    CLUSTER,
+    NO_LEADER,
+    BrokerConfigChanged,
+    Change,
+    LossReported,
+    PartitionChanged,
+    TopicConfigChanged,
+    TopicCreated,
+)
+from tiered.metadata.effective_config import broker_settings
+from tiered.metadata.image import Image, PartitionImage, TopicImage
+
+
+def controller(*brokers: int) -> Controller:
+    ids = itertools.count(1)
+    made = Controller(Image(), Settings(), lambda: text_id(uuid.UUID(int=next(ids))))
+    for broker in brokers:
+        decide(made, requests.RegisterBroker(broker, f"i{broker}", f"d{broker}", "127.0.0.1:1", whole=True))
+    return made
+
+
+def decide(shard: Controller, request: Request, now_ms: int = 1000) -> object:
+    """One request, decided and applied; returns the reply."""
+    decision = shard.decide(request, now_ms)
+    shard.apply(decision.changes)
+    return decision.reply
+
+
+def refusal(shard: Controller, request: Request) -> Code:
+    before = shard.image
+    with pytest.raises(Refused) as refused:
+        shard.decide(request, 1000)
+    assert shard.image is before
+    return refused.value.code
+
+
+def test_a_topic_is_created_with_its_leaders() -> None:
+    shard = controller(1)
+    decision = shard.decide(requests.CreateTopic("t", 2, configs={"segment.bytes": "2048"}), 1000)
+    topic_id = text_id(uuid.UUID(int=1))
+    assert decision.changes == (
+        TopicCreated("t", topic_id, ((1,), (1,)), {"segment.bytes": "2048"}, 1000),
+        PartitionChanged(topic_id, 0, 1, 0, (1,), ()),
+        PartitionChanged(topic_id, 1, 1, 0, (1,), ()),
+    )
+    partition = PartitionImage((1,), 1, 0, (1,), partition_epoch=1)
+    assert decision.reply == TopicImage("t", topic_id, (partition, partition), {"segment.bytes": "2048"}, 1000)
+
+
+def test_to_validate_only_changes_nothing() -> None:
+    shard = controller(1)
+    decision = shard.decide(requests.CreateTopic("t", validate_only=True), 1000)
+    assert decision.changes == ()
+    assert isinstance(decision.reply, TopicImage)
+
+
+def test_defaults_come_from_the_brokers_settings() -> None:
+    shard = Controller(Image(), Settings(num_partitions=3), lambda: TopicId("x"))
+    decide(shard, requests.RegisterBroker(1, "i", "d", ""))
+    topic = decide(shard, requests.CreateTopic("t"))
+    assert isinstance(topic, TopicImage)
+    assert len(topic.partitions) == 3
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a b", "a\0", "ü", "x" * 250])
+def test_names_that_walk_paths_or_are_not_legal_are_refused(name: str) -> None:
+    assert refusal(controller(1), requests.CreateTopic(name)) is Code.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (requests.CreateTopic("t"), Code.TOPIC_ALREADY_EXISTS),
+        (requests.CreateTopic("a.b"), Code.INVALID_TOPIC_EXCEPTION),
+        (requests.CreateTopic("u", 0), Code.INVALID_PARTITIONS),
+        (requests.CreateTopic("u", -2), Code.INVALID_PARTITIONS),
+        (requests.CreateTopic("u", PARTITIONS_MAX + 1), Code.INVALID_PARTITIONS),
+        (requests.CreateTopic("u", 1, 2), Code.INVALID_REPLICATION_FACTOR),
+        (requests.CreateTopic("u", 1, 0), Code.INVALID_REPLICATION_FACTOR),
+        (requests.CreateTopic("u", assignments=[[9]]), Code.INVALID_REPLICA_ASSIGNMENT),
+        (requests.CreateTopic("u", assignments=[]), Code.INVALID_REPLICA_ASSIGNMENT),
+        (requests.CreateTopic("u", 1, assignments=[[1]]), Code.INVALID_REQUEST),
+        (requests.CreateTopic("u", configs={"segment.bytes": "none"}), Code.INVALID_CONFIG),
+        (requests.CreateTopic("u", configs={"no.such": "1"}), Code.INVALID_CONFIG),
+        (requests.CreateTopic("u", configs={"cleanup.policy": "compact"}), Code.INVALID_CONFIG),
+        (requests.DeleteTopic("nope"), Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (requests.CreatePartitions("nope", 2), Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (requests.CreatePartitions("t", 1), Code.INVALID_PARTITIONS),
+        (requests.AlterTopicConfigs("nope", {}), Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (requests.AlterTopicConfigs("t", {"retention.ms": "soon"}), Code.INVALID_CONFIG),
+        (requests.AlterBrokerConfigs(9, {}), Code.BROKER_ID_NOT_REGISTERED),
+        (requests.AlterBrokerConfigs(1, {"no.such": "1"}), Code.INVALID_CONFIG),
+        (requests.AlterBrokerConfigs(1, {"http": "127.0.0.1:9"}), Code.INVALID_CONFIG),
+        (requests.StopBroker(1, "older"), Code.STALE_BROKER_EPOCH),
+        (requests.AnnounceBroker(2, "i2", "x", {}), Code.STALE_BROKER_EPOCH),
+    ],
+)
+def test_what_cannot_be_is_refused(request_: Request, code: Code) -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t"))
+    decide(shard, requests.CreateTopic("a_b"))
+    assert refusal(shard, request_) is code
+
+
+def test_partitions_are_added_at_the_end() -> None:
+    shard = controller(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", 2, 2))
+    before = shard.image.topics["t"]
+    after = decide(shard, requests.CreatePartitions("t", 4))
+    assert isinstance(after, TopicImage)
+    assert after.partitions[:2] == before.partitions
+    assert [partition.leader for partition in after.partitions] == [1, 2, 3, 1]
+
+
+def test_settings_change_and_return_to_the_default() -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t", configs={"segment.ms": "5"}))
+    decision = shard.decide(requests.AlterTopicConfigs("t", {"segment.ms": None, "retention.ms": "-1"}), 1000)
+    topic_id = shard.image.topics["t"].topic_id
+    assert decision.changes == (TopicConfigChanged(topic_id, {"segment.ms": None, "retention.ms": "-1"}),)
+    assert decision.reply.configs == {"retention.ms": "-1"}
+    assert shard.decide(requests.AlterTopicConfigs("t", {"segment.ms": "5"}), 1000).changes == ()
+
+
+def test_a_default_that_an_existing_topic_contradicts_is_refused() -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t", configs={"local.retention.bytes": "5000"}))
+    assert refusal(shard, requests.AlterBrokerConfigs(CLUSTER, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
+    decision = shard.decide(requests.AlterBrokerConfigs(CLUSTER, {"log.retention.bytes": "6000"}), 1000)
+    assert decision.changes == (BrokerConfigChanged(CLUSTER, {"log.retention.bytes": "6000"}),)
+
+
+def test_the_setting_of_one_broker_wins_over_that_of_all() -> None:
+    shard = controller(1)
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"log.segment.bytes": "4096"}))
+    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
+    assert broker_settings(shard.image, Settings(), 1).log_segment_bytes == 8192
+    assert broker_settings(shard.image, Settings(), 2).log_segment_bytes == 4096
+
+
+# -- incarnations -----------------------------------------------------------------------------------------------------
+
+
+def register(shard: Controller, broker: int, *, whole: bool) -> PartitionImage:
+    decide(shard, requests.RegisterBroker(broker, f"again{broker}", "d", "", whole=whole))
+    return shard.image.topics["t"].partitions[0]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_alone_a_new_incarnation_leads_again_under_a_new_epoch(whole: bool) -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t"))
+    assert register(shard, 1, whole=whole) == PartitionImage((1,), 1, 1, (1,), partition_epoch=2)
+
+
+def test_a_new_incarnation_loses_what_others_can_lead() -> None:
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    assert register(shard, 1, whole=False) == PartitionImage((1, 2), 2, 1, (2,), partition_epoch=2)
+
+
+@pytest.mark.parametrize(("min_isr", "elr"), [("1", ()), ("2", (1,))])
+def test_who_comes_back_whole_stays_eligible_while_too_few_are_in_sync(min_isr: str, elr: tuple[int, ...]) -> None:
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs={"min.insync.replicas": min_isr}))
+    assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), elr, partition_epoch=2)
+
+
+def test_nobody_leads_before_who_has_all_is_back() -> None:
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    register(shard, 1, whole=False)
+    decide(shard, requests.StopBroker(2, "i2"))
+    decide(shard, requests.RegisterBroker(1, "third1", "d", ""))
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), NO_LEADER, 1, (), (2,), partition_epoch=3)
+    assert register(shard, 2, whole=True).leader == 2
+
+
+def test_the_same_incarnation_registers_once() -> None:
+    shard = controller(1)
+    request = requests.RegisterBroker(1, "i1", "d1", "127.0.0.1:1")
+    assert shard.decide(request, 1000).changes == ()
+
+
+def test_a_stop_hands_leadership_to_who_is_in_sync() -> None:
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    decide(shard, requests.StopBroker(1, "i1"))
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((1, 2), 2, 1, (2,), partition_epoch=2)
+    assert not shard.image.brokers[1].alive
+
+
+def test_a_partition_placed_on_brokers_that_are_away_has_no_leader() -> None:
+    shard = controller(1, 2)
+    decide(shard, requests.StopBroker(2, "i2"))
+    decide(shard, requests.CreateTopic("t", assignments=[[2]]))
+    assert shard.image.topics["t"].partitions[0] == PartitionImage((2,), NO_LEADER, 0, partition_epoch=1)
+
+
+def test_a_loss_is_heard_of_also_when_another_leads_by_then_and_the_lowest_offset_stays() -> None:
+    """Whoever joined the leader that lost it has no more than that one had."""
+    shard = controller(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    topic_id = shard.image.topics["t"].topic_id
+    decide(shard, requests.HandOver(1, "i1"))
+    assert shard.image.topics["t"].partitions[0].leader_epoch == 1
+
+    def told(epoch: int, offset: int) -> tuple[Change, ...]:
+        found = shard.decide(requests.ReportLoss(topic_id, 0, epoch, offset), 1000).changes
+        shard.apply(found, shard.image.slot + 1)
+        return tuple(found)
+
+    assert told(2, 7) == (), "nobody has led under that epoch yet"
+    assert told(0, 7) == (LossReported(topic_id, 0, 0, 7, 1000),)
+    assert told(0, 7) == told(0, 8) == ()
+    assert told(1, 9) == (LossReported(topic_id, 0, 1, 9, 1000),)
+    assert told(0, 5) == (LossReported(topic_id, 0, 1, 5, 1000),)
+
+
+def test_a_forgotten_topic_is_forgotten_once() -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t"))
+    topic_id = shard.image.topics["t"].topic_id
+    decide(shard, requests.DeleteTopic("t"))
+    decide(shard, requests.ForgetTopic(topic_id))
+    assert shard.image.deleted == {}
+    assert shard.decide(requests.ForgetTopic(topic_id), 1000).changes == ()

@@ -1,0 +1,489 @@
+"""What the controller decides about brokers that go and come, wishes of leaders, elections, over all partitions."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.controller.test_controller import decide, refusal
+from tiered.config.settings import Settings
+from tiered.controller import leaders, requests
+from tiered.controller.controller import Controller
+from tiered.controller.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId, incarnation_number, text_id
+from tiered.metadata import changes as kinds
+from tiered.metadata.changes import CLUSTER, NO_LEADER
+from tiered.metadata.effective_config import broker_settings, topic_config
+from tiered.metadata.image import End, Image, Loss, PartitionImage
+
+TWO = {"min.insync.replicas": "2"}
+
+
+def incarnation(node: int, number: int = 0) -> str:
+    return text_id(uuid.UUID(int=(node << 100) + (number << 90), version=4))
+
+
+def cluster(*nodes: int, settings: Settings | None = None) -> Controller:
+    ids = itertools.count(1)
+    made = Controller(Image(), settings or Settings(), lambda: text_id(uuid.UUID(int=next(ids))))
+    for node in nodes:
+        register(made, node)
+    return made
+
+
+def register(shard: Controller, node: int, number: int = 0, *ends: ReplicaEnd, whole: bool = True) -> None:
+    decide(shard, RegisterBroker(node, incarnation(node, number), "d", "", whole=whole, ends=ends))
+
+
+def fence(shard: Controller, node: int, number: int = 0) -> None:
+    decide(shard, requests.FenceBroker(node, incarnation(node, number)))
+
+
+def unfence(shard: Controller, node: int, number: int = 0) -> None:
+    decide(shard, requests.UnfenceBroker(node, incarnation(node, number)))
+
+
+def partition(shard: Controller, p: int = 0) -> PartitionImage:
+    return shard.image.topics["t"].partitions[p]
+
+
+def topic_id(shard: Controller) -> TopicId:
+    return shard.image.topics["t"].topic_id
+
+
+def states(shard: Controller) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    found = partition(shard)
+    return found.leader, found.isr, found.elr
+
+
+def test_a_fenced_broker_leads_nothing_and_comes_back_as_a_follower() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", 1, 3, configs=TWO))
+    fence(shard, 1)
+    assert states(shard) == (2, (2, 3), ()) and not shard.image.brokers[1].live
+    fence(shard, 2)
+    assert states(shard) == (3, (3,), (2,))
+    before = shard.image
+    unfence(shard, 1)
+    assert states(shard) == (3, (3,), (2,)) and shard.image.brokers[1].live
+    assert before.topics["t"] is shard.image.topics["t"]
+    fence(shard, 3)
+    assert states(shard) == (NO_LEADER, (), (2, 3))
+    unfence(shard, 2)
+    assert states(shard) == (2, (2,), (3,))
+
+
+@pytest.mark.parametrize("kind", [requests.FenceBroker, requests.UnfenceBroker])
+def test_who_is_not_there_is_not_fenced(kind: type[requests.FenceBroker | requests.UnfenceBroker]) -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.StopBroker(2, incarnation(2)))
+    for request in (kind(1, "other"), kind(9, "other"), kind(2, incarnation(2))):
+        assert shard.decide(request, 0).changes == ()
+    fence(shard, 1)
+    assert shard.decide(requests.FenceBroker(1, incarnation(1)), 0).changes == ()
+    unfence(shard, 1)
+    assert shard.decide(requests.UnfenceBroker(1, incarnation(1)), 0).changes == ()
+
+
+def test_broker_is_unregistered_once_it_is_away_and_has_no_replicas() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[2, 1]]))
+    gone = requests.UnregisterBroker(2)
+    assert (refusal(shard, requests.UnregisterBroker(9)), refusal(shard, gone)) == (
+        Code.BROKER_ID_NOT_REGISTERED,
+        Code.INVALID_REQUEST,
+    )
+    fence(shard, 2)
+    with pytest.raises(Refused, match="broker 2 has 1 replicas, t-0 for one"):
+        shard.decide(gone, 0)
+    decide(shard, requests.AlterBrokerConfigs(2, {"cordoned.log.dirs": "*"}))
+    decide(shard, requests.Reassign((requests.Move(topic_id(shard), 0, (1,)),)))
+    decide(shard, gone)
+    assert list(shard.image.brokers) == [1, 3] and 2 not in shard.image.broker_configs
+    unfence(shard, 2)
+    assert 2 not in shard.image.brokers, "who was unregistered has to register anew"
+    register(shard, 2, 1)
+    assert shard.image.brokers[2].live
+
+
+def test_new_replicas_go_where_they_are_served() -> None:
+    shard = cluster(1, 2, 3)
+    fence(shard, 2)
+    decide(shard, requests.CreateTopic("t", 3, 2))
+    assert all(2 not in partition(shard, p).replicas for p in range(3))
+    assert refusal(shard, requests.CreateTopic("u", 1, 3)) is Code.INVALID_REPLICATION_FACTOR
+    decide(shard, requests.CreateTopic("v", assignments=[[2, 1]]))
+    assert shard.image.topics["v"].partitions[0] == PartitionImage((2, 1), 1, 0, (1,), partition_epoch=1)
+
+
+def test_leaderships_are_handed_over_before_a_stop() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 4, 2))
+    decide(shard, requests.CreateTopic("u", assignments=[[1]]))
+    assert decide(shard, requests.HandOver(1, incarnation(1))) == 1
+    assert [partition(shard, p).leader for p in range(4)] == [2] * 4
+    assert [partition(shard, p).leader_epoch for p in range(4)] == [1, 0, 1, 0]
+    assert all(partition(shard, p).isr == (2,) for p in range(4)), "nobody waits for who is about to stop"
+    assert refusal(shard, requests.HandOver(1, "other")) is Code.STALE_BROKER_EPOCH
+
+
+def test_partitions_left_in_shares_end_as_a_stop_alone_leaves_them() -> None:
+    def made() -> Controller:
+        shard = cluster(1, 2, 3)
+        decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [2, 3], [1, 3]]))
+        decide(shard, requests.CreateTopic("u", assignments=[[1], [1], [2]]))
+        return shard
+
+    once, shares = made(), made()
+    decide(once, requests.StopBroker(1, incarnation(1)))
+    places = [(topic.topic_id, p) for topic in shares.image.topics.values() for p in range(len(topic.partitions))]
+    for start in range(0, len(places), 3):
+        share = (*places[start : start + 3], places[start], (TopicId("gone"), 0))
+        decide(shares, requests.LeavePartitions(1, incarnation(1), share))
+        assert shares.image.brokers[1].live
+    assert refusal(shares, requests.LeavePartitions(1, "other", ())) is Code.STALE_BROKER_EPOCH
+    last = shares.decide(requests.StopBroker(1, incarnation(1)), 1000)
+    assert last.changes == (kinds.BrokerStopped(1, incarnation(1)),), "nothing is left to decide"
+    shares.apply(last.changes)
+    assert shares.image.topics == once.image.topics and shares.image.brokers == once.image.brokers
+
+
+def test_who_stops_stays_in_sync_until_then_where_too_few_others_are() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 2, 2, configs={"min.insync.replicas": "2"}))
+    assert decide(shard, requests.HandOver(1, incarnation(1))) == 0
+    assert [partition(shard, p).leader for p in range(2)] == [2, 2]
+    assert all(set(partition(shard, p).isr) == {1, 2} for p in range(2))
+
+
+def test_who_is_about_to_stop_joins_no_in_sync_set_and_its_next_life_may() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    decide(shard, requests.HandOver(1, incarnation(1)))
+    decide(shard, requests.AnnounceBroker(1, incarnation(1), "", {}))
+    back = wish(shard, 2, 1)
+    assert decide(shard, requests.AlterPartitions(2, incarnation(2), (back,))) == (Code.INELIGIBLE_REPLICA,)
+    assert partition(shard).isr == (2,)
+    decide(shard, requests.RegisterBroker(1, "1" * 22, "d", "", whole=True))
+    assert not shard.image.brokers[1].stopping
+    later = replace(back, isr=(back.isr[0], replace(back.isr[1], incarnation=incarnation_number("1" * 22))))
+    assert decide(shard, requests.AlterPartitions(2, incarnation(2), (later,))) == (Code.NONE,)
+
+
+def test_who_is_about_to_stop_is_given_nothing_to_lead_that_another_could() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
+    decide(shard, requests.HandOver(1, incarnation(1)))
+    decide(shard, requests.CreateTopic("u", assignments=[[1, 2]]))
+    decide(shard, requests.CreateTopic("v", assignments=[[1]]))
+    assert [shard.image.topics[name].partitions[0].leader for name in "uv"] == [2, 1]
+    t = topic_id(shard)
+    told = decide(shard, requests.ElectLeaders(True, ((t, 0),)))
+    assert told == ((t, 0, Code.PREFERRED_LEADER_NOT_AVAILABLE),)
+    decide(shard, requests.HandOver(2, incarnation(2)))
+    assert partition(shard).leader == 3 and set(partition(shard).isr) == {1, 2, 3}
+
+
+def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
+    now = partition(shard, p)
+    isr = tuple(InSync(node, incarnation_number(shard.image.brokers[node].incarnation)) for node in nodes)
+    return IsrWish(topic_id(shard), p, now.leader_epoch, now.partition_epoch if epoch is None else epoch, isr)
+
+
+def test_a_leader_has_its_wishes_judged_one_by_one() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3], [2, 1, 3], [1, 2, 3]]))
+    wishes = (
+        wish(shard, 1, 2),
+        wish(shard, 1, 3),
+        wish(shard, 1, 2, p=1),
+        wish(shard, 1, 3, p=2),
+        IsrWish(TopicId("no"), 0, 0, 0, ()),
+        IsrWish(topic_id(shard), 3, 0, 0, ()),
+    )
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), wishes)) == (
+        Code.NONE,
+        Code.INVALID_UPDATE_VERSION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.NONE,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+    assert [partition(shard, p).isr for p in range(3)] == [(1, 2), (2, 1, 3), (1, 3)]
+    late = requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, epoch=1),))
+    assert decide(shard, late) == (Code.INVALID_UPDATE_VERSION,)
+    assert refusal(shard, requests.AlterPartitions(1, "other", ())) is Code.STALE_BROKER_EPOCH
+
+
+def test_who_is_fenced_or_new_does_not_join() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
+    fence(shard, 2)
+    fence(shard, 3)
+    said = wish(shard, 1, 2)
+    asked = requests.AlterPartitions(1, incarnation(1), (said,))
+    assert decide(shard, asked) == (Code.INELIGIBLE_REPLICA,)
+    register(shard, 2, 7)
+    assert states(shard) == (1, (1,), (2, 3))
+    assert decide(shard, asked) == (Code.INELIGIBLE_REPLICA,)
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, 2),))) == (Code.NONE,)
+    assert states(shard) == (1, (1, 2), (3,))
+
+
+def test_an_incarnation_that_cannot_be_named_in_a_fetch_is_never_in_a_wish() -> None:
+    shard = cluster(1)
+    decide(shard, RegisterBroker(2, "no id", "d", ""))
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    number = InSync(1, incarnation_number(incarnation(1)))
+    said = IsrWish(topic_id(shard), 0, 0, 1, (number, InSync(2, -1)))
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), (said,))) == (Code.INELIGIBLE_REPLICA,)
+
+
+def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
+    """Rule R4: both lost their unsynced records; the one that lost less leads, and the loss is on record."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    fence(shard, 1)
+    fence(shard, 2)
+    register(shard, 1, 1, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=False)
+    assert states(shard) == (NO_LEADER, (), (2,))
+    assert partition(shard).ends == (End(1, 0, 5),)
+    register(shard, 2, 1, ReplicaEnd(topic_id(shard), 0, 0, 8), whole=False)
+    assert states(shard) == (2, (2,), ())
+    assert partition(shard).loss == Loss(partition(shard).leader_epoch, 8, 1000)
+
+
+@pytest.mark.parametrize("flush", ["ack", "none"])
+def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting_does(flush: str) -> None:
+    """Rule R1: on the disk that the cluster knows, unless the broker doubts the log itself."""
+    shard = cluster(1, 2, settings=Settings(log_flush=flush))
+    decide(shard, requests.CreateTopic("t", 1, 2, configs={"flush": flush, **TWO}))
+    proved = ((topic_id(shard), 0),)
+    decide(shard, RegisterBroker(2, incarnation(2, 1), "d", "", proved=proved))
+    assert states(shard) == (1, (1,), (2,))
+    doubted = (ReplicaEnd(topic_id(shard), 0, 0, 5),)
+    for number, (directory, said, ends) in enumerate((("d", (), ()), ("", proved, ()), ("d", proved, doubted)), 2):
+        decide(shard, wish_back := requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, 2),)))
+        assert states(shard) == (1, (1, 2), ()), wish_back
+        decide(shard, RegisterBroker(2, incarnation(2, number), directory, "", proved=said, ends=ends))
+        assert states(shard) == (1, (1,), ())
+
+
+def test_a_log_that_says_nothing_of_itself_is_not_whole_without_flush_ack() -> None:
+    """Rule R1: that the disk is the same proves what was fsynced, and nothing was."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    register(shard, 2, 1, whole=False)
+    assert states(shard) == (1, (1,), ())
+
+
+def test_a_log_that_has_rotted_is_not_whole_whatever_its_directory_is() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    register(shard, 2, 1, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=True)
+    assert states(shard) == (1, (1,), ())
+
+
+def test_an_incarnation_that_is_gone_is_not_taken_back() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+    register(shard, 2, 1)
+    fence(shard, 2, 1)
+    assert shard.decide(requests.UnfenceBroker(2, incarnation(2, 0)), 0).changes == ()
+    assert shard.image.brokers[2].fenced
+    unfence(shard, 2, 1)
+    assert not shard.image.brokers[2].fenced
+
+
+def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
+    """From then on the high watermark moves without those who left."""
+    for lower in (
+        requests.AlterTopicConfigs("t", {"min.insync.replicas": "1"}),
+        requests.AlterTopicConfigs("t", {"min.insync.replicas": None}),
+    ):
+        shard = cluster(1, 2)
+        decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
+        fence(shard, 2)
+        assert states(shard) == (1, (1,), (2,))
+        decide(shard, lower)
+        assert states(shard) == (1, (1,), ())
+    shard = cluster(1, 2, settings=Settings(min_insync_replicas=2))
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    fence(shard, 2)
+    assert states(shard) == (1, (1,), (2,))
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": "1"}))
+    assert states(shard) == (1, (1,), ())
+
+
+def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
+    """Else a controller and a leader with other files would not mean the same by `min.insync.replicas`."""
+    shard = cluster(1, settings=Settings(min_insync_replicas=2))
+    assert shard.image.broker_configs == {CLUSTER: TWO}
+    register(shard, 2)
+    assert shard.image.broker_configs == {CLUSTER: TWO}
+    assert cluster(1).image.broker_configs == {}
+    assert refusal(shard, requests.AlterBrokerConfigs(1, {"min.insync.replicas": "1"})) is Code.INVALID_CONFIG
+
+
+def test_min_insync_replicas_of_all_brokers_is_changed_and_never_removed() -> None:
+    shard = cluster(1, settings=Settings(min_insync_replicas=2))
+    for gone in ({"min.insync.replicas": None}, {}):
+        assert refusal(shard, requests.AlterBrokerConfigs(CLUSTER, gone, replace=True)) is Code.INVALID_CONFIG
+    assert shard.image.broker_configs == {CLUSTER: TWO}
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": "1"}, replace=True))
+    assert shard.image.broker_configs == {CLUSTER: {"min.insync.replicas": "1"}}
+    unset = cluster(1)
+    decide(unset, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": None}))
+    assert unset.image.broker_configs.get(CLUSTER, {}) == {}, "nothing was set, so nothing is removed"
+
+
+@pytest.mark.parametrize("said", [None, "1", "3"])
+def test_leader_and_controller_mean_the_same_by_min_insync_replicas(said: str | None) -> None:
+    """The metadata log says it, else the default does; never what either of the two was started with."""
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    if said is not None:
+        decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": said}))
+    started_with_2 = Settings(min_insync_replicas=2)
+    (topic,) = shard.image.topics.values()
+    terms = leaders.TermsOf(shard.image, started_with_2, frozenset({1, 2}), 0)(topic)
+    leader = topic_config(topic, broker_settings(shard.image, started_with_2, 1).topic_defaults())
+    assert leader.min_insync_replicas == terms.min_isr == int(said or 1)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_topic_that_prefers_to_serve_is_led_by_whoever_lives(wide: bool) -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    fence(shard, 2)
+    fence(shard, 1)
+    unfence(shard, 2)
+    assert states(shard) == (NO_LEADER, (), (1,))
+    said = {"unclean.leader.election.enable": "true"}
+    decide(shard, requests.AlterBrokerConfigs(CLUSTER, said) if wide else requests.AlterTopicConfigs("t", said))
+    assert states(shard) == (2, (2,), ())
+    assert partition(shard).loss == Loss(1, 0, 1000)
+
+
+def test_elections_as_an_operator_asks_for_them() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[2, 1], [2, 1], [2, 1]]))
+    decide(shard, requests.CreateTopic("u", assignments=[[1]]))
+    t, u = topic_id(shard), shard.image.topics["u"].topic_id
+    decide(shard, requests.Reassign(tuple(requests.Move(t, p, (1, 2)) for p in (0, 2))))
+    asked = requests.ElectLeaders(True, ((t, 0), (t, 0), (t, 1), (t, 9), (TopicId("no"), 0)))
+    assert decide(shard, asked) == (
+        (t, 0, Code.NONE),
+        (t, 1, Code.ELECTION_NOT_NEEDED),
+        (t, 9, Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (TopicId("no"), 0, Code.UNKNOWN_TOPIC_ID),
+    )
+    assert [partition(shard, p).leader for p in range(3)] == [1, 2, 2]
+    fence(shard, 2)
+    fence(shard, 1)
+    unfence(shard, 2)
+    assert decide(shard, requests.ElectLeaders(False)) == (
+        *((t, p, Code.NONE) for p in range(3)),
+        (u, 0, Code.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    )
+    assert all(partition(shard, p).leader == 2 and partition(shard, p).loss is not None for p in range(3))
+
+
+def test_a_loss_is_not_heard_of_a_partition_that_is_not_there() -> None:
+    shard = cluster(1)
+    decide(shard, requests.CreateTopic("t"))
+    for p in (-1, 1):
+        assert shard.decide(requests.ReportLoss(topic_id(shard), p, 0, 7), 0).changes == ()
+
+
+def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
+    """No other decision is made meanwhile, and no request answered: 0.06 s here, with room for slower machines."""
+    shard = cluster(1, 2, 3, settings=Settings(tiered_partitions_max_per_broker=10_000))
+    for name in "abcd":
+        decide(shard, requests.CreateTopic(name, 2_500, 3, configs=TWO))
+    before = time.process_time()
+    made = shard.decide(requests.FenceBroker(1, incarnation(1)), 0)
+    took = time.process_time() - before
+    assert len(made.changes) == 10_001 and isinstance(made.changes[0], kinds.BrokerFenced)
+    assert took < 0.5
+
+
+def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [3, 1], [1, 3]]))
+    at = topic_id(shard)
+    assert leaders.misplaced(shard.image) == ()
+    fence(shard, 1)
+    assert leaders.misplaced(shard.image) == (), "who is away cannot lead"
+    unfence(shard, 1)
+    assert leaders.misplaced(shard.image) == (), "nor who is not in sync"
+    for p, leader in ((0, 2), (3, 3)):
+        old = partition(shard, p)
+        isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
+        wish = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
+        assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wish,))) == (Code.NONE,)
+    assert leaders.misplaced(shard.image) == ((at, 0), (at, 3))
+    about_to_stop = shard.image.apply([kinds.BrokerStopping(1, incarnation(1))], shard.image.slot + 1)
+    assert leaders.misplaced(about_to_stop) == ()
+    decide(shard, requests.ElectLeaders(preferred=True, partitions=((at, 3),)))
+    assert leaders.misplaced(shard.image) == ((at, 0),)
+
+
+def test_what_its_leader_found_in_the_bucket_is_not_lost() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    fence(shard, 2)
+    fence(shard, 1)
+    unfence(shard, 2)
+    decide(shard, requests.ElectLeaders(False, None))
+    t, epoch = topic_id(shard), partition(shard).leader_epoch
+    assert partition(shard).loss == Loss(epoch, 0, 1000)
+    decide(shard, requests.ReportLoss(t, 0, epoch - 1, 90, 80))
+    assert partition(shard).loss == Loss(epoch, 0, 1000), "another leader has found other things"
+    decide(shard, requests.ReportLoss(t, 0, epoch, 90, 80))
+    assert partition(shard).loss == Loss(epoch, 80, 1000)
+    assert shard.image.losses == {(t, 0): (Loss(epoch, 80, 1000),)}
+    assert leaders.report_loss(shard.image, requests.ReportLoss(t, 0, epoch, 90, 80), 1001).changes == ()
+
+
+def test_an_operator_acknowledges_what_he_has_seen() -> None:
+    shard = cluster(1)
+    decide(shard, requests.CreateTopic("t", assignments=[[1], [1]]))
+    t, epoch = topic_id(shard), partition(shard).leader_epoch
+    for p in (0, 1):
+        decide(shard, requests.ReportLoss(t, p, epoch, 7))
+    none = leaders.acknowledge_losses(
+        shard.image, requests.AcknowledgeLosses(((t, 0, epoch - 1), (t, 9, epoch), (TopicId("no"), 0, 5))), 1000
+    )
+    assert none.changes == ()
+    decide(shard, requests.AcknowledgeLosses(((t, 0, epoch), (t, 0, epoch))))
+    assert shard.image.losses == {(t, 1): (Loss(epoch, 7, 1000),)}
+    decide(shard, requests.ReportLoss(t, 0, epoch, 7))
+    assert (t, 0) not in shard.image.losses, "the same loss, told twice"
+
+
+def test_only_the_leader_notes_where_a_log_ends_in_the_bucket() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    t, epoch = topic_id(shard), partition(shard).leader_epoch
+
+    def note(node: int, epoch: int, offset: int, p: int = 0) -> int:
+        end = requests.StoredEnd(t, p, epoch, offset)
+        decide(shard, requests.NoteStoredEnds(node, incarnation(node), (end,)))
+        return partition(shard).stored_end
+
+    assert note(2, epoch, 5) == note(1, epoch + 1, 5) == note(1, epoch - 1, 5) == note(1, epoch, 5, p=3) == -1
+    before = partition(shard).partition_epoch
+    assert note(1, epoch, 5) == 5 and partition(shard).partition_epoch == before, "in-sync sets know nothing of it"
+    again = requests.NoteStoredEnds(1, incarnation(1), (requests.StoredEnd(t, 0, epoch, 5),))
+    assert leaders.note_stored_ends(shard.image, again).changes == ()
+    fence(shard, 1)
+    assert partition(shard).leader == 2 and partition(shard).stored_end == 5, "whoever leads next knows it"
+    assert note(2, epoch + 1, -1) == -1
+    stale = requests.NoteStoredEnds(1, incarnation(1, 5), ())
+    assert refusal(shard, stale) is Code.STALE_BROKER_EPOCH

@@ -1,0 +1,378 @@
+"""Random histories of one partition: brokers write, copy, die, lose what was not synced, come back, go on while they
+are fenced; the controller decides by `in_sync`. Whoever may lead has all that was acknowledged, or a loss is on record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiered.controller import partition_transitions
+from tiered.controller.partition_transitions import Terms
+from tiered.controller.requests import InSync, IsrWish
+from tiered.ids import NO_EPOCH, TopicId
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import End, PartitionImage
+
+Record = tuple[int, int]
+"""The leader epoch that wrote it, and a number of its own."""
+TOPIC = TopicId("t")
+NODES = 4
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is committed, as of one slot."""
+
+    image: PartitionImage
+    terms: Terms
+    incarnations: dict[int, int]
+
+
+@dataclass
+class Broker:
+    """A process and its log. `at` is the slot that it has applied; what it knows as leader dies with the leadership."""
+
+    incarnation: int = 1
+    up: bool = True
+    cut: bool = False
+    log: list[Record] = field(default_factory=list)
+    at: int = 0
+    led: int = NO_EPOCH
+    epoch_start: int = 0
+    high_watermark: int = 0
+    positions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    proposed: IsrWish | None = None
+
+
+class History:
+    """One partition, its replicas, and what was acknowledged so far: `truth`."""
+
+    def __init__(self, copies: int, min_isr: int) -> None:
+        self.nodes = tuple(range(1, NODES + 1))
+        self.brokers = {node: Broker() for node in self.nodes}
+        terms = Terms(frozenset(self.nodes), min_isr)
+        self.slots = [
+            Seen(partition_transitions.first(self.nodes[:copies], terms), terms, dict.fromkeys(self.nodes, 1))
+        ]
+        self.truth: list[Record] = []
+        self.lost_in = NO_EPOCH
+        self.asked: list[tuple[int, IsrWish]] = []
+        self.written = 0
+        for node in self.nodes:
+            self._begin(node)
+
+    @property
+    def now(self) -> Seen:
+        return self.slots[-1]
+
+    # -- what brokers do ----------------------------------------------------------------------------------------------
+
+    def leads(self, node: int) -> bool:
+        seen, broker = self.slots[self.brokers[node].at], self.brokers[node]
+        return broker.up and seen.image.leader == node and seen.incarnations[node] == broker.incarnation
+
+    def write(self, node: int, _: int) -> None:
+        if self.leads(node):
+            self.written += 1
+            self.brokers[node].log.append((self.brokers[node].led, self.written))
+            self._move(node)
+
+    def fetch(self, node: int, count: int) -> None:
+        """One fetch of a follower: it cuts what its leader does not have, tells where it is, and copies some."""
+        me = self.brokers[node]
+        mine = self.slots[me.at]
+        if not me.up or mine.incarnations[node] != me.incarnation or mine.image.leader in (node, -1):
+            return
+        leader = self.brokers[mine.image.leader]
+        theirs = self.slots[leader.at]
+        if not self.leads(mine.image.leader) or leader.led != mine.image.leader_epoch:
+            return
+        if theirs.incarnations[node] != me.incarnation:
+            return
+        if node not in mine.image.replicas or node not in theirs.image.replicas:
+            return
+        same = common(me.log, leader.log)
+        del me.log[same:]
+        leader.positions[node] = (me.incarnation, same)
+        self._move(mine.image.leader)
+        me.log += leader.log[same : same + count]
+
+    def wish(self, node: int, choice: int) -> None:
+        """Who is close enough may join (rule R2), anybody may be put out."""
+        leader = self.brokers[node]
+        if not self.leads(node) or leader.proposed is not None:
+            return
+        seen = self.slots[leader.at]
+        isr = [InSync(node, leader.incarnation)]
+        for each in seen.image.replicas:
+            incarnation, offset = leader.positions.get(each, (0, -1))
+            known = seen.incarnations[each]
+            close = incarnation == known and offset >= max(leader.high_watermark, leader.epoch_start)
+            if each != node and choice >> each & 1 and (each in seen.image.isr or close):
+                isr.append(InSync(each, known))
+        leader.proposed = IsrWish(TOPIC, 0, leader.led, seen.image.partition_epoch, tuple(isr))
+        self.asked.append((node, leader.proposed))
+
+    def learn(self, node: int, steps: int) -> None:
+        broker = self.brokers[node]
+        if broker.up:
+            broker.at = min(broker.at + 1 + steps, len(self.slots) - 1)
+            self._begin(node)
+
+    def die(self, node: int, lost: int) -> None:
+        broker = self.brokers[node]
+        if broker.up:
+            broker.up = False
+            if lost:
+                broker.cut = True
+                del broker.log[-lost:]
+
+    def stop(self, node: int, _: int) -> None:
+        self.die(node, 0)
+        self.fence(node, 0)
+
+    # -- what the controller does -------------------------------------------------------------------------------------
+
+    def grant(self, choice: int, _: int) -> None:
+        """A wish arrives, perhaps late; its sender hears of a refusal at once."""
+        if self.asked:
+            node, wish = self.asked.pop(choice % len(self.asked))
+            numbers = {each: self.now.incarnations[each] for each in self.now.terms.live}
+            found = partition_transitions.wished(self.now.image, node, wish, numbers, self.now.terms)
+            if isinstance(found, PartitionImage):
+                self._decided(found)
+            elif self.brokers[node].proposed is wish:
+                self.brokers[node].proposed = None
+
+    def fence(self, node: int, _: int) -> None:
+        if node in self.now.terms.live:
+            terms = replace(self.now.terms, live=self.now.terms.live - {node})
+            self._decided(partition_transitions.left(self.now.image, node, terms), terms)
+
+    def unfence(self, node: int, _: int) -> None:
+        broker = self.brokers[node]
+        if broker.up and node not in self.now.terms.live:
+            broker.at = len(self.slots) - 1
+            self._begin(node)
+            terms = replace(self.now.terms, live=self.now.terms.live | {node})
+            self._decided(partition_transitions.resettled(self.now.image, terms), terms)
+
+    def come_back(self, node: int, _: int) -> None:
+        broker = self.brokers[node]
+        if not broker.up:
+            end = End(node, *self._reach(node)) if broker.cut else None
+            fresh = Broker(broker.incarnation + 1, log=broker.log)
+            self.brokers[node] = fresh
+            terms = replace(self.now.terms, live=self.now.terms.live | {node})
+            incarnations = self.now.incarnations | {node: fresh.incarnation}
+            found = partition_transitions.returned(self.now.image, node, end, terms)
+            self._decided(found, terms, incarnations, reports=node if end is not None else None)
+            fresh.at = len(self.slots) - 1
+            self._begin(node)
+
+    def tell(self, node: int, _: int) -> None:
+        """A broker that has acted on everything says how far its log goes, where an election waits for that."""
+        broker, now = self.brokers[node], self.now
+        if (
+            broker.up
+            and broker.at == len(self.slots) - 1
+            and node in partition_transitions.awaited(now.image, now.terms.live)
+        ):
+            self._decided(partition_transitions.told(now.image, End(node, *self._reach(node)), now.terms))
+
+    def want(self, _: int, min_isr: int) -> None:
+        terms = replace(self.now.terms, min_isr=max(1, min_isr))
+        self._decided(partition_transitions.resettled(self.now.image, terms), terms)
+
+    def hand_over(self, node: int, _: int) -> None:
+        self._decided(partition_transitions.handed_over(self.now.image, node, self.now.terms))
+
+    def prefer(self, _: int, __: int) -> None:
+        found = partition_transitions.preferred(self.now.image, self.now.terms)
+        self._decided(found if isinstance(found, PartitionImage) else self.now.image)
+
+    def force(self, _: int, __: int) -> None:
+        found = partition_transitions.unclean(self.now.image, self.now.terms)
+        self._decided(found if isinstance(found, PartitionImage) else self.now.image, forced=True)
+
+    def reassign(self, choice: int, number: int) -> None:
+        """To some of the brokers, the first of them by `number`. Who is added lives."""
+        old, terms = self.now.image, self.now.terms
+        order = (*self.nodes[number % NODES :], *self.nodes[: number % NODES])
+        target = tuple(each for each in order if choice >> each & 1 and (each in terms.live or each in old.replicas))
+        if target and not old.moving:
+            self._decided(partition_transitions.moved(old, target, terms))
+
+    def call_off(self, _: int, __: int) -> None:
+        found = partition_transitions.stayed(self.now.image, self.now.terms)
+        self._decided(found if isinstance(found, PartitionImage) else self.now.image)
+
+    # -- what has to hold ---------------------------------------------------------------------------------------------
+
+    def _decided(
+        self,
+        image: PartitionImage,
+        terms: Terms | None = None,
+        incarnations: dict[int, int] | None = None,
+        reports: int | None = None,
+        forced: bool = False,
+    ) -> None:
+        old = self.now
+        gone = set(old.image.replicas) - set(image.replicas)
+        if gone:
+            assert image.leader_epoch > old.image.leader_epoch or image.leader == -1
+            assert gone <= set(old.image.adding) or set(image.replicas) <= set(image.isr), "a copy was given up early"
+        if image is not old.image:
+            assert image.leader_epoch >= old.image.leader_epoch
+            image = replace(image, partition_epoch=old.image.partition_epoch + 1)
+        self.slots.append(Seen(image, terms or old.terms, incarnations or old.incarnations))
+        dead = image.leader != -1 and self.brokers[image.leader].cut  # nobody knows yet; it never acts under this epoch
+        if image.leader_epoch > old.image.leader_epoch and not dead:
+            if not forced and image.leader not in {*old.image.isr, *old.image.elr} - {reports}:
+                self._has_most(image.leader)
+            kept = common(self.brokers[image.leader].log, self.truth)
+            known = {*old.image.isr, *old.image.elr, *old.image.last_known}
+            alone = known <= {image.leader} and (reports == image.leader or image.leader in old.image.last_known)
+            if image.loss != old.image.loss:
+                assert image.loss is not None and image.loss.leader_epoch == image.leader_epoch
+                assert kept == len(self.truth) or image.loss.from_offset <= kept, "the loss begins earlier"
+                assert not alone
+                assert forced or {*old.image.isr, *old.image.elr} <= {reports}, "somebody who is eligible comes back"
+                self._lost(image, kept)
+            elif alone:  # it reports itself
+                self._lost(image, kept)
+            else:
+                assert kept == len(self.truth), f"{image.leader} leads without {self.truth[kept:]}"
+        self.check()
+
+    def _has_most(self, leader: int) -> None:
+        """A leader that may lack something takes nothing from a live replica that has more: epoch first, then end."""
+        for node in set(self.now.terms.live).intersection(self.now.image.replicas):
+            if self.brokers[node].up:
+                assert self._reach(leader) >= self._reach(node), f"{node} lives and has more than {leader}"
+
+    def _reach(self, node: int) -> tuple[int, int]:
+        log = self.brokers[node].log
+        return (log[-1][0], len(log)) if log else (NO_EPOCH, 0)
+
+    def _lost(self, image: PartitionImage, kept: int) -> None:
+        del self.truth[kept:]
+        self.lost_in = image.leader_epoch
+
+    def check(self) -> None:
+        image, terms = self.now.image, self.now.terms
+        partition_transitions.check(image, terms)
+        if terms.live & {*image.isr, *image.elr}:
+            assert image.leader != -1, "somebody could lead"
+        for node in (*image.isr, *image.elr):
+            broker = self.brokers[node]
+            assert broker.cut or common(broker.log, self.truth) == len(self.truth), f"{node} is eligible and lacks some"
+
+    def _begin(self, node: int) -> None:
+        """A broker acts on what it has applied."""
+        broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
+        if node not in seen.image.replicas:
+            broker.log.clear()
+        if not self.leads(node):
+            broker.positions, broker.proposed = {}, None
+        elif broker.led != seen.image.leader_epoch:
+            broker.led, broker.epoch_start = seen.image.leader_epoch, len(broker.log)
+            broker.positions, broker.proposed = {}, None
+        elif broker.proposed is not None and broker.proposed.partition_epoch != seen.image.partition_epoch:
+            broker.proposed = None
+        if self.leads(node):
+            self._move(node)
+
+    def _move(self, node: int) -> None:
+        """Rule R3: what a leader acknowledges by what it has applied."""
+        broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
+        if len(seen.image.isr) < min(seen.terms.min_isr, len(seen.image.replicas)):
+            return
+        proposed = broker.proposed.isr if broker.proposed is not None else ()
+        counted = {*seen.image.isr, *(each.node_id for each in proposed)}
+        ends = [broker.positions.get(each, (0, 0))[1] if each != node else len(broker.log) for each in sorted(counted)]
+        broker.high_watermark = max(broker.high_watermark, min(ends))
+        acked = broker.log[: broker.high_watermark]
+        if broker.led >= self.lost_in:
+            assert common(acked, self.truth) == min(len(acked), len(self.truth)), "two records at one offset"
+            self.truth += acked[len(self.truth) :]
+
+
+def common(a: list[Record], b: list[Record]) -> int:
+    """How far two logs are the same."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+USUAL = (
+    "write write fetch fetch fetch fetch wish wish grant grant learn learn learn learn unfence come_back come_back tell"
+)
+RARE = "die fence fence stop hand_over prefer want force reassign call_off"
+VERBS: dict[str, Callable[[History, int, int], None]] = {
+    name: getattr(History, name) for name in f"{USUAL} {RARE}".split()
+}
+Step = tuple[str, int, int]
+"""Each verb, the broker, and a number of small or large meaning."""
+
+
+def play(copies: int, min_isr: int, steps: Iterable[Step]) -> History:
+    history = History(copies, min_isr)
+    for verb, node, number in steps:
+        if verb == "reassign":
+            history.reassign(number, node)
+        else:
+            among = history.now.image.replicas if number % 8 else history.nodes
+            VERBS[verb](history, among[(node - 1) % len(among)], number if verb == "wish" else number % 5)
+        history.check()
+    return history
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(f"{USUAL} {RARE}".split()), st.integers(1, 4), st.integers(0, 31)), min_size=20
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), STEPS)
+def test_whoever_may_lead_has_all_that_was_acknowledged(copies: int, min_isr: int, steps: list[Step]) -> None:
+    play(copies, min_isr, steps)
+
+
+def drawn(seed: int) -> tuple[int, int, list[Step]]:
+    """Longer than Hypothesis makes them, and each with some kinds of rare events only."""
+    chance = Random(seed)
+    verbs = USUAL.split() + [verb for verb in RARE.split() if chance.random() < 0.5]
+    verbs += ["reassign", "call_off", "reassign"][: chance.randint(0, 3) if "reassign" in verbs else 0]
+    copies, min_isr = chance.choice([1, 2, 2, 3, 3, 3, 4]), chance.choice([1, 1, 2, 2, 2, 3])
+    count = chance.randint(30, 250)
+    return copies, min_isr, [(chance.choice(verbs), chance.randint(1, 4), chance.randint(0, 31)) for _ in range(count)]
+
+
+def test_long_histories() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(1_500):
+        history = play(*drawn(seed))
+        images = [slot.image for slot in history.slots]
+        seen["acknowledged"] += len(history.truth) > 2
+        seen["failed over"] += history.now.image.leader_epoch > 1
+        seen["eligible outside of the ISR"] += any(image.elr for image in images)
+        seen["waits for one"] += any(image.last_known for image in images)
+        seen["waits for several"] += any(len(image.last_known) > 1 for image in images)
+        seen["lost"] += history.lost_in >= 0
+        seen["led by one that was not in sync"] += any(
+            old.last_known and new.leader not in (NO_LEADER, *old.last_known, *old.elr) for old, new in pairwise(images)
+        )
+        seen["moved"] += any(
+            old.moving and not new.moving and new.replicas != old.replicas for old, new in pairwise(images)
+        )
+        seen["its leader left"] += any(old.leader not in (-1, *new.replicas) for old, new in pairwise(images))
+        seen["failed over on the way"] += any(
+            old.moving and new.moving and new.leader_epoch > old.leader_epoch for old, new in pairwise(images)
+        )
+    assert all(seen[what] >= 3 for what in seen), seen

@@ -1,0 +1,161 @@
+"""The runtime: order of answers, group commit, and the end of a shard that lost its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tiered.controller.decision import Decision
+from tiered.controller.runtime import ENTRY_CHANGES_MAX, PENDING_MAX, Runtime
+from tiered.errors import Code, Fenced, Refused
+from tiered.ids import TopicId
+from tiered.metadata.changes import Change, TopicForgotten
+
+
+class Numbers:
+    """A shard that gives out numbers: asked for n, it makes n changes and answers with the first number."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def decide(self, request: int, now_ms: int) -> Decision[int]:
+        if request < 0:
+            raise Refused(Code.INVALID_REQUEST, "negative")
+        changes = tuple(TopicForgotten(TopicId(str(self.given + i))) for i in range(request))
+        return Decision(changes, self.given)
+
+    def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
+        self.given += len(changes)
+
+
+class SlowLog:
+    """Takes one second for an entry; `fenced` makes the next one fail."""
+
+    def __init__(self) -> None:
+        self.entries: list[int] = []
+        self.fenced = False
+
+    async def append(self, changes: Sequence[Change]) -> int:
+        await asyncio.sleep(1)
+        if self.fenced:
+            raise Fenced("another controller")
+        self.entries.append(len(changes))
+        return len(self.entries) - 1
+
+
+Story = Callable[[Runtime[int], SlowLog, list[int]], Coroutine[Any, Any, None]]
+
+
+def run(story: Story) -> None:
+    """Runs a story beside a runtime; `committed` in it are the slots that were committed."""
+    loop = SimLoop(1)
+
+    async def main() -> None:
+        log, committed = SlowLog(), list[int]()
+
+        async def note(changes: Sequence[Change], slot: int) -> None:
+            committed.append(slot)
+
+        runtime: Runtime[int] = Runtime(Numbers(), log, SimClock(loop), note)
+        task = asyncio.ensure_future(runtime.run())
+        await story(runtime, log, committed)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    loop.run(main())
+
+
+def test_an_answer_follows_its_commit() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        asked = asyncio.ensure_future(runtime.submit(2, 10))
+        await asyncio.sleep(0.5)
+        assert (asked.done(), committed) == (False, [])
+        assert await asked == 0
+        assert (committed, log.entries) == ([0], [2])
+
+    run(story)
+
+
+def test_what_is_decided_while_an_entry_is_under_way_goes_into_the_next_one() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        first = asyncio.ensure_future(runtime.submit(1, 10))
+        await asyncio.sleep(0.5)
+        rest = await asyncio.gather(*(runtime.submit(1, 10) for _ in range(5)))
+        assert (await first, rest) == (0, [1, 2, 3, 4, 5])
+        assert log.entries == [1, 5]
+
+    run(story)
+
+
+def test_an_entry_is_bounded_and_a_decision_is_never_split() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        await asyncio.gather(*(runtime.submit(ENTRY_CHANGES_MAX - 1, 10) for _ in range(3)))
+        await runtime.submit(2 * ENTRY_CHANGES_MAX, 10)
+        assert log.entries == [ENTRY_CHANGES_MAX - 1] * 3 + [2 * ENTRY_CHANGES_MAX]
+
+    run(story)
+
+
+def test_a_request_that_changes_nothing_answers_after_those_before_it() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        assert await runtime.submit(0, 0.1) == 0
+        first = asyncio.ensure_future(runtime.submit(1, 10))
+        await asyncio.sleep(0)
+        assert await runtime.submit(0, 10) == 1
+        assert first.done()
+
+    run(story)
+
+
+def test_a_refusal_is_immediate_and_changes_nothing() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        with pytest.raises(Refused, match="negative"):
+            await runtime.submit(-1, 10)
+        assert log.entries == []
+
+    run(story)
+
+
+def test_who_cannot_wait_hears_that_the_outcome_is_open() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        with pytest.raises(Refused) as refused:
+            await runtime.submit(1, 0.5)
+        assert refused.value.code is Code.REQUEST_TIMED_OUT
+        await asyncio.sleep(1)
+        assert log.entries == [1]
+
+    run(story)
+
+
+def test_a_lost_log_ends_the_shard_and_answers_everybody() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        log.fenced = True
+        answers = [asyncio.ensure_future(runtime.submit(1, 10))]
+        await asyncio.sleep(0.5)
+        answers.append(asyncio.ensure_future(runtime.submit(1, 10)))
+        for answer in await asyncio.gather(*answers, runtime.submit(1, 10), return_exceptions=True):
+            assert isinstance(answer, Refused)
+            assert answer.code is Code.NOT_CONTROLLER
+        with pytest.raises(Refused) as refused:
+            await runtime.submit(1, 10)
+        assert refused.value.code is Code.NOT_CONTROLLER
+        assert committed == []
+
+    run(story)
+
+
+def test_too_many_waiting_requests_are_refused() -> None:
+    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+        waiting = [asyncio.ensure_future(runtime.submit(1, 10)) for _ in range(PENDING_MAX)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(Refused) as refused:
+            await runtime.submit(1, 10)
+        assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
+        assert await asyncio.gather(*waiting) == list(range(PENDING_MAX))
+
+    run(story)

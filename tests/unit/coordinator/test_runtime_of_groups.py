@@ -1,0 +1,245 @@
+"""A coordinator shows what is committed only: what is decided, and what it finds in its log, waits for the in-sync
+replicas, for a failover may take back anything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.unit.replication.rig import AT, INCARNATIONS, TOPIC_ID, Rig
+from tiered.config.settings import TopicConfig
+from tiered.coordinator.loader import load
+from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, Coordinator, Counts
+from tiered.coordinator.snapshot import BATCH_RECORDS
+from tiered.coordinator.snapshot_store import Footing, GroupImages
+from tiered.errors import Code, Refused
+from tiered.groups.limits import GroupSettings
+from tiered.groups.requests import Commit, CommitOffsets, Fetched, FetchOffsets, Reply
+from tiered.groups.shard import GroupShard
+from tiered.peers import FetchFrom
+from tiered.replication.leader_replica import Replica
+
+FOLLOWER = 2
+FETCH = FetchOffsets("g", (("t", 0),))
+NOTHING = Footing(None, None, ())
+
+
+def commits(offset: int) -> CommitOffsets:
+    return CommitOffsets("g", (Commit("t", 0, offset),))
+
+
+def shard() -> GroupShard:
+    return GroupShard(GroupSettings(), lambda: "id")
+
+
+@dataclass
+class Desk:
+    """A coordinator of groups over a log that broker 1 leads and broker 2 follows, both in sync."""
+
+    rig: Rig
+    replica: Replica
+    coordinator: Coordinator
+    failed: list[Refused]
+
+    def copied(self) -> None:
+        """The follower has all that the leader has."""
+        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
+        self.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
+
+    def ask(self, request: Any) -> asyncio.Future[Reply]:
+        """The reply, or what it will come in."""
+        _, reply = self.coordinator.ask(request)
+        if isinstance(reply, asyncio.Future):
+            reply.add_done_callback(lambda each: each.exception())  # not every caller waits for it
+            return reply
+        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        done.set_result(reply)
+        return done
+
+
+def told(story: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20))
+
+    async def run() -> None:
+        replica = await rig.brokers[1].lead(0, [1, FOLLOWER])
+        failed: list[Refused] = []
+        tasks: list[asyncio.Task[None]] = []
+        coordinator = Coordinator(
+            replica, shard(), rig.clock, Counts(),
+            spawn=lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
+            changed=lambda _: None, failed=failed.append,
+        )  # fmt: skip
+        await story(Desk(rig, replica, coordinator, failed))
+        for task in tasks:
+            task.cancel()
+
+    rig.run(run)
+
+
+def offset_in(reply: Reply) -> int:
+    assert isinstance(reply, Fetched)
+    return reply.offsets[0].offset
+
+
+def test_a_commit_is_answered_once_the_in_sync_replicas_have_it() -> None:
+    async def story(desk: Desk) -> None:
+        answer = desk.ask(commits(5))
+        await asyncio.sleep(1)
+        assert desk.replica.log.end_offset == 1 and not answer.done()
+        desk.copied()
+        await asyncio.sleep(0.1)
+        assert answer.done()
+
+    told(story)
+
+
+def test_a_fetch_in_the_turn_of_a_commit_is_answered_with_it_and_after_it() -> None:
+    async def story(desk: Desk) -> None:
+        committing, fetching = desk.ask(commits(5)), desk.ask(FETCH)
+        assert not fetching.done()
+        await asyncio.sleep(1)
+        assert not committing.done() and not fetching.done()
+        desk.copied()
+        assert offset_in(await fetching) == 5 and committing.done()
+
+    told(story)
+
+
+def test_a_fetch_shows_no_commit_that_a_failover_may_take_back() -> None:
+    async def story(desk: Desk) -> None:
+        desk.ask(commits(5))
+        await asyncio.sleep(0.1)
+        desk.copied()
+        await asyncio.sleep(0.1)
+        assert offset_in(await desk.ask(FETCH)) == 5
+        desk.ask(commits(6))
+        await asyncio.sleep(0.1)
+        fetching = desk.ask(FETCH)
+        await asyncio.sleep(1)
+        assert not fetching.done(), "6 is in the log of this broker only"
+        desk.replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads"))
+        with pytest.raises(Refused) as refused:
+            await fetching
+        assert refused.value.code is Code.NOT_COORDINATOR and len(desk.failed) == 1
+
+    told(story)
+
+
+def test_replies_leave_in_the_order_of_the_log() -> None:
+    async def story(desk: Desk) -> None:
+        order: list[int] = []
+
+        def note(number: int, _: asyncio.Future[Reply]) -> None:
+            order.append(number)
+
+        for number in range(4):
+            desk.ask(commits(number)).add_done_callback(partial(note, number))
+            await asyncio.sleep(0.01)
+        assert order == []
+        desk.copied()
+        await asyncio.sleep(0.1)
+        assert order == [0, 1, 2, 3]
+
+    told(story)
+
+
+def test_a_coordinator_whose_changes_do_not_become_committed_ends_and_answers_all() -> None:
+    async def story(desk: Desk) -> None:
+        waiting = [desk.ask(commits(5)), desk.ask(FETCH)]
+        await asyncio.sleep(COMMIT_MS / 1000 + 0.1)
+        assert [type(each.exception()) for each in waiting] == [Refused, Refused] and len(desk.failed) == 1
+        with pytest.raises(Refused):
+            desk.ask(FETCH)
+
+    told(story)
+
+
+def test_an_image_is_taken_of_what_is_committed() -> None:
+    async def story(desk: Desk) -> None:
+        desk.ask(commits(5))
+        taking = asyncio.ensure_future(desk.coordinator.snapshot())
+        await asyncio.sleep(1)
+        assert not taking.done()
+        desk.copied()
+        offset, records = await taking
+        assert offset == 1 and len(records) == 1
+
+    told(story)
+
+
+def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() -> None:
+    """The image may have passed that group by: it is said again by the log from its offset on."""
+
+    async def story(desk: Desk) -> None:
+        many = tuple(Commit("t", number, 1) for number in range(SLICE_RECORDS + 1))
+        for group in ("a", "b"):
+            desk.ask(CommitOffsets(group, many))
+        await asyncio.sleep(0.1)
+        desk.copied()
+        end = desk.replica.log.end_offset
+        taking = asyncio.ensure_future(desk.coordinator.snapshot())
+        await asyncio.sleep(0)
+        desk.ask(CommitOffsets("a", (Commit("t", 0, 2),)))
+        await asyncio.sleep(0.1)
+        desk.copied()
+        offset, records = await taking
+        assert offset == end < desk.replica.log.end_offset and len(records) == 2 * len(many)
+
+    told(story)
+
+
+def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches() -> None:
+    async def story(desk: Desk) -> None:
+        answer = desk.ask(CommitOffsets("g", tuple(Commit("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
+        await asyncio.sleep(0.1)
+        assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
+        asked = FetchFrom(TOPIC_ID, AT.partition, 0, BATCH_RECORDS, 0, 0, 0)
+        desk.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
+        await asyncio.sleep(0.1)
+        assert not answer.done(), "the first batch alone is committed"
+        desk.copied()
+        await answer
+
+    told(story)
+
+
+def test_a_change_of_this_turn_is_below_the_offset_of_an_image() -> None:
+    async def story(desk: Desk) -> None:
+        desk.ask(commits(5))
+        assert desk.coordinator.settled() == 1, "what was decided is in the log by then"
+
+    told(story)
+
+
+def test_a_new_coordinator_serves_its_log_once_all_of_it_is_committed() -> None:
+    async def story(desk: Desk) -> None:
+        desk.ask(commits(5))
+        await asyncio.sleep(0.1)
+        images = GroupImages(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        fresh = shard()
+        loading = asyncio.ensure_future(load(desk.replica, fresh, images, NOTHING, desk.rig.clock))
+        await asyncio.sleep(1)
+        assert not loading.done() and not fresh.hard.offsets
+        desk.copied()
+        await loading
+        kept = fresh.hard.offset("g", "t", 0)
+        assert kept is not None and kept.offset == 5
+
+    told(story)
+
+
+def test_a_log_of_which_too_few_have_the_end_is_not_served() -> None:
+    async def story(desk: Desk) -> None:
+        desk.ask(commits(5))
+        await asyncio.sleep(0.1)
+        images = GroupImages(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        with pytest.raises(Refused) as refused:
+            await load(desk.replica, shard(), images, NOTHING, desk.rig.clock)
+        assert refused.value.code is Code.REQUEST_TIMED_OUT
+
+    told(story)

@@ -1,0 +1,124 @@
+"""Images of groups in the bucket: an image is stored before the log below it goes, and before older images do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.replication.rig import Rig, produced
+from tiered.config.settings import TopicConfig
+from tiered.coordinator.loader import load
+from tiered.coordinator.snapshot import ImageName, parse_key
+from tiered.coordinator.snapshot_store import Footing, GroupImages
+from tiered.coordinator.snapshotter import GroupKeeping, Place
+from tiered.errors import Unavailable
+from tiered.groups.limits import GroupSettings
+from tiered.groups.records import Offset, Record, offset_record
+from tiered.groups.shard import GroupShard
+from tiered.object_store.faulty import Fault, Kind
+from tiered.replication.leader_replica import Replica
+
+
+def record(offset: int) -> Record:
+    return offset_record("g", "t", 0, Offset(offset, -1, "", 0, -1, ""))
+
+
+def images(rig: Rig, node: int = 1) -> GroupImages:
+    broker = rig.brokers[node]
+    return GroupImages(broker.store, broker.clock, broker.metrics)
+
+
+def stored(rig: Rig) -> list[tuple[int, int]]:
+    """(epoch, offset) of all images in the bucket, in order."""
+    found = [name for key in rig.bucket.objects if (name := parse_key(key)) is not None]
+    return sorted((name.epoch, name.offset) for name in found)
+
+
+def small() -> Rig:
+    return Rig(config=TopicConfig(remote_storage_enable=False, segment_bytes=1 << 20))
+
+
+async def led(rig: Rig, records: int = 10, epoch: int = 0) -> Replica:
+    replica = await rig.brokers[1].lead(epoch, [1])
+    for number in range(records):
+        produced(replica, number)
+    return replica
+
+
+@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.CONFLICT, Kind.THROTTLE], ids=lambda kind: kind.name)
+def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_image(kind: Kind) -> None:
+    rig = small()
+
+    async def story() -> None:
+        replica = await led(rig)
+        place, keeping = Place(replica), GroupKeeping(images(rig))
+        await keeping.write(place, 2, [record(1)])
+        await keeping.write(place, 4, [record(2)])
+        rig.brokers[1].faults.rules.append(Fault(kind, ("put",), key="groups/"))
+        with pytest.raises(Unavailable):
+            await keeping.write(place, 8, [record(3)])
+        assert replica.log_start_offset == 4 and stored(rig) == [(0, 2), (0, 4)]
+
+    rig.run(story)
+
+
+def test_the_newest_image_and_the_one_before_it_stay() -> None:
+    rig = small()
+
+    async def story() -> None:
+        place, keeping = Place(await led(rig)), GroupKeeping(images(rig))
+        for offset in (2, 4, 6, 8):
+            await keeping.write(place, offset, [record(offset)])
+        assert stored(rig) == [(0, 6), (0, 8)] and place.replica.log_start_offset == 8
+
+    rig.run(story)
+
+
+def test_a_leader_deletes_no_image_of_a_later_one() -> None:
+    rig = small()
+
+    async def story() -> None:
+        replica, own = await led(rig), images(rig)
+        names = [ImageName(replica.pid, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
+        for name in names:
+            await own.write(name, [record(1)])
+        await own.delete_older(names, names[1])
+        await own.delete_older(names, names[0])
+        assert {(3, 5), (3, 7)} < set(stored(rig)) and replica.log_start_offset == 0
+
+    rig.run(story)
+
+
+def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_those_of_the_image() -> None:
+    """Offsets that an image covers are never given again."""
+    rig = small()
+
+    async def story() -> None:
+        first = await led(rig)
+        await images(rig).write(ImageName(first.pid, 0, 10), [record(7)])
+        hot = await rig.brokers[2].log()
+        second = images(rig, 2)
+        begun = await second.begin(hot, first.pid)
+        assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
+        heir = await rig.brokers[2].lead(1, [2])
+        shard = GroupShard(GroupSettings(), lambda: "id")
+        loaded = await load(heir, shard, second, second.base(first.pid), rig.clock)
+        kept = shard.hard.offset("g", "t", 0)
+        assert kept is not None and kept.offset == 7 and loaded.lost == -1 and not loaded.unsaved
+
+    rig.run(story)
+
+
+def test_what_is_missing_between_an_image_and_the_log_is_said() -> None:
+    rig = small()
+
+    async def story() -> None:
+        replica = await led(rig)
+        own = images(rig)
+        name = ImageName(replica.pid, 0, 2)
+        await own.write(name, [record(1)])
+        await replica.delete_records(5)
+        shard = GroupShard(GroupSettings(), lambda: "id")
+        loaded = await load(replica, shard, own, Footing(name, None, (name,)), rig.clock)
+        assert loaded.lost == 5
+
+    rig.run(story)

@@ -1,0 +1,168 @@
+"""Sync, heartbeat and leave: the answer for every state that a group and a caller can be in."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.groups.rig import G, Rig
+from tiered.errors import Code
+from tiered.groups.requests import Beaten, Heartbeat, Joined, LeaveGroup, Left, Synced, SyncGroup
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def sync_code(rig: Rig, request: SyncGroup) -> Code:
+    return rig.told(request, Synced).code
+
+
+def completing(rig: Rig) -> list[str]:
+    """Two members that have joined generation 1; nothing is assigned yet."""
+    ids = [rig.new_id() for _ in range(2)]
+    for each in ids:
+        rig.join(each)
+    rig.pass_ms(1_000)
+    assert rig.describe().state == "CompletingRebalance"
+    return ids
+
+
+# -- sync -------------------------------------------------------------------------------------------------------------
+
+
+def test_no_sync_without_a_group_or_a_member(rig: Rig) -> None:
+    assert sync_code(rig, SyncGroup("", 1, "m")) is Code.INVALID_GROUP_ID
+    assert sync_code(rig, SyncGroup(G, 1, "m")) is Code.UNKNOWN_MEMBER_ID
+    (first,), _ = rig.stable()
+    assert sync_code(rig, SyncGroup(G, 1, "m")) is Code.UNKNOWN_MEMBER_ID
+    rig.leave(first)
+    assert sync_code(rig, SyncGroup(G, 2, first)) is Code.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("generation", [0, 2, -1])
+def test_a_sync_of_another_generation_is_refused(rig: Rig, generation: int) -> None:
+    ids = completing(rig)
+    assert sync_code(rig, SyncGroup(G, generation, ids[0])) is Code.ILLEGAL_GENERATION
+
+
+def test_a_sync_names_the_protocol_that_was_chosen_or_none(rig: Rig) -> None:
+    ids = completing(rig)
+    for kind, protocol in (("connect", "range"), ("consumer", "roundrobin")):
+        request = SyncGroup(G, 1, ids[1], None, kind, protocol)
+        assert sync_code(rig, request) is Code.INCONSISTENT_GROUP_PROTOCOL
+    waits = rig.ask(SyncGroup(G, 1, ids[1], None, "consumer", "range"))
+    rig.assign(ids[0], 1, {ids[1]: b"x"})
+    assert rig.reply(waits, Synced) == Synced(Code.NONE, "consumer", "range", b"x")
+
+
+def test_no_sync_while_members_gather(rig: Rig) -> None:
+    ids, generation = rig.stable(2)
+    rig.join(ids[0])
+    assert sync_code(rig, SyncGroup(G, generation, ids[1])) is Code.REBALANCE_IN_PROGRESS
+
+
+def test_whom_the_leader_forgot_gets_nothing_and_strangers_are_passed_over(rig: Rig) -> None:
+    ids = completing(rig)
+    waits = rig.sync(ids[1], 1)
+    rig.assign(ids[0], 1, {ids[0]: b"all", "stranger": b"x"})
+    assert rig.reply(waits, Synced) == Synced(Code.NONE, "consumer", "range", b"")
+    assert [member.assignment for member in rig.describe().members] == [b"all", b""]
+
+
+def test_only_the_leader_assigns(rig: Rig) -> None:
+    ids = completing(rig)
+    waits = rig.assign(ids[1], 1, {ids[1]: b"all for me"})
+    assert waits not in rig.replies
+    rig.assign(ids[0], 1, {ids[1]: b"some"})
+    assert rig.reply(waits, Synced).assignment == b"some"
+
+
+def test_a_sync_that_comes_late_gets_its_assignment_at_once(rig: Rig) -> None:
+    ids = completing(rig)
+    rig.assign(ids[0], 1, {ids[1]: b"x"})
+    assert rig.reply(rig.sync(ids[1], 1), Synced).assignment == b"x"
+    rig.pass_ms(60_000)
+    assert rig.describe().code is Code.NONE
+
+
+def test_a_sync_that_is_repeated_replaces_the_older_one(rig: Rig) -> None:
+    ids = completing(rig)
+    old, new = rig.sync(ids[1], 1), rig.sync(ids[1], 1)
+    assert rig.reply(old, Synced).code is Code.REBALANCE_IN_PROGRESS
+    rig.assign(ids[0], 1, {ids[1]: b"x"})
+    assert rig.reply(new, Synced).assignment == b"x"
+
+
+# -- heartbeat --------------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_answers_what_the_member_is_to_do(rig: Rig) -> None:
+    assert rig.beat("m", 1) is Code.UNKNOWN_MEMBER_ID
+    assert rig.told(Heartbeat("", 1, "m"), Beaten).code is Code.INVALID_GROUP_ID
+    ids = completing(rig)
+    assert rig.beat(ids[0], 1) is Code.NONE, "members may beat before they have their assignment"
+    rig.assign(ids[0], 1, {})
+    assert rig.beat(ids[0], 1) is Code.NONE
+    assert rig.beat(ids[0], 0) is Code.ILLEGAL_GENERATION
+    assert rig.beat("stranger", 1) is Code.UNKNOWN_MEMBER_ID
+    rig.join(ids[0])
+    assert rig.beat(ids[1], 1) is Code.REBALANCE_IN_PROGRESS
+
+
+# -- leave ------------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_what_is_not_there(rig: Rig) -> None:
+    assert rig.told(LeaveGroup("", ()), Left).code is Code.INVALID_GROUP_ID
+    assert rig.leave("m", "n") == (Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID)
+
+
+def test_an_id_that_was_not_used_can_be_given_back(rig: Rig) -> None:
+    given = rig.new_id()
+    assert rig.leave(given) == (Code.NONE,)
+    assert rig.describe().state == "Dead", "nothing is left of the group"
+    assert rig.reply(rig.join(given), Joined).code is Code.UNKNOWN_MEMBER_ID
+
+
+def test_who_leaves_while_it_waits_hears_so(rig: Rig) -> None:
+    ids = completing(rig)
+    waits = rig.sync(ids[1], 1)
+    rig.leave(ids[1])
+    assert rig.reply(waits, Synced).code is Code.UNKNOWN_MEMBER_ID
+    token = rig.join(ids[0])
+    assert rig.reply(token, Joined).code is Code.NONE
+    rig.assign(ids[0], 2, {})
+    token = rig.join(rig.new_id())
+    (new,) = [waiter.member.member_id for waiter in rig.shard.live.waiting.values()]
+    rig.leave(new)
+    assert rig.reply(token, Joined).code is Code.UNKNOWN_MEMBER_ID
+
+
+def test_the_last_one_out_leaves_an_empty_group(rig: Rig) -> None:
+    ids, _ = rig.stable(2)
+    assert rig.leave(*ids) == (Code.NONE, Code.NONE)
+    assert rig.describe().state == "Empty"
+    rig.reload()
+    assert rig.describe().state == "Empty"
+
+
+def test_those_who_gather_wait_no_longer_for_one_that_leaves(rig: Rig) -> None:
+    ids, _ = rig.stable(2)
+    token = rig.join(ids[0])
+    rig.leave(ids[1])
+    assert rig.reply(token, Joined).generation == 2
+
+
+@pytest.mark.parametrize("what", ["join", "sync"])
+def test_a_member_that_asks_for_its_place_again_begins_a_new_session(rig: Rig, what: str) -> None:
+    """Its connection was broken for a while: who has just been told what is his must not lose it by the old session."""
+    (leader, other), generation = rig.stable(2)
+    for _ in range(2):
+        rig.pass_ms(8_000)
+        assert rig.beat(leader, generation) is Code.NONE
+        if what == "join":
+            assert rig.reply(rig.join(other), Joined).code is Code.NONE
+        else:
+            assert rig.reply(rig.sync(other, generation), Synced).code is Code.NONE
+    assert rig.beat(other, generation) is Code.NONE

@@ -1,0 +1,261 @@
+"""Idempotence: a retry is told where its first try stands, what is out of order is refused, snapshots keep it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.hot.fixtures import NOW
+from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.producer_state import IDLE_MS, Aborted, ProducerLimits, ProducerStates, decode_aborted
+from tiered.records.batch import encode
+from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
+from tiered.records.native import walk
+
+TOP = 2**31 - 1
+
+
+def seen(
+    sequence: int, count: int = 1, *, offset: int = 0, producer: int = 7, epoch: int = 0, attributes: int = 0
+) -> Walked:
+    return Walked(
+        0, 100, offset, offset + count - 1, 0, attributes, NOW + offset, NOW, producer, epoch, sequence, count
+    )
+
+
+def written(*batches: Walked) -> ProducerStates:
+    states = ProducerStates(1)
+    for batch in batches:
+        assert not states.known([batch], NOW)
+        states.apply(batch, NOW)
+    states.check()
+    return states
+
+
+def refusal(states: ProducerStates, *batches: Walked) -> Code:
+    with pytest.raises(Refused) as caught:
+        states.known(batches, NOW)
+    return caught.value.code
+
+
+def test_the_last_five_batches_are_known_with_the_offsets_of_their_first_try() -> None:
+    states = written(*[seen(n * 2, 2, offset=n * 10) for n in range(6)])
+    assert [states.known([seen(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [10, 20, 30, 40, 50]
+    assert refusal(states, seen(0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_follows_the_one_before_it() -> None:
+    states = written(seen(0, 3))
+    assert states.known([seen(3)], NOW) == []
+    assert refusal(states, seen(4)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(states, seen(1, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap_to_zero() -> None:
+    states = written(seen(TOP - 1, 2))
+    assert states.known([seen(0)], NOW) == []
+    wrapped = written(seen(TOP, 3))
+    assert wrapped.known([seen(2)], NOW) == []
+    assert wrapped.known([seen(TOP, 3)], NOW)[0].last_sequence == 1
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
+    states = written(seen(0, 3), seen(0, epoch=1, offset=3))
+    assert refusal(states, seen(3)) is Code.INVALID_PRODUCER_EPOCH
+    assert refusal(states, seen(5, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.known([seen(0, epoch=2)], NOW) == []
+
+
+def test_an_unknown_producer_may_begin_anywhere_but_on_a_log_that_never_held_a_record() -> None:
+    assert ProducerStates(1).known([seen(17)], NOW) == []
+    assert ProducerStates().known([seen(0), seen(1)], NOW) == []
+    assert refusal(ProducerStates(), seen(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_one_request_may_begin_with_what_is_known_and_go_on() -> None:
+    states = written(seen(0), seen(1, offset=1))
+    assert len(states.known([seen(0), seen(1), seen(2)], NOW)) == 2
+    assert refusal(states, seen(0), seen(1), seen(3)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(states, seen(2), seen(1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_idle_producers_are_forgotten() -> None:
+    states = written(seen(0))
+    states.expire(NOW + 999, 1000)
+    assert len(states) == 1
+    states.expire(NOW + 1000, 1000)
+    assert len(states) == 0
+
+
+def test_a_producer_known_from_a_snapshot_is_idle_from_the_first_look_on() -> None:
+    again = ProducerStates.from_snapshot(written(seen(0)).snapshot(), 1)
+    later = NOW + 10**9
+    again.expire(later, 1000)
+    again.expire(later + 999, 1000)
+    assert len(again) == 1
+    again.expire(later + 1000, 1000)
+    assert len(again) == 0
+
+
+def test_a_snapshot_is_kafkas() -> None:
+    states = written(seen(3, 2, offset=40))
+    data = states.snapshot()
+    body = struct.pack(">iqhiqiqiq", 1, 7, 0, 4, 41, 1, NOW + 40, -1, -1)
+    assert data[:2] == b"\x00\x01"
+    assert data[6:] == body
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=30))
+def test_a_snapshot_keeps_the_last_batch_of_each_producer(requests: list[tuple[int, int]]) -> None:
+    states, following, offset = ProducerStates(), dict.fromkeys(range(5), 0), 0
+    batches = []
+    for producer, count in requests:
+        batch = seen(following[producer], count, offset=offset, producer=producer)
+        states.apply(batch, NOW)
+        batches.append(batch)
+        following[producer] += count
+        offset += count
+    again = ProducerStates.from_snapshot(states.snapshot(), offset)
+    assert again.snapshot() == states.snapshot()
+    again.recall(batches)
+    for producer in range(5):
+        assert again.get(producer) == states.get(producer)
+    again.check()
+
+
+@pytest.mark.parametrize("flip", [0, 3, 9, 30])
+def test_a_snapshot_proves_itself(flip: int) -> None:
+    data = bytearray(written(seen(0)).snapshot())
+    data[flip] ^= 0x40
+    with pytest.raises(Corrupt):
+        ProducerStates.from_snapshot(data, 1)
+    with pytest.raises(Corrupt):
+        ProducerStates.from_snapshot(bytes(data[:5]), 1)
+
+
+def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[Walked, bytes]:
+    """A control batch at `offset`, as the transaction coordinator writes it."""
+    record = (NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 3), ())
+    data = encode(
+        [record], base_offset=offset, producer_id=producer, producer_epoch=0, transactional=True, control=True
+    )
+    found = walk(data).batches[0]
+    assert found.attributes & CONTROL
+    return found, data
+
+
+def test_an_open_transaction_bounds_the_stable_offset_until_its_marker_is_replicated() -> None:
+    states = written(seen(0, offset=4, attributes=TRANSACTIONAL), seen(1, offset=5, attributes=TRANSACTIONAL))
+    assert states.first_unstable_offset == 4
+    assert states.end_transaction(*marker(6, commit=True), NOW) is None
+    assert states.first_unstable_offset == 4
+    states.on_high_watermark(6)
+    assert states.first_unstable_offset == 4
+    states.on_high_watermark(7)
+    assert states.first_unstable_offset is None
+
+
+def test_an_aborted_transaction_is_indexed_as_kafka_does() -> None:
+    states = written(
+        seen(0, offset=4, attributes=TRANSACTIONAL), seen(0, offset=5, producer=8, attributes=TRANSACTIONAL)
+    )
+    aborted = states.end_transaction(*marker(6, commit=False), NOW)
+    assert aborted == Aborted(producer_id=7, first_offset=4, last_offset=6, last_stable_offset=5)
+    assert aborted is not None
+    assert decode_aborted(aborted.encode() + b"torn") == [aborted]
+    again = ProducerStates.from_snapshot(states.snapshot(), 7)
+    assert again.first_unstable_offset == 5
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+
+def fed(limits: ProducerLimits, *producers: int, at: int = NOW) -> ProducerStates:
+    """A leader's states after one batch of each, in that order."""
+    states = ProducerStates(0, limits)
+    for offset, producer in enumerate(producers):
+        write(states, producer, offset, at=at)
+    return states
+
+
+def write(states: ProducerStates, producer: int, offset: int, *, at: int, sequence: int = 0) -> None:
+    one = seen(sequence, offset=offset, producer=producer)
+    assert not states.known([one], at)
+    states.apply(one, at)
+
+
+def ids(states: ProducerStates) -> list[int]:
+    return [each.producer_id for each in states.all()]
+
+
+def test_full_partition_refuses_a_new_producer_while_all_others_may_retry() -> None:
+    states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
+    with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max\.per\.partition is 3") as refused:
+        states.known([seen(0, producer=4)], NOW + IDLE_MS - 1)
+    assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and refused.value.code.retriable
+    assert ids(states) == [1, 2, 3]
+    assert states.known([seen(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
+    write(states, 2, 3, at=NOW, sequence=1)
+
+
+def test_full_partition_forgets_the_producer_that_wrote_longest_ago_once_it_is_idle() -> None:
+    states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
+    write(states, 1, 3, at=NOW + 5, sequence=1)
+    write(states, 4, 4, at=NOW + IDLE_MS)
+    assert ids(states) == [1, 3, 4]
+    with pytest.raises(Refused):
+        states.known([seen(0, producer=5), seen(0, producer=6)], NOW + IDLE_MS)
+    assert 1 in ids(states), "it wrote since"
+
+
+def test_producers_of_all_partitions_count_together() -> None:
+    limits = ProducerLimits(total=5)
+    first, second = fed(limits, 1, 2, 3), fed(limits, 1, 2)
+    with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max is 5"):
+        second.known([seen(0, producer=3)], NOW)
+    first.expire(NOW + 1000, 1000)
+    assert limits.held == 2
+    write(second, 3, 2, at=NOW)
+    second.leave()
+    assert (limits.held, ids(second)) == (0, [1, 2, 3])
+    write(first, 4, 3, at=NOW)
+    assert limits.held == 1
+
+
+def test_follower_keeps_the_producers_that_wrote_last() -> None:
+    """Nobody can refuse what the leader took; it keeps the same ones."""
+    leader, follower = fed(ProducerLimits(per_partition=3), 1, 2, 3), ProducerStates(0, ProducerLimits(3))
+    for offset, (producer, sequence) in enumerate([(1, 0), (2, 0), (3, 0), (1, 1), (4, 0), (5, 0)]):
+        follower.apply(seen(sequence, offset=offset, producer=producer), NOW)
+    later = NOW + IDLE_MS
+    for offset, (producer, sequence) in enumerate([(1, 1), (4, 0), (5, 0)], 3):
+        write(leader, producer, offset, at=later, sequence=sequence)
+    assert ids(leader) == ids(follower) == [1, 4, 5]
+
+
+def test_snapshot_gives_back_the_producers_in_the_order_of_their_writes() -> None:
+    states = fed(ProducerLimits(), 9, 1, 5)
+    write(states, 9, 3, at=NOW, sequence=1)
+    again = ProducerStates.from_snapshot(states.snapshot(), 4, ProducerLimits(per_partition=2))
+    assert ids(again) == [5, 9]
+
+
+def test_producer_known_from_a_snapshot_gives_no_room_before_ten_minutes() -> None:
+    again = ProducerStates.from_snapshot(fed(ProducerLimits(), 1, 2).snapshot(), 2, ProducerLimits(per_partition=2))
+    later = NOW + 10**9
+    for at in (later, later + IDLE_MS - 1):
+        with pytest.raises(Refused):
+            again.known([seen(0, producer=3)], at)
+    write(again, 3, 2, at=later + IDLE_MS)
+    assert ids(again) == [2, 3]
+
+
+def test_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    states = ProducerStates(0, ProducerLimits(per_partition=2))
+    states.apply(seen(0, producer=1, attributes=TRANSACTIONAL), NOW)
+    states.apply(seen(0, offset=1, producer=2), NOW)
+    write(states, 3, 2, at=NOW + IDLE_MS)
+    assert ids(states) == [1, 3]

@@ -1,0 +1,252 @@
+"""The note of logs that are whole at what they synced: no start finds it where a power cut took what counted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.sim.harness.disk import DiskFault, Op, SimDisk
+from tests.unit.hot.fixtures import DIRECTORY, TOPIC_ID, FixedClock, append, batch, config, disk, open_log
+from tiered.config.settings import TopicConfig
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.hot import checkpoints
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.synced_logs import FILE, NOTHING, Noted, Synced, SyncedLogs, encode, parse
+from tiered.ids import TopicId, TopicPartition
+from tiered.metrics import Metrics
+
+AT = TopicPartition("t", 0)
+TOPIC = TopicId(TOPIC_ID)
+OTHER = TopicId("B" * 22)
+ACK, NONE = config(flush="ack"), config(flush="none")
+
+
+def noted(disk: SimDisk) -> Noted:
+    """What a start finds."""
+    data = checkpoints.load(disk, "log", FILE) if disk.exists("log") else None
+    return parse(data) if data is not None else NOTHING
+
+
+async def opened(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same_boot: bool = True) -> DiskLog:
+    return await DiskLog.open(
+        disk, FixedClock(), DIRECTORY, settings, same_boot=same_boot, clean=False, metrics=Metrics(),
+        topic_id=TOPIC_ID, name=str(AT), synced=Synced(logs, AT, TOPIC),
+    )  # fmt: skip
+
+
+def story(told: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
+    made = disk(seed)
+    made.make_dirs("log")
+    asyncio.run(told(made, SyncedLogs(made, "log", "me", lambda at: True)))
+
+
+def test_what_is_written_is_read_and_damage_is_seen() -> None:
+    rows = {(AT, TOPIC), (TopicPartition("a-b.c", 7), OTHER)}
+    found = parse(encode(["x", "y"], rows))
+    assert found.proves(AT, TOPIC) and not found.proves(AT, OTHER) and not NOTHING.proves(AT, TOPIC)
+    assert found == Noted(("x", "y"), dict(rows))
+    assert parse(encode([], ())) == NOTHING
+    whole = encode(["x"], rows)
+    for bad in (b"", b"\0" * len(whole), whole[:-1], whole.replace(b"x", b"z"), encode(["x"], ())[:9] + b"{}"):
+        with pytest.raises(Corrupt):
+            parse(bad)
+
+
+def test_log_is_noted_once_all_that_counted_is_fsynced() -> None:
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await opened(disk, logs, NONE)
+        append(log, batch(0, 3))
+        assert (log.synced.only, log.synced.is_due) == (False, False)
+        log.configure(ACK)
+        assert (log.synced.only, log.synced.is_due) == (True, True)
+        await log.settle_synced()
+        assert noted(disk) == NOTHING, "three records counted, and no fsync covers them"
+        append(log, batch(3))
+        await log.flush()
+        await log.settle_synced()
+        assert noted(disk) == (("me",), {AT: TOPIC}) and not log.synced.is_due
+
+    story(told)
+
+
+def test_log_that_may_have_lost_records_is_not_noted_before_that_is_told() -> None:
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        logs.may_note = lambda at: False
+        log = await opened(disk, logs, ACK)
+        await log.settle_synced()
+        assert noted(disk) == NOTHING and log.synced.is_due
+        logs.may_note = lambda at: at == AT
+        await log.settle_synced()
+        assert noted(disk).proves(AT, TOPIC)
+
+    story(told)
+
+
+def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await opened(disk, logs, ACK)
+        await log.settle_synced()
+        log.configure(NONE)
+        assert (log.synced.only, log.synced.is_due) == (True, True)
+        disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
+        await log.settle_synced()
+        assert log.synced.only, "the row could not be taken out; the log is fsynced on"
+        await log.settle_synced()
+        assert (log.synced.only, log.synced.is_due) == (False, False) and not noted(disk).logs
+
+    story(told)
+
+
+def test_row_that_is_asked_for_and_cannot_be_written_is_an_error() -> None:
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await opened(disk, logs, ACK)
+        disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
+        with pytest.raises(Unavailable) as caught:
+            await log.settle_synced()
+        assert not caught.value.final and log.synced.is_due
+        await log.settle_synced()
+        assert not log.synced.is_due
+        log.configure(NONE)
+        disk.faults.append(DiskFault("sync", FILE))
+        with pytest.raises(Unavailable) as caught:
+            await log.settle_synced()
+        assert caught.value.final and log.synced.only
+
+    story(told)
+
+
+def test_row_wanted_while_another_write_runs_is_written_by_the_next() -> None:
+    """A change that comes while the file is written is not taken for a part of it."""
+
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await opened(disk, logs, ACK)
+        disk.sync_seconds = lambda: 0.01
+        running = asyncio.ensure_future(log.settle_synced())
+        await asyncio.sleep(0)
+        log.configure(NONE)
+        assert log.synced.only, "the row is on its way to the disk"
+        await running
+        assert noted(disk).proves(AT, TOPIC) and log.synced.is_due
+        await log.settle_synced()
+        assert not noted(disk).logs and not log.synced.only
+
+    story(told)
+
+
+def test_a_thousand_logs_share_a_few_writings() -> None:
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        many = [Synced(logs, TopicPartition("t", number), TOPIC) for number in range(1000)]
+        for each in many:
+            each.configure(ack=True, end_offset=0)
+        written: list[str] = []
+        disk.observer = lambda op: written.append(op.path) if op.verb == "rename" else None
+        disk.sync_seconds = lambda: 0.001
+        await asyncio.gather(*(each.settle(0, 0) for each in many))
+        assert len(written) <= 2 and len(noted(disk).logs) == 1000
+
+    story(told)
+
+
+def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        await (await opened(disk, logs, ACK)).settle_synced()
+        again = SyncedLogs(disk, "log", "next", lambda at: True)
+        found = noted(disk)
+        again.adopt(found.logs.items())
+        log = await opened(disk, again, ACK)
+        assert log.synced.is_due, "as long as it is the word of the last incarnation alone"
+        await again.save(found.incarnations)
+        log.synced.look()
+        assert not log.synced.is_due and noted(disk) == (("next", "me"), {AT: TOPIC})
+        changed = SyncedLogs(disk, "log", "third", lambda at: True)
+        changed.adopt(noted(disk).logs.items())
+        log = await opened(disk, changed, NONE)
+        assert log.synced.only
+        await changed.save(noted(disk).incarnations)
+        log.synced.look()
+        assert not log.synced.only and not noted(disk).logs
+
+    story(told)
+
+
+class Life:
+    """A random life of one log whose setting changes, with faults of the disk. `counted` is what others were told."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(f"synced {seed}")
+        self.images: list[tuple[SimDisk, int]] = []
+        self.counted = 0
+
+    async def live(self, disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await opened(disk, logs, NONE)
+        disk.sync_seconds = lambda: 1e-6
+        draws = self.chance
+
+        def take(op: Op) -> None:
+            self.images.append((disk.crash_image(random.Random(draws.random())), self.counted))
+
+        disk.observer = take
+        for _ in range(120):
+            try:
+                await self._step(log, disk)
+            except (Unavailable, Refused) as error:
+                assert not getattr(error, "final", False), error
+            self._count(log)
+        disk.observer = None
+
+    async def _step(self, log: DiskLog, disk: SimDisk) -> None:
+        draw = self.chance.random()
+        if draw < 0.40:
+            append(log, batch(log.end_offset, self.chance.randint(1, 3)))
+        elif draw < 0.60:
+            await log.flush(log.end_offset if self.chance.random() < 0.5 else None)
+            await log.settle_synced()
+        elif draw < 0.65:
+            await log.settle_synced()
+        elif draw < 0.75:
+            await log.flush()
+            await self._interrupted(log)
+        elif draw < 0.90:
+            log.configure(self.chance.choice((ACK, NONE)))
+        elif draw < 0.95:
+            offset = self.chance.randint(log.end_offset // 2, log.end_offset)
+            self.counted = min(self.counted, max(0, offset - 3))  # a batch holds three at most, and goes as a whole
+            log.truncate_to(offset)
+            await log.flush()
+        else:
+            disk.faults.append(DiskFault(self.chance.choice(("append", "rename")), FILE, "ENOSPC"))
+
+    async def _interrupted(self, log: DiskLog) -> None:
+        """Records come, the setting changes and the writer gives up while the note is written."""
+        running = asyncio.ensure_future(log.settle_synced())
+        for _ in range(self.chance.randint(1, 4)):
+            await asyncio.sleep(0)
+        append(log, batch(log.end_offset))
+        log.configure(self.chance.choice((ACK, NONE)))
+        self._count(log)
+        if self.chance.random() < 0.5:
+            running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    def _count(self, log: DiskLog) -> None:
+        self.counted = max(self.counted, log.flushed_offset if log.synced.only else log.end_offset)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed: int) -> None:
+    life = Life(seed)
+
+    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+        await life.live(disk, logs)
+        proved = 0
+        for image, counted in life.images:
+            if noted(image).proves(AT, TOPIC):
+                proved += 1
+                assert (await open_log(image, same_boot=False)).end_offset >= counted
+        assert proved > 10 and len(life.images) - proved > 10
+
+    story(told, seed)

@@ -1,0 +1,47 @@
+"""How far a log reaches is known also where a full disk does not let it be opened."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.sim.harness.disk import SimDisk
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log, story
+from tiered.hot.unopened_log import proved_end
+
+
+async def filled(on: SimDisk, count: int) -> None:
+    log = await open_log(on, config(segment_bytes=600))
+    for number in range(count):
+        append(log, batch(number), epoch=number // 5)
+    await log.flush(count // 2)
+
+
+def test_of_a_log_that_is_not_there_nothing_is_said() -> None:
+    assert proved_end(disk(), DIRECTORY, 0) == (-1, 0)
+
+
+@pytest.mark.parametrize("point", [0, 3, 10, 19, 20, 99])
+def test_a_whole_log_reaches_to_its_end_from_wherever_it_is_read(point: int) -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on, 20)
+        assert proved_end(on, DIRECTORY, point) == (3, 20)
+
+    story(told)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_nothing(seed: int) -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on, 20)
+        after = on.crash_image(random.Random(seed))
+        writes: list[str] = []
+        after.observer = lambda op: writes.append(op.verb)
+        found = proved_end(after, DIRECTORY, 10)
+        assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
+        after.observer = None
+        log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
+        assert found == (log.epochs.latest, log.end_offset)
+
+    story(told)

@@ -1,0 +1,150 @@
+"""What may enter a log: batches that prove themselves, stamped in place; each fault with the code a producer knows."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.unit.hot.fixtures import NOW, batch, config
+from tiered.errors import Code, Refused
+from tiered.hot import validation
+from tiered.hot.validation import admit
+from tiered.records.batch import encode, header, records
+from tiered.records.model import Codec
+from tiered.records.native import crc32c, fit
+
+ATTRIBUTES, LAST_DELTA, COUNT, BASE_TIME, MAX_TIME = 21, 23, 57, 27, 35
+
+
+def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
+    """A field of the header set to another value, under a right CRC."""
+    struct.pack_into(form, data, at, value)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return data
+
+
+def refusal(data: bytearray, *, deep: bool = False, **settings: object) -> Code:
+    with pytest.raises(Refused) as caught:
+        admit(data, 0, 0, config(**settings), NOW, deep)
+    return caught.value.code
+
+
+def test_batches_get_offsets_and_the_leader_epoch_in_place() -> None:
+    data = batch(0, 2) + batch(2, 3)
+    admitted = admit(data, 40, 6, config(), NOW, True)
+    assert [(one.base_offset, one.last_offset, one.leader_epoch) for one in admitted] == [(40, 41, 6), (42, 44, 6)]
+    assert [record.offset for record in records(data, admitted[1].at)] == [42, 43, 44]
+    assert header(data).leader_epoch == 6
+
+
+def test_the_brokers_clock_replaces_timestamps_where_the_topic_says_so() -> None:
+    data = batch(0, 2, at=5)
+    admitted = admit(data, 0, 0, config(message_timestamp_type="LogAppendTime"), NOW, False)
+    assert admitted[0].max_timestamp == NOW
+    assert [record.timestamp for record in records(data)] == [NOW, NOW]
+
+
+def test_bytes_that_do_not_prove_themselves_are_corrupt() -> None:
+    whole = batch(0)
+    assert refusal(whole[:60]) is Code.CORRUPT_MESSAGE
+    assert refusal(whole[:-1]) is Code.CORRUPT_MESSAGE
+    assert refusal(whole + b"\x00") is Code.CORRUPT_MESSAGE
+    flipped = batch(0)
+    flipped[-2] ^= 1
+    assert refusal(flipped) is Code.CORRUPT_MESSAGE
+    old = batch(0)
+    old[16] = 1
+    assert refusal(old) is Code.CORRUPT_MESSAGE
+    assert refusal(bytearray(200)) is Code.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "code"),
+    [
+        (COUNT, ">i", 3, Code.INVALID_RECORD),
+        (LAST_DELTA, ">i", 5, Code.INVALID_RECORD),
+        (ATTRIBUTES, ">h", 7, Code.UNSUPPORTED_COMPRESSION_TYPE),
+        (ATTRIBUTES, ">h", 0x20, Code.INVALID_RECORD),
+        (ATTRIBUTES, ">h", 0x08, Code.INVALID_TIMESTAMP),
+        (ATTRIBUTES, ">h", 0x10, Code.INVALID_RECORD),
+        (MAX_TIME, ">q", NOW + 3_600_001, Code.INVALID_TIMESTAMP),
+        (BASE_TIME, ">q", NOW - 2001, Code.INVALID_TIMESTAMP),
+    ],
+)
+def test_a_header_says_what_is_wrong(at: int, form: str, value: int, code: Code) -> None:
+    assert refusal(changed(batch(0, 2), at, form, value), message_timestamp_before_max_ms=2000) is code
+
+
+def test_a_transaction_needs_a_coordinator() -> None:
+    data = bytearray(
+        encode([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    assert refusal(data) is Code.INVALID_REQUEST
+
+
+def test_a_producer_id_needs_a_sequence() -> None:
+    assert refusal(bytearray(encode([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0))) is Code.INVALID_RECORD
+
+
+def test_a_batch_has_a_greatest_size() -> None:
+    assert refusal(batch(0, size=500), max_message_bytes=300) is Code.MESSAGE_TOO_LARGE
+
+
+def test_records_are_opened_only_when_asked() -> None:
+    data = bytearray(encode([(NOW, None, b"v", ())] * 2, codec=Codec.ZSTD))
+    data = changed(data, COUNT, ">i", 9)
+    data = changed(data, LAST_DELTA, ">i", 8)
+    assert admit(bytearray(data), 0, 0, config(), NOW, False)[0].count == 9
+    assert refusal(data, deep=True) is Code.INVALID_RECORD
+
+
+def test_uncompressed_records_are_looked_at_one_by_one() -> None:
+    data = bytearray(encode([(NOW, None, b"v", ())] * 3))
+    second = data.index(b"v") + 2
+    data[second + 3] += 2  # its offset delta, under a right CRC
+    with pytest.raises(Refused, match="record 1 is out of order") as caught:
+        admit(changed(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
+    assert caught.value.code is Code.INVALID_RECORD
+
+
+def _said(data: bytearray, **settings: object) -> object:
+    """What `admit` says of `data`, and what it made of it."""
+    try:
+        return tuple(admit(data, 40, 6, config(**settings), NOW, False)), bytes(data)
+    except Refused as refused:
+        return refused.code, refused.why
+
+
+def test_the_short_look_says_what_the_long_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every value of every byte of the header under a right CRC, wrong ones, cuts, and two batches."""
+    usual = encode([(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7)
+    codecs = [encode([(NOW, b"k", b"v" * 50, ())], codec=codec) for codec in Codec]
+    cases = [bytes(usual), *map(bytes, codecs), usual * 2, usual[:-1], usual[:60], usual + b"x"]
+    for whole in (usual, codecs[Codec.LZ4]):
+        for at in (*range(8, 17), *range(21, 61)):
+            for value in {0, 1, 2, 5, 8, 0x10, 0x20, 0x7F, 0x80, 0xFF, whole[at] ^ 1}:
+                cases.append(bytes(changed(bytearray(whole), at, ">B", value)))
+    cases += [usual[:at] + bytes((usual[at] ^ 1,)) + usual[at + 1 :] for at in range(len(usual))]
+    short = [(_said(bytearray(case)), fit(bytearray(case), 40, 6, 1 << 20) is not None) for case in cases]
+    limits: dict[str, object] = {"max_message_bytes": len(usual) - 1}
+    limited = _said(bytearray(usual), **limits)
+    monkeypatch.setattr(validation, "fit", lambda *_: None)
+    assert [said for said, _ in short] == [_said(bytearray(case)) for case in cases]
+    assert limited == _said(bytearray(usual), **limits)
+    assert {fits for _, fits in short} == {True, False}
+    assert all(fits for _, fits in short[: 1 + len(codecs)])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_that_says_it_becomes_a_hundred_times_its_size_is_refused_above_a_mebibyte(codec: Codec) -> None:
+    """No reader would open it. Followers take what is in a log already (`append_as_follower`)."""
+
+    def packed(size: int) -> bytearray:
+        return bytearray(encode([(NOW, None, bytes(size), ())], codec=codec))
+
+    for kind in ("CreateTime", "LogAppendTime"):
+        assert len(admit(packed(1_000_000), 0, 0, config(message_timestamp_type=kind), NOW, False)) == 1
+        assert refusal(packed(8 << 20), message_timestamp_type=kind) is Code.INVALID_RECORD
+    two = packed(1000) + packed(8 << 20)
+    assert refusal(two) is Code.INVALID_RECORD

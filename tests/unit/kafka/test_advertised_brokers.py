@@ -1,0 +1,48 @@
+"""Which brokers clients are told of, and who leads and controls as they are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tiered.ids import TopicId
+from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered_api.kafka.server.advertised_brokers import controller, live, serving
+from tiered_api.kafka.server.handlers.describe_topic_partitions import page
+
+OUTSIDE, INSIDE = "OUTSIDE", "INSIDE"
+
+
+def broker(number: int, **state: bool) -> BrokerImage:
+    listeners = {OUTSIDE: f"host{number}:9092", INSIDE: f"10.0.0.{number}:9093"}
+    return replace(BrokerImage(number, "i", "d", "h:1", "", True, 0, listeners), **state)  # type: ignore[arg-type]
+
+
+def image() -> Image:
+    """Broker 1 serves, 2 is not heard, 3 has stopped, 4 serves inside only."""
+    brokers = [broker(1), broker(2, fenced=True), broker(3, alive=False), broker(4)]
+    brokers[3] = replace(brokers[3], listeners={INSIDE: "[fd00::4]:9093"})
+    # The others are gone, or have said so: nobody was elected since.
+    partition = PartitionImage((2, 1, 3), 2, 7, (2,), elr=(1,), last_known=(3,))
+    topic = TopicImage("t", TopicId("t" * 22), (partition, replace(partition, leader=1)), {}, 0)
+    return Image(brokers={each.node_id: each for each in brokers}, topics={"t": topic}, controller=1)
+
+
+def test_clients_are_told_of_live_brokers_by_the_listener_they_use() -> None:
+    told = [(each.node_id, host, port) for each, host, port in serving(image(), OUTSIDE)]
+    assert told == [(1, "host1", 9092)]
+    told = [(each.node_id, host, port) for each, host, port in serving(image(), INSIDE)]
+    assert told == [(1, "10.0.0.1", 9093), (4, "fd00::4", 9093)]
+    assert [each.node_id for each, _, _ in serving(image(), OUTSIDE, {2})] == [1, 2]
+    assert live(image()) == {1, 4}
+
+
+def test_a_controller_that_is_away_is_none() -> None:
+    assert [controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [1, -1, -1, 4, -1, -1]
+
+
+def test_a_partition_says_who_leads_who_may_and_who_is_away() -> None:
+    unled, led = page(image(), ["t"], "", 0, 10).topics[0].partitions
+    assert (unled.error_code, unled.leader_id, unled.leader_epoch) == (5, -1, 7)
+    assert (led.error_code, led.leader_id) == (0, 1)
+    assert (led.replica_nodes, led.isr_nodes, led.offline_replicas) == ([2, 1, 3], [2], [2, 3])
+    assert (led.eligible_leader_replicas, led.last_known_elr) == ([1], [3])

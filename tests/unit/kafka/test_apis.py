@@ -1,0 +1,58 @@
+"""What ApiVersions answers is what a request is looked up in, and is what Kafka 4.2 answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered_api.kafka.protocol import apis
+
+KAFKA_4_2 = (
+    "0:0-13 1:4-18 2:1-11 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 18:0-4 19:2-7 20:1-6"
+    " 21:0-2 22:0-5 23:2-4 32:1-4 33:0-2 35:1-4 37:0-3 42:0-2 43:0-2 44:0-1 45:0-1"
+    " 46:0-0 47:0-0 60:0-2 61:0-0 64:0-0 74:0-1 75:0-0"
+)
+"""What a broker of Kafka 4.2 with its defaults answers, of the keys that we serve."""
+
+
+def test_the_versions_are_kafkas() -> None:
+    ours = [f"{key}:{low}-{high}" for key, low, high in apis.offered()]
+    assert " ".join(ours) == KAFKA_4_2
+
+
+@pytest.mark.parametrize("api", apis.ALL.values(), ids=lambda api: api.name)
+def test_both_tables_of_an_api_are_one_apis(api: apis.Api) -> None:
+    request, response = api.request.spec, api.response.spec
+    assert request.key == response.key == api.key
+    assert request.versions == response.versions
+    assert request.flexible == response.flexible
+    assert api.response.__name__ == f"{api.name}Response"
+    assert request.versions.high >= api.high
+    assert api.served == range(max(api.low, request.versions.low), api.high + 1)
+    assert all(api.is_flexible(version) == (version in request.flexible) for version in range(api.high + 1))
+
+
+def test_what_brokers_ask_each_other_is_served_and_not_offered() -> None:
+    for key, api in (apis.AMONG_BROKERS | apis.FOR_OPERATORS).items():
+        assert apis.find(key, 0) is api
+        assert key not in apis.APIS
+        assert key >= 10_000, "Kafka may come to have smaller ones"
+    assert not (apis.ALL.keys() - apis.APIS.keys()) & {key for key, _, _ in apis.offered()}
+
+
+def test_what_is_not_served_is_not_found() -> None:
+    assert apis.find(3, 13) is apis.APIS[3]
+    assert apis.find(3, 14) is None
+    assert apis.find(3, -1) is None
+    assert apis.find(2, 0) is None
+    assert apis.find(71, 0) is None
+
+
+def test_old_produce_versions_are_offered_and_not_served() -> None:
+    assert apis.APIS[0].low == 0
+    assert [apis.find(0, version) is not None for version in range(5)] == [False, False, False, True, True]
+
+
+def test_what_only_newer_tables_know_is_not_served() -> None:
+    """InitProducerId 6 belongs to transactions in two phases, which Kafka 4.2 does not offer by default either."""
+    assert 6 in apis.APIS[22].request.spec.versions
+    assert apis.find(22, 6) is None

@@ -1,0 +1,59 @@
+"""A connection that breaks under a request, before anybody could hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+
+import pytest
+
+from tests.unit.kafka.scripted import answer_frame
+from tiered.errors import Unavailable
+from tiered.system.network import SocketNet
+from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.protocol.apis import APIS
+from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+SECONDS = 10.0
+RESET = struct.pack("ii", 1, 0)
+"""A socket that lingers for no time ends with a reset."""
+
+
+class Breaking:
+    """Answers ApiVersions, and breaks the connection when it is told to."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._break = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Returns when the connection is reset."""
+        self._break.set()
+        self._thread.join(SECONDS)
+
+    def _serve(self) -> None:
+        with self._socket, self._socket.accept()[0] as client:
+            header = request_header(memoryview(client.recv(4096))[4:])
+            known = [ApiVersion(key, api.low, api.high) for key, api in APIS.items()]
+            client.sendall(answer_frame(ApiVersionsResponse(api_keys=known), header.version, header.correlation_id))
+            self._break.wait(SECONDS)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+def test_a_request_on_a_connection_that_broke_unseen_is_unavailable() -> None:
+    async def story() -> None:
+        broker = Breaking()
+        link = await open_link(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)
+        broker.end()  # the loop does not run meanwhile: nobody has read that the connection is gone
+        with pytest.raises(Unavailable):
+            await link.ask(MetadataRequest([]), MetadataResponse, SECONDS)
+        assert link.closed is not None
+
+    asyncio.run(story())

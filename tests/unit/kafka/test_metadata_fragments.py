@@ -1,0 +1,82 @@
+"""Topics in answers to Metadata: put together from fragments, they are what the codec writes of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tiered.ids import TopicId
+from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from tiered_api.kafka.server.metadata_fragments import TopicFragments, joined, shape
+
+ALL = range(14)
+
+
+def topic(name: str, partitions: int = 2) -> TopicImage:
+    topic_id = TopicId(name.ljust(21, "A") + "A")
+    return TopicImage(name, topic_id, (PartitionImage((1, 2), 1, 7, (1,)),) * partitions, {}, 0)
+
+
+def image(*alive: int) -> Image:
+    return Image(brokers={each: BrokerImage(each, "i", "d", "h:1", "", each in alive, 0) for each in (1, 2)})
+
+
+@pytest.mark.parametrize("version", ALL)
+@pytest.mark.parametrize("count", [0, 1, 3, 126, 127, 300])
+def test_the_parts_are_the_whole(version: int, count: int) -> None:
+    head = MetadataResponse(brokers=[MetadataResponseBroker(1, "host", 9092)], cluster_id="c", controller_id=1)
+    topics = [topic(f"t{number}", number % 3) for number in range(count)]
+    fragments = TopicFragments()
+    fragments.follow(image(1))
+    made = joined(head, version, [fragments.of(each, version, False) for each in topics])
+    whole = replace(head, topics=[shape(each, frozenset({1})) for each in topics])
+    assert made == encode(whole, version)
+    assert len(decode(MetadataResponse, version, made).topics) == count
+
+
+def test_a_fragment_is_made_once_for_all_versions_that_write_it_alike() -> None:
+    fragments, one = TopicFragments(), topic("t")
+    fragments.follow(image(1))
+    made = [fragments.of(one, version, False) for version in ALL]
+    assert len({id(each) for each in made}) == len(set(made)) == 7
+    assert all(fragments.of(one, version, False) is made[version] for version in ALL)
+
+
+def test_a_topic_that_changed_is_made_anew_and_a_broker_that_went_changes_all() -> None:
+    fragments, one, other = TopicFragments(), topic("t"), topic("u")
+    fragments.follow(image(1, 2))
+    before = [fragments.of(each, 12, False) for each in (one, other)]
+    assert fragments.of(replace(one, partitions=one.partitions * 2), 12, False) != before[0]
+    fragments.follow(image(1, 2))
+    assert fragments.of(other, 12, False) is before[1]
+    fragments.follow(image(1))
+    after = fragments.of(other, 12, False)
+    assert after != before[1]
+    answer = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [after]))
+    assert answer.topics[0].partitions[0].offline_replicas == [2]
+    fragments.follow(image(2))
+    orphan = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [fragments.of(other, 12, False)]))
+    assert (orphan.topics[0].partitions[0].error_code, orphan.topics[0].partitions[0].leader_id) == (5, -1)
+
+
+def test_a_broker_that_is_not_heard_is_away() -> None:
+    fragments, one, heard = TopicFragments(), topic("t"), image(1, 2)
+    fragments.follow(heard)
+    before = fragments.of(one, 12, False)
+    fragments.follow(replace(heard, brokers=dict(heard.brokers) | {2: replace(heard.brokers[2], fenced=True)}))
+    answer = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [fragments.of(one, 12, False)]))
+    assert before != fragments.of(one, 12, False)
+    assert answer.topics[0].partitions[0].offline_replicas == [2]
+
+
+def test_fragments_take_a_bounded_place() -> None:
+    size = len(TopicFragments().of(topic("t000"), 12, False))
+    fragments = TopicFragments(bytes_max=10 * size)
+    for number in range(100):
+        fragments.of(topic(f"t{number:03}"), 12, False)
+        assert len(fragments._kept) <= 10
+    last = fragments.of(topic("t099"), 12, False)
+    assert decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [last])).topics[0].name == "t099"

@@ -1,0 +1,104 @@
+"""Memory that large answers are received in: used again, but never while somebody views it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import cast
+
+from tests.unit.kafka.scripted import answer_frame
+from tiered.ports import Stream
+from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.response_buffers import SMALLEST, FrameMemory
+from tiered_api.kafka.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+
+MIB = 1 << 20
+
+
+def test_memory_is_used_again_once_nobody_views_it() -> None:
+    memory = FrameMemory()
+    first = memory.take(MIB)
+    first[:5] = b"first"
+    records = first[:5]
+    del first
+    second = memory.take(MIB)
+    second[:5] = b"other"
+    assert bytes(records) == b"first"
+    assert memory.kept == 2 * MIB
+    del records, second
+    third, fourth = memory.take(MIB - 7), memory.take(MIB)
+    assert (len(third), len(fourth), memory.kept) == (MIB - 7, MIB, 2 * MIB)
+    assert bytes(third[:5]) != bytes(fourth[:5])
+
+
+def test_no_more_is_kept_than_is_allowed_and_nothing_while_nothing_comes() -> None:
+    memory = FrameMemory(4 * MIB)
+    held = [memory.take(MIB) for _ in range(6)]
+    assert memory.kept == 4 * MIB and all(len(each) == MIB for each in held)
+    del held
+    assert len(memory.take(4 * MIB)) == 4 * MIB
+    assert memory.kept == 4 * MIB, "smaller pieces made room"
+    memory.take(SMALLEST - 1)
+    assert memory.kept == 4 * MIB
+    memory.rest()
+    assert memory.kept == 0
+    assert len(FrameMemory(0).take(MIB)) == MIB
+
+
+class Fed:
+    """A stream that gives what it is fed, in pieces of any size."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._read: Callable[[], None] = lambda: None
+        self._rest = memoryview(b"")
+
+    def on_readable(self, call: Callable[[], None]) -> None:
+        self._read = call
+
+    def on_writable(self, call: Callable[[], None] | None) -> None:
+        assert call is None
+
+    def sendmsg(self, parts: list[memoryview]) -> int:
+        return sum(map(len, parts))
+
+    def recv_into(self, room: memoryview) -> int | None:
+        count = min(len(room), len(self._rest), self._draw.choice((1, 7, 4096, 70_000, MIB)))
+        room[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count or None
+
+    def feed(self, frame: bytes) -> None:
+        self._rest = memoryview(frame)
+        while self._rest:
+            self._read()
+
+
+def answered(number: int, *records: bytes) -> bytes:
+    """The frame of an answer to a fetch."""
+    parts = [PartitionData(partition_index=at, records=each) for at, each in enumerate(records)]
+    body = FetchResponse(responses=[FetchableTopicResponse(partitions=parts)])
+    return answer_frame(body, 17, number)
+
+
+def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> None:
+    async def story() -> None:
+        draw, memory = random.Random(1), FrameMemory()
+        stream = Fed(draw)
+        link = Link(cast(Stream, stream), "there", "test", memory)
+        held: list[tuple[bytes, FetchResponse]] = []
+        for number in range(1, 40):
+            records = draw.randbytes(draw.choice((10, 100_000, MIB, 3 * MIB)))
+            asking = asyncio.create_task(link.ask(FetchRequest(), FetchResponse, 10.0, 17))
+            await asyncio.sleep(0)
+            stream.feed(answered(number, records, records[:5]))
+            held.append((records, await asking))
+            for said, answer in held:
+                first, second = answer.responses[0].partitions
+                assert (first.records, second.records) == (said, said[:5])
+            if len(held) > draw.randrange(4):
+                del held[draw.randrange(len(held))]
+        assert memory.kept <= 32 * MIB
+
+    asyncio.run(story())

@@ -1,0 +1,84 @@
+"""What the broker's log says of changes: enough to know afterwards who did what, and never a thousand lines."""
+
+from __future__ import annotations
+
+from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
+from tiered.metadata.change_summary import LOST_MAX, NAMES_MAX, lost_since, told
+from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
+from tiered.metadata.image import Image
+
+FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
+
+
+def lines(before: Image, *changes: Change) -> list[str]:
+    return list(told(changes, before, before.apply(changes, 1)))
+
+
+def test_topics_and_settings_are_told_with_their_names() -> None:
+    created = kinds.TopicCreated("flights", FLIGHTS, ((1,), (1,)), {"retention.ms": "-1"}, 0)
+    there = Image().apply([created], 0)
+    assert lines(Image(), created) == ["topic created name=flights partitions=2 retention.ms=-1"]
+    assert lines(there, kinds.PartitionsAdded(FLIGHTS, ((1,),))) == ["topic grew name=flights partitions=3"]
+    altered = kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "flush": "ack"})
+    assert lines(there, altered) == ["settings changed topic=flights retention.ms=(default) flush=ack"]
+    assert lines(there, kinds.BrokerConfigChanged(CLUSTER, {"log.flush": "ack"})) == [
+        "settings changed broker=all log.flush=ack"
+    ]
+    assert lines(there, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
+    assert lines(there, kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ())) == []
+
+
+def test_brokers_that_are_away_and_partitions_without_a_leader_are_told() -> None:
+    brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2)]
+    topic = kinds.TopicCreated("flights", FLIGHTS, ((1, 2),), {}, 0)
+    led = Image().apply([*brokers, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
+    assert lines(led, kinds.BrokerUnregistered(2, "i2")) == ["broker is unregistered node_id=2"]
+    fenced, nobody = kinds.BrokerFenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, NO_LEADER, 0, (), (1,))
+    away = led.apply([fenced, nobody], 1)
+    assert lines(led, fenced, nobody) == [
+        "broker fenced node_id=1: it is not heard",
+        "partition has no leader name=flights-0 waits_for=1",
+    ]
+    again = (kinds.BrokerUnfenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ()))
+    assert lines(away, *again) == [
+        "broker is heard again node_id=1",
+        "partition is led again name=flights-0 leader=1",
+    ]
+    forced = (kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ()), kinds.LossReported(FLIGHTS, 0, 1, 7, 0))
+    assert lines(away, *forced) == ["partition is led again name=flights-0 leader=2 possible_loss_from=7"]
+    assert lines(led, kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ())) == []
+    assert lines(led, nobody, kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ())) == []
+    assert lines(led, nobody, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
+
+
+def test_a_lone_broker_stops_and_starts_without_a_word() -> None:
+    here = kinds.BrokerRegistered(1, "i1", "d", "", "", 0)
+    topic = kinds.TopicCreated("flights", FLIGHTS, ((1,),), {}, 0)
+    led = Image().apply([here, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
+    stop = (kinds.BrokerStopped(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, NO_LEADER, 0, (), (1,)))
+    assert lines(led, *stop) == []
+    again = (kinds.BrokerRegistered(1, "i2", "d", "", "", 0), kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ()))
+    assert lines(led.apply(stop, 1), *again) == []
+
+
+def test_many_at_once_are_one_line() -> None:
+    many = [kinds.TopicCreated(f"t{n}", TopicId(f"{n:022d}"), ((1,),), {}, 0) for n in range(1000)]
+    assert lines(Image(), *many) == ["topics created count=1000 first=t0, t1, t2, t3, t4"]
+    assert len(lines(Image(), *many[:NAMES_MAX])) == NAMES_MAX
+
+
+def test_losses_are_one_line_with_the_offsets_that_are_new() -> None:
+    there = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((1,),) * 200, {}, 0)], 0)
+    assert lost_since(there, there) == ""
+    two = there.apply([kinds.LossReported(FLIGHTS, p, 1, 40 + p, 0) for p in (0, 1)], 1)
+    assert lost_since(there, two) == (
+        "acknowledged records may be gone from an offset on partitions=2 partition@offset=flights-0@40,flights-1@41:"
+        " see `tiered cluster losses`"
+    )
+    assert lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 50, 0)], 2)) == "", "less than was said"
+    assert "flights-0@30:" in lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 30, 0)], 2))
+    assert "flights-0@99:" in lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)), "another one"
+    assert lost_since(two, two.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 0)], 2)) == ""
+    many = there.apply([kinds.LossReported(FLIGHTS, p, 1, 0, 0) for p in range(200)], 1)
+    assert lost_since(there, many).count("flights-") == LOST_MAX and "partitions=200" in lost_since(there, many)

@@ -1,0 +1,361 @@
+"""The metadata log in a store: rules M1-M3 under lost replies, late writes, rivals and collected slots."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from tiered.errors import Code, Corrupt, Fenced, Refused
+from tiered.ids import TopicId
+from tiered.metadata import layout
+from tiered.metadata.changes import Change, TopicCreated
+from tiered.metadata.image import Image
+from tiered.metadata.layout import Format
+from tiered.metadata.log_reader import load, load_image
+from tiered.metadata.log_writer import MetadataLog
+from tiered.metrics import Metrics
+from tiered.object_store.faulty import Fault, Faults, FaultyStore, Kind
+from tiered.object_store.memory import MemoryStore
+from tiered.ports import Got, ObjectStore
+
+T = TypeVar("T")
+
+
+class InstantClock:
+    """A clock on which every wait is over at once, and time is the sum of the waits."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def mono_ns(self) -> int:
+        return self.now_ns
+
+    def wall_ms(self) -> int:
+        return self.now_ns // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+        await asyncio.sleep(0)
+
+
+class SeededRng:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def stream(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}/{name}")
+
+
+def run(story: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(story)
+
+
+def store() -> tuple[MemoryStore, InstantClock]:
+    clock = InstantClock()
+    return MemoryStore(clock), clock
+
+
+def writer(at: ObjectStore, clock: InstantClock, seed: int = 1) -> MetadataLog:
+    return MetadataLog(at, clock, SeededRng(seed), Metrics())
+
+
+async def controller(at: ObjectStore, clock: InstantClock, seed: int = 1) -> tuple[MetadataLog, Image]:
+    log = writer(at, clock, seed)
+    await log.format()
+    return log, await log.take(await log.load(), seed, f"i{seed}")
+
+
+def created(number: int) -> list[Change]:
+    return [TopicCreated(f"t{number}", TopicId(f"id{number}"), ((1,),), {}, number)]
+
+
+def test_what_is_appended_is_loaded_in_order() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, image = await controller(memory, clock)
+        for number in range(40):
+            image = image.apply(created(number), await log.append(created(number)))
+        assert await load_image(memory) == image
+        assert list(image.topics) == [f"t{number}" for number in range(40)]
+        assert image.slot == 40
+
+    run(story())
+
+
+def test_an_empty_store_holds_no_cluster() -> None:
+    async def story() -> None:
+        memory, _ = store()
+        with pytest.raises(Refused, match="no cluster"):
+            await load_image(memory)
+
+    run(story())
+
+
+def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        first, wrote = await writer(memory, clock, 1).format()
+        assert wrote
+        assert await writer(memory, clock, 2).format() == (first, False)
+        await memory.put(layout.FORMAT_KEY, layout.encode_format(Format(2, "c", "n")))
+        with pytest.raises(Refused) as refused:
+            await writer(memory, clock).format()
+        assert refused.value.code is Code.UNSUPPORTED_VERSION
+
+    run(story())
+
+
+def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_for_nobody_else() -> None:
+    """Also by every later program, and in stores that were written before there was one."""
+    held = b'{"crc":"beee9a62","body":{"version":1,"cluster_id":"c","nonce":"00000000000000ff"}}'
+    assert layout.encode_format(Format(1, "c", "00000000000000ff")) == held
+    credential = layout.decode_format(held).credential
+    assert credential.hex() == "82399195b9acc1f104603487b662b27a"
+    for other in (Format(1, "c", "00000000000000fe"), Format(1, "d", "00000000000000ff"), Format(1, "c", "")):
+        assert other.credential != credential
+
+
+@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.LOST_REPLY, Kind.CONFLICT, Kind.LATE_APPLY])
+@pytest.mark.parametrize("seed", range(8))
+def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kind: Kind, seed: int) -> None:
+    async def story() -> None:
+        memory, clock = store()
+        rules = [Fault(kind, ("put",), chance=0.4, seconds=0.5), Fault(Kind.ERROR, ("get",), chance=0.2)]
+        bad = FaultyStore(memory, Faults(rules, random.Random(seed)), clock)
+        log = writer(bad, clock, seed)
+        await writer(memory, clock).format()
+        image = await log.take(Image(), 1, "i1")
+        for number in range(30):
+            image = image.apply(created(number), await log.append(created(number)))
+        assert bad.hits[kind] > 0
+        await clock.sleep(10)
+        await memory.list("")
+        loaded = await load_image(memory)
+        assert loaded == image
+        assert len(await memory.list(layout.LOG_PREFIX)) == 31
+
+    run(story())
+
+
+def test_a_new_controller_fences_the_old_one() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        old, _ = await controller(memory, clock, 1)
+        await old.append(created(1))
+        new, image = await controller(memory, clock, 2)
+        assert (image.controller_epoch, image.controller) == (2, 2)
+        with pytest.raises(Fenced):
+            await old.append(created(2))
+        await new.append(created(3))
+        assert list((await load_image(memory)).topics) == ["t1", "t3"]
+
+    run(story())
+
+
+def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        old, _ = await controller(memory, clock, 1)
+        candidate = writer(memory, clock, 2)
+        seen = await candidate.load()
+        await old.append(created(1))
+        await old.append(created(2))
+        image = await candidate.take(seen, 2, "i2")
+        assert list(image.topics) == ["t1", "t2"]
+        assert image == await load_image(memory)
+
+    run(story())
+
+
+def test_of_two_candidates_one_leads() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        await controller(memory, clock, 1)
+        logs = [writer(memory, clock, seed) for seed in (2, 3, 4)]
+        images = [await log.load() for log in logs]
+        found = await asyncio.gather(
+            *(log.take(image, seed, "i") for seed, (log, image) in enumerate(zip(logs, images, strict=True), 2)),
+            return_exceptions=True,
+        )
+        assert sorted(type(each).__name__ for each in found) == ["Fenced", "Fenced", "Image"]
+
+    run(story())
+
+
+def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        faults = Faults([], random.Random(1))
+        log = writer(FaultyStore(memory, faults, clock), clock)
+        await log.format()
+        image = await log.load()
+        faults.rules.append(Fault(Kind.ERROR))
+        standing = asyncio.ensure_future(log.take(image, 1, "i1"))
+        while not log.waits_for:
+            await asyncio.sleep(0)
+        assert "meta/log/" in log.waits_for
+        standing.cancel()
+        await asyncio.wait([standing])
+        assert not log.waits_for
+        faults.rules.clear()
+        await log.take(image, 1, "i1")
+        assert not log.waits_for and not log.trouble
+
+    run(story())
+
+
+def test_snapshots_shorten_the_log_and_nothing_else() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, image = await controller(memory, clock)
+        for number in range(60):
+            image = image.apply(created(number), await log.append(created(number)))
+            if number % 10 == 9:
+                await log.snapshot(image)
+        assert await load_image(memory) == image
+        slots = [layout.slot_of(each.key) for each in await memory.list(layout.LOG_PREFIX)]
+        assert slots == list(range(51, 61))
+        assert len(await memory.list(layout.SNAPSHOT_PREFIX)) == 2
+
+    run(story())
+
+
+def test_a_stalled_controller_cannot_fill_a_slot_that_was_collected() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        stalled, _ = await controller(memory, clock, 1)
+        new, image = await controller(memory, clock, 2)
+        for number in range(30):
+            image = image.apply(created(number), await new.append(created(number)))
+            if number in (19, 29):
+                await new.snapshot(image)
+        assert await memory.list(layout.slot_key(stalled.next_slot)) == []
+        with pytest.raises(Fenced, match="collected"):
+            await stalled.append(created(99))
+        assert await load_image(memory) == image
+
+    run(story())
+
+
+class Overtaken:
+    """A store in which the log is collected under the reader: right after its first look at the boundary."""
+
+    def __init__(self, inner: ObjectStore, then: Coroutine[Any, Any, None]) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.then: Coroutine[Any, Any, None] | None = then
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Any:
+        got = await self.inner.get(key, start, length)
+        if key == layout.BOUNDARY_KEY and self.then is not None:
+            then, self.then = self.then, None
+            await then
+        return got
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, image = await controller(memory, clock)
+
+        async def overtake() -> None:
+            nonlocal image
+            for number in range(30):
+                image = image.apply(created(number), await log.append(created(number)))
+                if number in (10, 20):
+                    await log.snapshot(image)
+
+        loaded = await load(Overtaken(memory, overtake()))
+        assert loaded.image == image
+
+    run(story())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> None:
+    async def story() -> None:
+        memory, clock = store()
+        rules = [
+            Fault(Kind.LOST_REPLY, ("put",), key="boundary", chance=0.4),
+            Fault(Kind.LATE_APPLY, ("put",), key="boundary", chance=0.4, seconds=3),
+        ]
+        bad = FaultyStore(memory, Faults(rules, random.Random(seed)), clock)
+        log, image = await controller(bad, clock)
+        collected = -1
+        for number in range(20):
+            image = image.apply(created(number), await log.append(created(number)))
+            await log.snapshot(image)
+            boundary = (await load(memory)).boundary
+            assert boundary.collected >= collected
+            collected = boundary.collected
+        assert await load_image(memory) == image
+
+    run(story())
+
+
+def test_a_replay_that_would_be_long_asks_for_a_snapshot() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, image = await controller(memory, clock)
+        number = 0
+        while not log.snapshot_due:
+            number += 1
+            image = image.apply(created(number), await log.append(created(number)))
+        assert number > 100
+        await log.snapshot(image)
+        assert not log.snapshot_due
+
+    run(story())
+
+
+def test_a_garbled_entry_stops_the_reader() -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, _ = await controller(memory, clock)
+        slot = await log.append(created(1))
+        got = await memory.get(layout.slot_key(slot))
+        assert isinstance(got, Got)
+        await memory.put(layout.slot_key(slot), got.data[:-9] + b"x" + got.data[-8:])
+        with pytest.raises(Corrupt, match=layout.slot_key(slot)):
+            await load_image(memory)
+
+    run(story())
+
+
+@pytest.mark.parametrize("snapshots", [1, 2, 3])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_snapshot_that_is_lost_or_garbled_is_made_up_for_by_what_lies_before_it(snapshots: int, gone: bool) -> None:
+    async def story() -> None:
+        memory, clock = store()
+        log, image = await controller(memory, clock)
+        for number in range(10 * snapshots + 3):
+            image = image.apply(created(number), await log.append(created(number)))
+            if number % 10 == 9:
+                await log.snapshot(image)
+        keys = [item.key for item in await memory.list(layout.SNAPSHOT_PREFIX)]
+        assert len(keys) == min(snapshots, 2)
+
+        async def spoil(key: str) -> None:
+            if gone:
+                await memory.delete([key])
+            else:
+                await memory.put(key, b"{}")
+
+        await spoil(keys[-1])
+        assert await load_image(memory) == image
+        await spoil(keys[0])
+        if snapshots == 1:
+            assert await load_image(memory) == image
+            return
+        with pytest.raises(Corrupt) as corrupt:
+            await load_image(memory)
+        assert corrupt.value.where == keys[-1]
+
+    run(story())

@@ -1,0 +1,90 @@
+"""The watched store: what it counts, and when an outage begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tiered.errors import Unavailable
+from tiered.metrics import Metrics
+from tiered.object_store.faulty import Faults, FaultyStore
+from tiered.object_store.memory import MemoryStore
+from tiered.object_store.metered import ObservedStore
+from tiered.ports import Got, NotFound
+
+
+def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        clock, faults, metrics = SimClock(loop), Faults(), Metrics()
+        store = ObservedStore(FaultyStore(MemoryStore(clock), faults, clock), clock, metrics)
+        await store.put("a", b"12345")
+        assert store.outage is None
+        faults.outage = True
+        await asyncio.sleep(10)
+        with pytest.raises(Unavailable):
+            await store.get("a")
+        began = store.outage
+        assert began is not None and "a" in began.why
+        await asyncio.sleep(10)
+        await store.put("b", b"1")
+        await store.ping("a")
+        assert store.outage is not None and store.outage.since_ms == began.since_ms
+        assert "tiered_store_unavailable_seconds 12" in metrics.render()
+        faults.outage = False
+        await store.ping("a")
+        assert store.outage is None
+        assert "tiered_store_unavailable_seconds 0" in metrics.render()
+
+    loop.run(story())
+
+
+def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        clock, metrics = SimClock(loop), Metrics()
+        store = ObservedStore(MemoryStore(clock), clock, metrics)
+        await store.put("a", b"12345")
+        await store.put("a", b"other", if_absent=True)
+        await store.upload("b", [b"123", b"4567"])
+        await store.get("a", 1, 2)
+        await store.get("nothing")
+        await store.list("")
+        await store.delete(["a"])
+        await store.ping("a")
+        text = metrics.render()
+        for line in (
+            'tiered_store_requests_total{verb="put",outcome="ok"} 1',
+            'tiered_store_requests_total{verb="put",outcome="refused"} 1',
+            'tiered_store_requests_total{verb="upload",outcome="ok"} 1',
+            'tiered_store_requests_total{verb="get",outcome="ok"} 1',
+            'tiered_store_requests_total{verb="get",outcome="not_found"} 1',
+            'tiered_store_bytes_total{verb="put"} 5',
+            'tiered_store_bytes_total{verb="upload"} 7',
+            'tiered_store_bytes_total{verb="get"} 2',
+        ):
+            assert line in text, line
+        assert store.requests() == 7
+
+    loop.run(story())
+
+
+def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
+    class Locked(MemoryStore):
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+            raise Unavailable("AccessDenied", refused=True)
+
+    async def story() -> None:
+        clock = SimClock(loop)
+        store = ObservedStore(Locked(clock), clock, Metrics())
+        with pytest.raises(Unavailable):
+            await store.get("a")
+        assert store.outage is not None and store.outage.refused
+
+    loop = SimLoop(1)
+    loop.run(story())

@@ -1,0 +1,143 @@
+"""How a leader begins: whose manifest it is, what its log and the bucket agree on, and what is fsynced by then."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.hot.fixtures import NOW, batch
+from tests.unit.replication.rig import Rig, produced
+from tiered.config.settings import TopicConfig
+from tiered.errors import Fenced
+from tiered.hot.checkpoints import EPOCHS_FILE
+from tiered.replication.become_leader import Past
+from tiered.replication.leader_replica import Replica
+
+
+async def upload(leader: Replica) -> None:
+    """All that it has is cold, named under its epoch."""
+    leader.roll()
+    manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
+    end = leader.log.end_offset
+    written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
+    assert written is not None and written.cold_end_offset == end
+    leader.manifest = written
+
+
+def large() -> Rig:
+    return Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+
+def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_it_serves() -> None:
+    rig = large()
+
+    async def story() -> None:
+        first = await rig.brokers[1].lead(0, [1], [1, 2])
+        for number in range(10):
+            produced(first, number)
+        await upload(first)
+        heir = await rig.brokers[2].lead(1, [2], [1, 2], past=Past.OPEN)
+        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.owes
+        with pytest.raises(Fenced):
+            await first.cold.manifests.take_over(first.pid, first.topic, 0)
+
+    rig.run(story)
+
+
+def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serves() -> None:
+    rig = large()
+
+    async def story() -> None:
+        first = await rig.brokers[1].lead(0, [1], [1, 2])
+        for number in range(10):
+            produced(first, number)
+        await upload(first)
+        heir = await rig.brokers[2].lead(1, [2], [1, 2], past=Past.INHERITED)
+        assert heir.log.local_start_offset == heir.log.end_offset == 10
+        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.owes
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("past", [Past.OPEN, Past.INHERITED, Past.SETTLED])
+def test_what_was_deleted_stays_deleted_under_the_next_leader(past: Past) -> None:
+    rig = large()
+
+    async def story() -> None:
+        first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
+        for number in range(10):
+            produced(first, number)
+            produced(second, number)
+        await upload(first)
+        await first.delete_records(7)
+        heir = await rig.brokers[2].lead(1, [2], past=past)
+        assert heir.log.start_offset == heir.log_start_offset == 7
+
+    rig.run(story)
+
+
+def test_a_file_of_leader_epochs_that_rotted_costs_no_record_that_is_only_here() -> None:
+    rig = large()
+
+    async def story() -> None:
+        first = await rig.brokers[1].lead(3, [1])
+        for number in range(10):
+            produced(first, number)
+        await upload(first)
+        produced(first, 10)
+        first.log.epochs.truncate_from(0)
+        first.log.epochs.assign(2, 0)  # a right CRC, and not what the batches say
+        heir = await rig.brokers[1].lead(4, [1], past=Past.OPEN)
+        assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 11)
+        assert heir.log.epochs.lineage == ((3, 0),) and not heir.restarted
+        text = rig.brokers[1].disk.open(f"log/t-0/{EPOCHS_FILE}", write=False)
+        assert b"3 0" in text.pread(0, text.size())
+
+    rig.run(story)
+
+
+def test_a_log_that_parted_from_what_is_cold_goes_for_the_bucket() -> None:
+    rig = large()
+
+    async def story() -> None:
+        first, second = await rig.brokers[1].lead(1, [1]), await rig.brokers[2].lead(2, [2])
+        for number in range(10):
+            produced(first, number)
+            produced(second, number)
+        await upload(first)
+        produced(second, 10)
+        heir = await rig.brokers[2].lead(3, [2], past=Past.OPEN)
+        assert heir.restarted and heir.log.local_start_offset == heir.log.end_offset == 10
+        assert heir.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
+
+    rig.run(story)
+
+
+def test_the_lineage_of_what_is_cold_has_every_epoch_of_several_segments() -> None:
+    rig = large()
+
+    async def story() -> None:
+        for epoch in (0, 1, 2, 5):
+            leader = await rig.brokers[1].lead(epoch, [1], past=Past.SETTLED)
+            produced(leader, leader.log.end_offset)
+            await upload(leader)
+        produced(leader, 4)
+        heir = await rig.brokers[1].lead(6, [1], past=Past.OPEN)
+        assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 5) and not heir.restarted
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("past", [Past.NONE, Past.SETTLED, Past.OPEN])
+def test_with_flush_ack_a_leader_counts_what_it_has_fsynced(past: Past) -> None:
+    """What it held before is below the high watermark soon, and acknowledged by then."""
+    rig = Rig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
+
+    async def story() -> None:
+        log = await rig.brokers[1].log()
+        log.append(batch(0, 10), leader_epoch=0, now_ms=NOW)
+        leader = await rig.brokers[1].lead(1, [1], past=past)
+        assert leader.high_watermark == log.flushed_offset == (0 if past is Past.NONE else 10)
+        leader.append_now(batch(10), 1)
+        assert leader.high_watermark == log.flushed_offset, "an append alone counts for nothing"
+
+    rig.run(story)

@@ -1,0 +1,218 @@
+"""A follower's rules: what it does with each answer, and that histories which parted come together again."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.replication.follower_rig import TOPIC_ID, Copy
+from tiered.errors import Code, Refused
+from tiered.hot.leader_epochs import Epochs
+from tiered.peers import Diverging, FetchedPart, FetchFrom
+from tiered.replication.divergence import Led, judge
+from tiered.replication.follower_step import (
+    Append,
+    FromBucket,
+    Held,
+    Nothing,
+    Retry,
+    StartOver,
+    Step,
+    Truncate,
+    high_watermark,
+    step,
+)
+
+LINEAGE = [(0, 0), (2, 100), (5, 250)]
+
+
+def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> FetchFrom:
+    return FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch, 0, 0)
+
+
+def does(
+    asked: FetchFrom, held: Held, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0, base: int = -1,
+    diverging: Diverging | None = None,
+) -> Step:  # fmt: skip
+    records = base.to_bytes(8, "big") + bytes(60) if base >= 0 else b""
+    return step(
+        asked, FetchedPart(TOPIC_ID, 0, code.number, 0, log_start, log_start, cold_end, diverging, records), held
+    )
+
+
+def holds(start: int, end: int, lineage: list[tuple[int, int]] | None = None) -> Held:
+    return Held(start, end, Epochs(LINEAGE if lineage is None else lineage))
+
+
+def led(
+    *, end: int = 300, log_start: int = 0, local_start: int = 0, epochs: list[tuple[int, int]] | None = None
+) -> Led:
+    return Led(6, log_start, local_start, end, Epochs(LINEAGE if epochs is None else epochs))
+
+
+# -- the leader -------------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_has_no_history_left_is_followed_from_its_end_on() -> None:
+    bare = led(end=300, local_start=300, epochs=[])
+    assert judge(asks(300), bare) is Code.NONE
+    told = judge(asks(310), bare)
+    assert isinstance(told, Diverging)
+    assert does(asks(310), holds(0, 310), diverging=told) == Truncate(300)
+
+
+def test_who_shares_the_history_goes_on() -> None:
+    assert judge(asks(300), led()) is Code.NONE
+    assert judge(asks(260), led()) is Code.NONE
+    assert judge(asks(100, 0), led()) is Code.NONE
+    assert judge(asks(0, -1), led()) is Code.NONE
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "parted"),
+    [
+        (301, 5, Diverging(5, 300)),
+        (101, 0, Diverging(0, 100)),
+        (200, 1, Diverging(0, 100)),
+        (200, 3, Diverging(2, 250)),
+        (300, 6, Diverging(5, 300)),
+    ],
+)
+def test_who_does_not_is_told_where_they_part(offset: int, last_epoch: int, parted: Diverging) -> None:
+    assert judge(asks(offset, last_epoch), led()) == parted
+
+
+def test_what_is_not_here_is_told_apart() -> None:
+    assert judge(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
+    assert judge(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert judge(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
+
+
+def test_an_epoch_below_all_that_is_known_here_ends_where_the_known_begins() -> None:
+    """The local log began anew behind what is cold: what the follower has of older epochs is not judged here."""
+    short = led(local_start=280, epochs=[(5, 250)])
+    assert judge(asks(290, 4), short) == Diverging(4, 250)
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "last_epoch", "code"),
+    [(5, 5, Code.FENCED_LEADER_EPOCH), (7, 5, Code.UNKNOWN_LEADER_EPOCH), (6, 7, Code.UNKNOWN_LEADER_EPOCH)],
+)
+def test_leader_and_follower_mean_the_same_epoch(leader_epoch: int, last_epoch: int, code: Code) -> None:
+    with pytest.raises(Refused) as refused:
+        judge(asks(300, last_epoch, leader_epoch), led())
+    assert refused.value.code is code
+
+
+# -- the follower -----------------------------------------------------------------------------------------------------
+
+
+def test_records_follow_the_end() -> None:
+    assert does(asks(300), holds(0, 300), base=300) == Append(300)
+    assert does(asks(300), holds(0, 300)) == Nothing()
+    assert isinstance(does(asks(300), holds(0, 300), base=301), Retry)
+    assert isinstance(does(asks(300), holds(0, 300), base=299), Retry)
+
+
+def test_an_answer_to_an_earlier_question_is_nothing() -> None:
+    assert does(asks(299), holds(0, 300), base=299) == Nothing()
+    assert does(asks(299), holds(0, 300), diverging=Diverging(2, 5)) == Nothing()
+
+
+def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -> None:
+    assert does(asks(40, -1), holds(40, 40, []), base=37) == Append(37)
+
+
+@pytest.mark.parametrize(
+    ("named", "end", "cut"),
+    [(5, 280, 280), (2, 200, 200), (2, 260, 250), (3, 260, 250), (3, 220, 220), (-1, 30, 30), (0, 20, 20)],
+)
+def test_it_cuts_where_the_first_of_both_ends_the_epoch(named: int, end: int, cut: int) -> None:
+    assert does(asks(300), holds(0, 300), diverging=Diverging(named, end)) == Truncate(cut)
+
+
+def test_it_never_cuts_beyond_its_end() -> None:
+    assert isinstance(does(asks(300), holds(0, 300), diverging=Diverging(5, 400)), Retry)
+    assert isinstance(does(asks(300), holds(0, 300), diverging=Diverging(9, 100)), Retry)
+
+
+def test_what_the_leader_has_in_the_bucket_only_is_taken_from_there() -> None:
+    assert does(asks(30), holds(0, 30), Code.OFFSET_MOVED_TO_TIERED_STORAGE, cold_end=90) == FromBucket(90)
+    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, cold_end=90, log_start=50) == FromBucket(90)
+
+
+def test_a_new_follower_copies_the_hot_tail_only() -> None:
+    assert does(asks(0, -1), holds(0, 0, []), cold_end=90, base=0) == FromBucket(90)
+    assert does(asks(0, -1), holds(0, 0, []), cold_end=0, base=0) == Append(0)
+    assert does(asks(90, 5), holds(90, 90, [(5, 80)]), cold_end=120, base=90) == Append(90)
+
+
+def test_below_a_log_start_with_nothing_cold_behind_it_it_begins_there() -> None:
+    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == StartOver(50)
+    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == StartOver(50)
+    assert does(asks(90, -1), holds(90, 90, []), Code.OFFSET_OUT_OF_RANGE, log_start=50) == StartOver(50)
+    assert isinstance(does(asks(90), holds(0, 90), Code.OFFSET_OUT_OF_RANGE, log_start=50), Retry)
+
+
+@pytest.mark.parametrize("code", [Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH, Code.KAFKA_STORAGE_ERROR])
+def test_other_codes_are_for_later(code: Code) -> None:
+    found = does(asks(300), holds(0, 300), code)
+    assert isinstance(found, Retry)
+    assert (found.code, found.why) == (code.number, f"the leader answered with {code.name}")
+
+
+def test_a_code_without_a_name_is_told_by_its_number() -> None:
+    strange = FetchedPart(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
+    assert step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader answered with error 999")
+
+
+def test_a_followers_high_watermark_is_what_it_has_of_its_leaders_and_never_goes_back() -> None:
+    assert high_watermark(0, 10, 7) == 7
+    assert high_watermark(7, 10, 12) == 10
+    assert high_watermark(10, 4, 12) == 10
+
+
+# -- both together ----------------------------------------------------------------------------------------------------
+
+moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("lead"), st.integers(0, 2)),
+        st.tuples(st.just("append"), st.integers(1, 3)),
+        st.tuples(st.just("copy"), st.integers(0, 2)),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(moves)
+def test_histories_come_together_and_nothing_common_is_cut(story: list[tuple[str, int]]) -> None:
+    """Any replica may lead next, whatever it has: what elections may not do is not for the follower to know."""
+    copies, leader, epoch = [Copy(), Copy(), Copy()], 0, 0
+    for i, (verb, number) in enumerate([*story, ("copy", 0), ("copy", 1), ("copy", 2)]):
+        if verb == "lead":
+            leader, epoch = number, epoch + 1
+        elif verb == "append":
+            for j in range(number):
+                copies[leader].append(epoch, f"{i}.{j}")
+        elif number != leader:
+            _copied(copies[number], copies[leader], epoch)
+
+
+def _copied(copy: Copy, leader: Copy, epoch: int) -> None:
+    copy.leader_epoch = leader.leader_epoch = epoch
+    for _ in range(20):
+        common = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(copy.records, leader.records, strict=False))
+        )
+        found = copy.copy_from(leader)
+        assert copy.end >= common
+        if isinstance(found, Append):
+            assert copy.records == leader.records
+        if found == Nothing():
+            break
+    assert copy.records == leader.records
+    assert copy.epochs.lineage == leader.epochs.lineage

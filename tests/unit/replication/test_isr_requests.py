@@ -1,0 +1,98 @@
+"""What a leader wishes its in-sync set to be counts from before anybody is asked (rule R3)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
+from tiered.broker.isr_updater import InSyncSets
+from tiered.config.settings import Settings
+from tiered.errors import Code, Unavailable
+from tiered.ids import incarnation_number, text_id
+from tiered.metadata.changes import BrokerRegistered
+from tiered.metadata.image import Image
+from tiered.metrics import Metrics
+from tiered.peers import FetchFrom
+from tiered.replication.leader_replica import Replica
+
+INCARNATIONS = {node: text_id(uuid.UUID(int=node << 64, version=4)) for node in (1, 2)}
+
+
+class Asked:
+    """The sets of broker 1, which leads with broker 2 out of sync, and a controller that answers when it is told to."""
+
+    def __init__(self, rig: Rig, replica: Replica, untold: Collection[Replica] = ()) -> None:
+        self.replica = replica
+        self.requests: list[Any] = []
+        self.answer: asyncio.Future[tuple[Code, ...]] = asyncio.get_running_loop().create_future()
+        image = Image().apply([BrokerRegistered(node, name, "d", "", "", 0) for node, name in INCARNATIONS.items()], 0)
+        self.sets = InSyncSets(
+            self._ask, lambda: [replica], lambda: untold, lambda: image, lambda: Settings(node_id=1), INCARNATIONS[1],
+            rig.clock, Metrics(),
+        )  # fmt: skip
+        self._task = asyncio.create_task(self.sets.run())
+
+    async def _ask(self, request: Any, _: float) -> tuple[Code, ...]:
+        self.requests.append(request)
+        return await self.answer
+
+    async def caught_up(self) -> None:
+        """The follower has all that there is."""
+        number, end = incarnation_number(INCARNATIONS[2]), self.replica.log.end_offset
+        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, end, 0, 0, 0)
+        self.replica.follower_fetched(2, number, asked, 0)
+        self.sets.wake(self.replica)
+        await asyncio.sleep(0.1)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("answer", "committed"),
+    [(None, 1), (Unavailable("the way to the controller is cut"), 1), (Code.INELIGIBLE_REPLICA, 2)],
+    ids=["no answer yet", "no answer", "refused"],
+)
+def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable | Code | None, committed: int) -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1], [1, 2])
+        produced(replica, 0)
+        asked = Asked(rig, replica)
+        await asked.caught_up()
+        assert len(asked.requests) == 1
+        assert produced(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
+        if isinstance(answer, Unavailable):
+            asked.answer.set_exception(answer)
+        elif answer is not None:
+            asked.answer.set_result((answer,))
+        await asyncio.sleep(0.1)
+        assert replica.high_watermark == committed
+        asked.stop()
+
+    rig.run(story)
+
+
+def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
+    """Who joined could lead next, and would know of no loss."""
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1], [1, 2])
+        produced(replica, 0)
+        untold = [replica]
+        asked = Asked(rig, replica, untold)
+        await asked.caught_up()
+        assert asked.requests == []
+        untold.clear()
+        await asked.caught_up()
+        assert len(asked.requests) == 1
+        asked.stop()
+
+    rig.run(story)

@@ -1,0 +1,117 @@
+"""Workers: as many calls at once as there are workers, a deadline for each, and no place lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tiered.errors import Unavailable
+from tiered.thread_pool import Workers
+
+
+def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+    gate = threading.Barrier(3)
+
+    def call() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        gate.wait(10)
+        with lock:
+            running -= 1
+
+    async def main() -> None:
+        workers = Workers("test", 3)
+        await asyncio.gather(*(workers.run(call, 10) for _ in range(9)))
+        workers.close()
+
+    asyncio.run(main())
+    assert most == 3
+
+
+def test_results_and_errors_come_back() -> None:
+    def fails() -> None:
+        raise KeyError("inside")
+
+    async def main() -> None:
+        workers = Workers("test", 1)
+        assert await workers.run(lambda: 42, 10) == 42
+        with pytest.raises(KeyError, match="inside"):
+            await workers.run(fails, 10)
+        workers.close()
+
+    asyncio.run(main())
+
+
+def test_a_call_over_its_deadline_goes_on_and_keeps_its_place() -> None:
+    release, landed = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        release.wait(10)
+        landed.set()
+
+    async def main() -> None:
+        workers = Workers("test", 1)
+        with pytest.raises(TimeoutError):
+            await workers.run(slow, 0.02)
+        with pytest.raises(TimeoutError):  # the only place is taken
+            await workers.run(lambda: None, 0.02)
+        release.set()
+        assert await workers.run(landed.is_set, 10)
+        workers.close()
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_is_cancelled_while_it_waits_takes_no_place() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        workers = Workers("test", 1)
+        first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(workers.run(lambda: True, 10))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        release.set()
+        assert await first and await workers.run(lambda: True, 10)
+        workers.close()
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_have_a_bound_and_are_cancelled_when_the_threads_are_closed() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        workers = Workers("test", 1, waiting=1)
+        running = asyncio.ensure_future(workers.run(release.wait, 10))
+        while not (threads := named("tiered-test")) or workers._jobs.qsize():
+            await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(workers.run(release.wait, 10))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="have 1 calls waiting"):
+            await workers.run(release.wait, 10)
+        workers.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(Unavailable, match="are closed"):
+            await workers.run(release.wait, 10)
+        release.set()
+        assert await running, "what has begun ends by itself"
+        for thread in threads:
+            thread.join(10)
+        assert not named("tiered-test")
+
+    asyncio.run(main())
+
+
+def named(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == name]

@@ -1,0 +1,26 @@
+"""One broker process: wiring and order of its parts, no rules of its own.
+
+May import: controller, coordinator
+
+~ broker              start, run and stop of one broker (R1, R5, R6, M5)
+~ real_world          the five real ports, from the broker's settings
+~ data_directory      the broker's own files: meta.properties, boot mark, clean mark
+~ startup_retry       startup retries while the object store is unreachable
+~ duplicate_check     the check for another live incarnation of this broker (R6)
+~ registration        registration of an incarnation, and report of lost records (R1, R6)
+~ hosted_replicas     the leader and follower replicas of this broker (R6)
+~ log_store           the open logs of this broker
+~ isr_updater         ISR change requests of all led partitions (R3)
+~ awaited_ends        log end offsets that leader elections wait for (R4)
+~ stored_ends         notes of partitions that lie completely in the bucket
+~ tiering             the loop of uploads, local deletion, expiry and garbage collection
+~ housekeeping        timed rolls, fsyncs, checkpoints and file deletion
+~ group_coordinators  the group coordinators of the led `__consumer_offsets` partitions
+~ producer_ids        producer ids from blocks that the controller allocates
+~ suspects            brokers that may be gone, for Metadata replies during failover
+~ retention_clock     the retention time, corrected if this broker's clock is fast
+~ health              the health report of this broker
+  cluster_metrics     cluster gauges under the names of Kafka's JMX exporter
+~ topic_metrics       metrics by topic, under the names of Kafka's JMX exporter
+~ process_metrics     process metrics under the names of Prometheus clients
+"""

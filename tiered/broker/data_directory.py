@@ -1,0 +1,258 @@
+"""The broker's own files in its data directory: whose it is, how it was left, and how far its logs are safe.
+
+`log/meta.properties` names cluster, node and directory, as Kafka's does. The boot mark says that everything written
+since is in the page cache unless the machine died; it is written only after a recovery whose result is fsynced, and
+taken away for good when an I/O error makes the directory untrusted. The clean mark says that all logs are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.hot import checkpoints
+from tiered.hot import clean_shutdown as left_logs
+from tiered.hot import synced_logs as synced
+from tiered.hot.clean_shutdown import Left
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.synced_logs import NOTHING, Noted
+from tiered.ids import TopicPartition
+from tiered.ports import Disk
+
+log = logging.getLogger(__name__)
+
+ROOT = "log"
+META_FILE = "meta.properties"
+VERSION = "1"
+CONDEMNED = "-delete"
+BETWEEN_YIELDS = 1_000
+"""Logs that are dealt with before others get their turn."""
+NAME_BYTES_MAX = 255
+"""Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
+
+
+class Found(NamedTuple):
+    """How the directory was left. `whole`: every log in it is as its process wrote it."""
+
+    directory_id: str
+    same_boot: bool
+    clean: bool
+    recovery_points: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    left: Mapping[TopicPartition, Left] = MappingProxyType({})
+    """What a clean stop said of small logs; empty after any other end."""
+    synced: Noted = NOTHING
+    """Which logs are whole at what they synced."""
+
+    @property
+    def whole(self) -> bool:
+        return self.same_boot or self.clean
+
+
+class DataDirectory:
+    """The files under `log/` that belong to no partition."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._condemned: list[tuple[int, str]] = []
+        self._numbers = itertools.count()
+        self._saving = asyncio.Lock()
+        self._asked = 0
+        self._saved = 0
+
+    async def open(self, cluster_id: str, node_id: int, fresh_id: str) -> Found:
+        """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's,
+        `Corrupt` when it does not say whose it is.
+
+        The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
+        """
+        self._disk.make_dirs(ROOT)
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        directory_id = self._owner(held.decode(errors="replace"), cluster_id, node_id) if held else fresh_id
+        clean = self._disk.exists(f"{ROOT}/{checkpoints.CLEAN_MARK}")
+        mark = checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK)
+        found = Found(
+            directory_id,
+            mark is not None and mark.decode(errors="replace") == self._disk.boot_mark(),
+            clean,
+            self._offsets(checkpoints.RECOVERY_POINTS),
+            self._offsets(checkpoints.LOG_STARTS),
+            self._left() if clean else {},
+            self._synced(),
+        )
+        if not held:
+            if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
+                log.warning(
+                    "%s of the data directory is gone or empty, and logs are there: it is taken for another one, whose"
+                    " logs may lack their ends",
+                    META_FILE,
+                )
+            text = f"version={VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
+            await checkpoints.save(self._disk, ROOT, META_FILE, text.encode())
+        self._disk.remove(f"{ROOT}/{checkpoints.CLEAN_MARK}")
+        await self._disk.sync_dir(ROOT)
+        return found
+
+    async def trust(self) -> None:
+        """Recovery is finished and fsynced: after a mere death of the process the page cache is whole."""
+        await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())
+
+    def distrust(self) -> None:
+        """After an I/O error: the next start believes only what was fsynced."""
+        self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
+
+    async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
+        """How far each log is durable, and where it starts. Callers that come while it is written share the next
+        writing: a thousand logs that begin anew at once do not write it a thousand times."""
+        self._asked = asked = self._asked + 1
+        async with self._saving:
+            if self._saved < asked:
+                number = self._asked
+                await self._save_offsets(logs)
+                self._saved = number
+
+    async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
+        cuts = [(each.cuts, each.cuts.made) for each in logs.values()]
+        starts = [(each, each.start_offset) for each in logs.values()]
+        for name, offsets in (
+            (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
+            (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),
+            (checkpoints.HIGH_WATERMARKS, {at: each.end_offset for at, each in logs.items()}),
+        ):
+            await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
+        for each, made in cuts:
+            each.note(made)
+        for hot, start in starts:
+            hot.noted_start_offset = start
+
+    def _left(self) -> dict[TopicPartition, Left]:
+        try:
+            data = checkpoints.load(self._disk, ROOT, left_logs.FILE)
+            return left_logs.parse(data, where=left_logs.FILE) if data is not None else {}
+        except Corrupt as error:
+            log.warning("what a clean stop said is not used why=%s", error)
+            return {}
+
+    def _synced(self) -> Noted:
+        try:
+            data = checkpoints.load(self._disk, ROOT, synced.FILE)
+            return synced.parse(data, where=synced.FILE) if data is not None else NOTHING
+        except Corrupt as error:
+            log.warning("which logs are whole at what they synced is not known why=%s", error)
+            return NOTHING
+
+    async def mark_clean(self, left: Iterable[tuple[TopicPartition, Left]]) -> None:
+        """All logs are closed and durable; of the small ones the next start need only read this."""
+        rows: list[bytes] = []
+        for at, each in left:
+            rows.append(left_logs.encode_log(at, each))
+            if len(rows) % BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+        await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(rows))
+        await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
+
+    # -- partitions that are not any more -----------------------------------------------------------------------------
+
+    def path(self, at: TopicPartition) -> str:
+        """Where the log of a partition lies."""
+        return f"{ROOT}/{at}"
+
+    def tidy(self, known: Mapping[TopicPartition, str], found: Found) -> Found:
+        """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
+        What is noted of a log that is not there may be of an earlier topic of that name: it is left out of the answer.
+
+        A topic id that a power cut tore off was never durable, so nothing of that log was: it may be of an earlier
+        topic of that name, and goes too."""
+        for name in self._disk.list(ROOT):
+            if name.endswith(CONDEMNED):
+                self._disk.remove(f"{ROOT}/{name}")
+                continue
+            at = _partition(name)
+            if at is None:
+                continue
+            if at in found.left and found.left[at].topic_id == known.get(at):
+                continue
+            owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
+            if owner is None:
+                continue
+            if not found.whole and at not in found.recovery_points and checkpoints.is_torn_metadata(owner):
+                log.warning("log that was never durable goes name=%s", name)
+                self._disk.remove(f"{ROOT}/{name}")
+                continue
+            try:
+                topic_id = checkpoints.parse_metadata(owner, where=name)
+            except Corrupt as error:
+                log.warning("log directory keeps its place unread name=%s why=%s", name, error)
+                continue
+            if known.get(at) != topic_id:
+                log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
+                self._disk.remove(f"{ROOT}/{name}")
+        there = known.keys() & map(_partition, self._disk.list(ROOT))
+        return found._replace(
+            recovery_points={at: offset for at, offset in found.recovery_points.items() if at in there},
+            log_starts={at: offset for at, offset in found.log_starts.items() if at in there},
+        )
+
+    def condemn(self, at: TopicPartition, topic_id: str, due_ms: int) -> None:
+        """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
+        if self._disk.exists(self.path(at)):
+            end = f".{topic_id}.{next(self._numbers)}{CONDEMNED}"
+            aside = f"{ROOT}/{str(at)[: NAME_BYTES_MAX - len(end)]}{end}"
+            self._disk.rename(self.path(at), aside)
+            self._condemned.append((due_ms, aside))
+
+    async def sweep(self, now_ms: int) -> bool:
+        """Deletes one condemned directory whose time has come; whether there was one."""
+        for due in self._condemned:
+            if due[0] <= now_ms:
+                await self._disk.discard(due[1])
+                self._condemned.remove(due)
+                return True
+        return False
+
+    def _owner(self, text: str, cluster_id: str, node_id: int) -> str:
+        rows = dict(_pairs(text.splitlines()))
+        for name in ("cluster.id", "node.id", "directory.id"):
+            if not rows.get(name):
+                raise Corrupt(
+                    f"the data directory's {META_FILE} names no {name}; remove the file to start as after a loss",
+                    where=f"{ROOT}/{META_FILE}",
+                )
+        if rows.get("version", VERSION) != VERSION:
+            why = f"{META_FILE} of the data directory has version {rows['version']}, this program knows {VERSION}"
+            raise Refused(Code.UNSUPPORTED_VERSION, f"{why}: start the program that wrote it, or with another data.dir")
+        if rows.get("cluster.id") != cluster_id:
+            why = f"the data directory belongs to cluster {rows['cluster.id']}, the store to {cluster_id}"
+            raise Refused(
+                Code.INCONSISTENT_CLUSTER_ID, f"{why}: one of store and data.dir is not the one that is meant"
+            )
+        if rows.get("node.id") != str(node_id):
+            why = f"node.id={node_id}: the data directory belongs to node {rows['node.id']}"
+            raise Refused(Code.INVALID_CONFIG, f"{why}: give that node.id, or a data.dir of its own")
+        return rows["directory.id"]
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint; nothing when it does not prove itself: then more is checked than need be."""
+        try:
+            return checkpoints.parse_offsets(checkpoints.load(self._disk, ROOT, name) or b"", where=name)
+        except Corrupt as error:
+            log.warning("checkpoint is not used name=%s why=%s", name, error)
+            return {}
+
+
+def _partition(name: str) -> TopicPartition | None:
+    """The partition whose log a directory of this name holds."""
+    topic, dash, number = name.rpartition("-")
+    return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
+
+
+def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            yield key.strip(), value.strip()

@@ -1,0 +1,157 @@
+"""What a broker says about itself: whether it serves, what is wrong, and since when.
+
+`ok` means that it serves. A degraded broker (a full disk, a bucket that does not answer) still serves what it can, so
+it stays `ok` and names its problems: a restart would not help it. One that failed is not `ok`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from tiered.controller.partition_health import Standing, losses, not_in_sync, state_of, why_leaderless
+from tiered.ids import TopicPartition
+from tiered.metadata.image import Image, Loss, PartitionImage
+from tiered.object_store.metered import Outage
+from tiered.replication.leader_replica import Replica
+from tiered.replication.storage import DiskState
+
+LISTED_MAX = 20
+FULL_SHARE = 0.95
+"""Of what groups may hold: from here on some joins and commits are refused, or soon will be."""
+COPY_MS = 60_000
+"""What an upload that is due may take before it is a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`problems` are sentences for people, `details` figures for programs. `own` are those of this broker alone: the
+    others every broker of the cluster would say."""
+
+    ok: bool
+    problems: list[str]
+    details: dict[str, Any]
+    own: list[str]
+
+
+def assess(
+    *,
+    failure: str,
+    started: bool,
+    waits: bool,
+    disk: DiskState,
+    outage: Outage | None,
+    waiting_segments: int,
+    copy_lag_ms: int,
+    copy_lag_max_ms: int,
+    pending_metadata: int,
+    metadata_trouble: str,
+    group_bytes: int,
+    group_bytes_max: int,
+    unopened: dict[str, str],
+    replicas: Iterable[Replica],
+    image: Image,
+    standing: Standing,
+    silent_ms: int,
+) -> Health:
+    """The state of a broker, from what its parts say. `waits`: its start waits for the store. `copy_lag_ms`: the age
+    of the oldest record that is not in the bucket, `copy_lag_max_ms` how old it may be. `silent_ms`: the controller is
+    not heard for so long, 0 while it is."""
+    problems = list(_not_serving(failure, waits=waits, started=started))
+    if disk.dead is not None:
+        problems.append(f"the data directory failed at {_when(disk.dead.since_ms)}: {disk.dead.why}")
+    if disk.full is not None:
+        problems.append(
+            f"disk full since {_when(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
+        )
+    if outage is not None:
+        state = "refuses requests" if outage.refused else "unreachable"
+        problems.append(
+            f"store {state} since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
+            f" the oldest record for {copy_lag_ms / 1000:.0f} s,"
+            f" {pending_metadata} changes of metadata wait ({outage.why})"
+        )
+    elif metadata_trouble:
+        problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
+    if group_bytes >= group_bytes_max * FULL_SHARE:
+        problems.append(
+            f"groups hold {group_bytes} of {group_bytes_max} bytes (tiered.groups.max.bytes): joins and commits that"
+            " need more are refused"
+        )
+    problems += [f"partition {name} is not served: {why}" for name, why in list(unopened.items())[:LISTED_MAX]]
+    listed = list(replicas)
+    stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}
+    if outage is None:
+        problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
+        if copy_lag_ms > copy_lag_max_ms + COPY_MS:
+            problems.append(
+                f"uploads are behind: the oldest record outside the bucket has been here for"
+                f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
+            )
+    own = problems.copy()
+    if started and silent_ms:
+        problems.append(f"the controller (broker {image.controller}) is not heard for {silent_ms / 1000:.0f} s")
+    problems += _lacking(image, standing)
+    lost = losses(image)
+    problems += _lost(lost)
+    details = {
+        "partitions": len(listed),
+        "controller": image.controller,
+        "brokers": {str(broker.node_id): state_of(broker) for _, broker in sorted(image.brokers.items())},
+        "leaderless_partitions": len(standing.leaderless),
+        "under_min_isr_partitions": len(standing.under_min_isr),
+        "under_replicated_partitions": len(standing.under_replicated),
+        "waiting_segments": waiting_segments,
+        "copy_lag_ms": copy_lag_ms,
+        "pending_metadata": pending_metadata,
+        "store_unreachable_since_ms": outage.since_ms if outage else None,
+        "disk_full_since_ms": disk.full.since_ms if disk.full else None,
+        "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
+        "possible_loss": {str(at): loss._asdict() for at, loss in lost.items()},
+    }
+    return Health(started and not failure and disk.dead is None, problems, details, own)
+
+
+def _not_serving(failure: str, *, waits: bool, started: bool) -> Iterator[str]:
+    if failure:
+        yield f"the broker failed: {failure}"
+    elif waits:
+        yield "the broker waits for the bucket before it can serve"
+    elif not started:
+        yield "the broker is starting or stopping"
+
+
+def _lacking(image: Image, standing: Standing) -> Iterator[str]:
+    """Partitions without a leader, and of those led here the ones that lack replicas in sync."""
+    missing = partial(not_in_sync, image)
+    yield from _each("has no leader", standing.leaderless, partial(why_leaderless, image))
+    yield from _each("refuses acks=all, for too few are in sync", standing.under_min_isr, missing)
+    others = {at: each for at, each in standing.under_replicated.items() if at not in standing.under_min_isr}
+    yield from _each("has replicas that are not in sync", others, missing)
+
+
+def _lost(lost: Mapping[TopicPartition, Loss]) -> Iterator[str]:
+    for at, loss in islice(lost.items(), LISTED_MAX):
+        yield (
+            f"acknowledged records of partition {at} may be gone from offset {loss.from_offset} on,"
+            f" told at {_when(loss.at_ms)} (see tiered cluster losses)"
+        )
+    if len(lost) > LISTED_MAX:
+        yield f"and of {len(lost) - LISTED_MAX} more partitions acknowledged records may be gone"
+
+
+def _each(
+    what: str, found: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
+) -> Iterator[str]:
+    for at, partition in islice(found.items(), LISTED_MAX):
+        yield f"partition {at} {what}: {why(partition)}"
+    if len(found) > LISTED_MAX:
+        yield f"and of {len(found) - LISTED_MAX} more partitions each {what}"
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,170 @@
+"""Keeps in-sync sets as they should be: gathers what the partitions led here wish, and asks the controller.
+
+One question at a time, with all wishes that there are by then. A follower that has caught up is wished for at once, one
+that lags is looked for on a timer. Only the committed image changes a set: an answer that does not come leaves the wish
+counted (rule R3) until the image has gone on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from tiered.config.settings import Settings
+from tiered.controller.isr_changes import IsrChanges
+from tiered.controller.leaders import stopping
+from tiered.controller.requests import AlterPartitions, InSync, IsrWish
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import incarnation_number
+from tiered.log_limiter import Quiet
+from tiered.metadata.image import Image
+from tiered.metrics import Metrics
+from tiered.ports import Clock
+from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_state import Wish
+
+log = logging.getLogger(__name__)
+
+WISHES_MAX = 1_000
+"""In one question."""
+ASK_SECONDS = 10.0
+AGAIN_SECONDS = 1.0
+"""Before what was not granted, or not answered, is wished for again."""
+UNDECIDED = frozenset({Code.INVALID_UPDATE_VERSION, Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH})
+"""The image has gone on, perhaps by this very wish: it is about to say so."""
+
+
+class InSyncSets:
+    """Of one broker. `ask` is `Node.submit`. `untold`: those whose loss the cluster is still to hear of. Who joined one
+    of them now could lead next, and would know of no loss."""
+
+    def __init__(
+        self,
+        ask: Callable[[Any, float], Awaitable[Any]],
+        replicas: Callable[[], Iterable[Replica]],
+        untold: Callable[[], Collection[Replica]],
+        image: Callable[[], Image],
+        settings: Callable[[], Settings],
+        incarnation: str,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._ask = ask
+        self._replicas = replicas
+        self._untold = untold
+        self._image = image
+        self._settings = settings
+        self._incarnation = incarnation
+        self._clock = clock
+        self._quiet = Quiet(clock)
+        self._granted = IsrChanges()
+        self._due: dict[Replica, None] = {}
+        self._not_before: dict[Replica, int] = {}
+        self._wake = asyncio.Event()
+        self._live: tuple[Image | None, Mapping[int, int]] = (None, {})
+        self._wishes = metrics.counter(
+            "tiered_isr_wishes_total", "Changes of in-sync sets that this broker asked for, by outcome.", ("outcome",)
+        )
+
+    def wake(self, replica: Replica) -> None:
+        """A follower of it may have caught up."""
+        self._due[replica] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._tick())
+                while True:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    wishes = self._gather()
+                    if wishes:
+                        await self._submit(wishes)
+        finally:
+            self._tell()
+
+    async def _tick(self) -> None:
+        while True:
+            lag = self._settings().replica_lag_time_max_ms / 1000
+            await self._clock.sleep(min(lag / 2, AGAIN_SECONDS))
+            self._tell()
+            self._not_before = {replica: until_ns for replica, until_ns in self._not_before.items() if not replica.gone}
+            for replica in self._replicas():
+                if len(replica.state.replicas) > 1:
+                    self.wake(replica)
+
+    def _tell(self) -> None:
+        """Logs the changes that were granted since the last time: followers catch up one after the other."""
+        for line in self._granted.lines():
+            log.info("%s", line)
+
+    def _gather(self) -> dict[Replica, Wish]:
+        """What is wished, and counts from now on."""
+        found: dict[Replica, Wish] = {}
+        now_ns = self._clock.mono_ns()
+        lag_ns, live = self._settings().replica_lag_time_max_ms * 1_000_000, self._live_brokers()
+        stops = stopping(self._image())
+        while self._due and len(found) < WISHES_MAX:
+            replica = next(iter(self._due))
+            del self._due[replica]
+            if replica.gone or replica in self._untold() or self._not_before.get(replica, now_ns) > now_ns:
+                continue
+            wish = replica.state.wish(now_ns, lag_ns, live, stops)
+            if wish is not None:
+                replica.state.propose(wish)
+                found[replica] = wish
+        if self._due:
+            self._wake.set()
+        return found
+
+    def _live_brokers(self) -> Mapping[int, int]:
+        """The incarnation numbers of live brokers."""
+        image = self._image()
+        if self._live[0] is not image:
+            brokers = image.brokers.values()
+            self._live = (image, {each.node_id: incarnation_number(each.incarnation) for each in brokers if each.live})
+        return self._live[1]
+
+    async def _submit(self, wishes: Mapping[Replica, Wish]) -> None:
+        request = AlterPartitions(
+            self._settings().node_id,
+            self._incarnation,
+            tuple(
+                IsrWish(
+                    replica.topic_id, replica.partition, replica.leader_epoch, wish.partition_epoch,
+                    tuple(InSync(*member) for member in wish.members),
+                )
+                for replica, wish in wishes.items()
+            ),
+        )  # fmt: skip
+        before = [replica.state.isr for replica in wishes]
+        try:
+            codes = await self._ask(request, ASK_SECONDS)
+        except (Refused, Unavailable) as error:
+            self._wishes.inc(len(wishes), "unanswered")
+            unsaid = self._quiet.unsaid()
+            if unsaid is not None:
+                log.warning("in-sync sets stay for now wishes=%d unsaid=%d why=%s", len(wishes), unsaid, error)
+            for replica, wish in wishes.items():
+                self._answered(replica, wish, None)
+        else:
+            for (replica, wish), isr, code in zip(wishes.items(), before, codes, strict=True):
+                if code is Code.NONE:
+                    self._granted.note(replica.at, isr, wish.isr)
+                self._answered(replica, wish, code)
+
+    def _answered(self, replica: Replica, wish: Wish, code: Code | None) -> None:
+        if code is Code.NONE:
+            self._wishes.inc(1, "granted")
+            return
+        self._not_before[replica] = self._clock.mono_ns() + int(AGAIN_SECONDS * 1e9)
+        if code is None or code in UNDECIDED:
+            replica.state.unanswered(wish)
+        else:
+            self._wishes.inc(1, "refused")
+            log.warning("in-sync set was not granted partition=%s isr=%s code=%s", replica.at, sorted(wish.isr), code)
+            replica.not_granted(wish)

@@ -1,0 +1,250 @@
+"""How an incarnation takes its place in the cluster: no twin of it answers (R6), it registers (R1), it tells what its
+logs may have lost, and only then does the next start trust the data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tiered.broker.data_directory import Found
+from tiered.broker.duplicate_check import TIMEOUT_SECONDS, answers
+from tiered.broker.hosted_replicas import is_told_too_low
+from tiered.broker.retention_clock import CLOCK_MS
+from tiered.controller import requests
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.hot.synced_logs import NOTHING
+from tiered.ids import TopicId, TopicPartition
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.delta import held
+from tiered.metadata.effective_config import overruled
+from tiered.metadata.image import BrokerImage, Image, PartitionImage
+
+if TYPE_CHECKING:
+    from tiered.broker.broker import Node
+    from tiered.replication.leader_replica import Replica
+
+log = logging.getLogger(__name__)
+
+REGISTER_SECONDS = 30.0
+REACH_SECONDS = 15.0
+"""How long the way from the controller to a broker that starts may be closed."""
+AGAIN_SECONDS = 1.0
+LEAD_SECONDS = 2.0
+"""Added to the wait for a registration per partition: each may have to be agreed with a slow bucket first."""
+REPORTS_AT_ONCE = 500
+PARTITIONS_SAID = 100
+"""Of a topic, in a line of the log. `possible_loss` has them all."""
+"""Fewer than may wait for the metadata log."""
+
+
+class Joining:
+    """The start of one node, and what is left of it to do later: `trusted` once all logs could be opened, every loss
+    is told, and the next start may believe the data directory."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._known = False
+        self._asked_ms = 0
+        """By this broker's clock, when it first asked to be registered."""
+        self._found: Found | None = None
+        self.trusted = False
+        self._said: set[Replica] = set()
+        """Those of which the log has a line, while they are still to be told."""
+        self._reporting = asyncio.Lock()
+
+    async def refuse_twins(self, image: Image) -> None:
+        """Refuses to start while another process answers under this node id (R6)."""
+        known = image.brokers.get(self._node.settings.node_id)
+        where = await self._answers(known) if known is not None and known.alive else ""
+        if known is not None and where:
+            raise Refused(
+                Code.DUPLICATE_BROKER_REGISTRATION,
+                f"broker {known.node_id} of this store answers at {where}; stop it first,"
+                " or give this one another node.id",
+            )
+
+    async def _answers(self, known: BrokerImage) -> str:
+        """Where that incarnation answers; "" where it does not. HTTP may be there for its own machine only, the
+        listener for brokers is for all of them."""
+        node = self._node
+        if await answers(node.world.net, known.http, known.incarnation):
+            return known.http
+        address = known.address(node.settings.inter_broker_listener_name)
+        if node.peers is None or not address:
+            return ""
+        try:
+            heard = await node.peers.heard(address, TIMEOUT_SECONDS)
+        except (Unavailable, Refused, Corrupt):
+            return ""
+        return address if (heard.node_id, heard.incarnation) == (known.node_id, known.incarnation) else ""
+
+    def judge(self, image: Image, found: Found) -> Found:
+        """What may be believed of the directory."""
+        self._found, self._known = believed(image.brokers.get(self._node.settings.node_id), found)
+        return self._found
+
+    async def register(self) -> None:
+        """The new incarnation takes its leaderships; what its logs cannot prove is reported, partition by partition.
+        Where it listens is said once it does (`announce`): a connection that is refused would look like its end."""
+        assert self._found is not None
+        node, settings = self._node, self._node.settings
+        known, whole = self._known, self._known and self._found.whole
+        proved: list[tuple[TopicId, int]] = []
+        doubtful: list[TopicPartition] = []
+        ends: list[requests.ReplicaEnd] = []
+        for at, topic in held(node.image, settings.node_id):
+            proof = whole or self._found.synced.proves(at, topic.topic_id)
+            if not proof or node.partitions.is_doubted(at):
+                doubtful.append(at)
+            elif not whole:
+                proved.append((topic.topic_id, at.partition))
+            now = topic.partitions[at.partition]
+            # Also where no other replica is known of: the controller may have begun a move that is not heard of here.
+            if doubtful[-1:] == [at] or not (now.isr or now.elr):
+                end = node.partitions.end_of(at, topic.topic_id)
+                ends.append(requests.ReplicaEnd(topic.topic_id, at.partition, *end))
+        node.partitions.doubtful = frozenset(doubtful)
+        registration = requests.RegisterBroker(
+            settings.node_id, node.incarnation, self._found.directory_id if known else "", settings.http,
+            settings.broker_rack, whole, {}, tuple(ends), tuple(proved),
+        )  # fmt: skip
+        count = sum(1 for _ in held(node.image, settings.node_id))
+        if not self._asked_ms:  # the cluster keeps the time of the first try, however often it is made
+            self._asked_ms = node.world.clock.wall_ms()
+        await node.insist(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
+        self._compare_clocks(self._asked_ms)
+        for name, (given, in_force) in overruled(node.image, node.started_with, settings.node_id).items():
+            log.warning(
+                "a setting of this broker is not in force, the cluster says otherwise name=%s given=%s in_force=%s",
+                name, given, in_force,
+            )  # fmt: skip
+        # Where others lead, or are to, the registration said all that there was to say: the log follows theirs.
+        node.partitions.doubtful = frozenset(at for at in doubtful if may_lead(self._now(at), settings.node_id))
+        try:
+            await self.report_losses()
+        except Unavailable as error:
+            log.warning("the data directory is trusted later why=%s", error)
+
+    async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str) -> None:
+        """Tells the cluster where this incarnation answers; waits a while for a way that may come to be open."""
+        node = self._node
+        announced = requests.AnnounceBroker(node.settings.node_id, node.incarnation, http, listeners, advertised_http)
+        until_ns = node.world.clock.mono_ns() + int(REACH_SECONDS * 1e9)
+        while True:
+            try:
+                await node.patience.insist(lambda: node.insist(announced))
+                return
+            except Refused as refused:
+                if refused.code is not Code.BROKER_NOT_AVAILABLE or node.world.clock.mono_ns() >= until_ns:
+                    raise
+                log.warning("clients are not told of this broker yet why=%s", refused.why)
+            await node.world.clock.sleep(AGAIN_SECONDS)
+
+    def _compare_clocks(self, before_ms: int) -> None:
+        """Clocks decide nothing but ages and timestamps of records: one that is wrong is said, not refused."""
+        node = self._node
+        known = node.image.brokers.get(node.settings.node_id)
+        if known is not None and known.incarnation == node.incarnation:
+            now_ms, there_ms = node.world.clock.wall_ms(), known.registered_ms
+            ahead_ms = before_ms - there_ms if there_ms < before_ms else min(0, now_ms - there_ms)
+            node.ages.compared(ahead_ms)
+            if abs(ahead_ms) >= CLOCK_MS:
+                log.warning(
+                    "clock differs from the controller's ahead_seconds=%d controller=%d: timestamps of records go by"
+                    " this one, retention by the earlier of the two, set one of them right",
+                    ahead_ms // 1000, node.image.controller,
+                )  # fmt: skip
+
+    def _now(self, at: TopicPartition) -> PartitionImage | None:
+        topic = self._node.image.topics.get(at.topic)
+        known = topic.partitions if topic is not None else ()
+        return known[at.partition] if at.partition < len(known) else None
+
+    def _loss(self, replica: Replica) -> requests.ReportLoss:
+        return requests.ReportLoss(
+            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start, replica.stored_to
+        )
+
+    def _is_unheard(self, replica: Replica) -> bool:
+        """Whether the cluster still has to be told."""
+        topic, known = self._node.image.topics.get(replica.topic), self._now(replica.at)
+        if topic is None or topic.topic_id != replica.topic_id or known is None:
+            return False
+        told = known.loss
+        return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
+
+    def _is_overstated(self, replica: Replica) -> bool:
+        """Whether the cluster holds for lost what this leader found in the bucket."""
+        known = self._now(replica.at)
+        return not replica.gone and known is not None and is_told_too_low(known.loss, replica)
+
+    async def report_losses(self) -> None:
+        """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
+        async with self._reporting:
+            await self._report_losses()
+
+    async def _report_losses(self) -> None:
+        node, partitions = self._node, self._node.partitions
+        lost = list(partitions.unreported)
+        _say([replica for replica in lost if replica not in self._said and replica.possible_loss is not None])
+        self._said = set(lost)
+        try:
+            # The lowest offset last: it is the one that stays.
+            reports = map(self._loss, sorted({*lost, *partitions.overstated}, key=_from, reverse=True))
+            while some := list(islice(reports, REPORTS_AT_ONCE)):
+                await asyncio.gather(*map(node.submit, some))
+        finally:  # a report that is refused, or given up, leaves all of them to be told
+            partitions.unreported = [
+                replica for replica in partitions.unreported if replica not in lost or self._is_unheard(replica)
+            ]
+            partitions.overstated = [replica for replica in partitions.overstated if self._is_overstated(replica)]
+        partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
+        untold = partitions.unjudged or partitions.doubtful or partitions.unreported
+        if not untold and not self.trusted:
+            # Not earlier: after a death before this, the next start must doubt the same logs again.
+            if not self._known and self._found is not None:
+                directory = self._found.directory_id
+                await node.submit(requests.NameDirectory(node.settings.node_id, node.incarnation, directory))
+            await node.directory.trust()
+            await node.partitions.believe()
+            self.trusted = True
+
+
+def believed(last: BrokerImage | None, found: Found) -> tuple[Found, bool]:
+    """Returns what may be believed of a directory, and whether the cluster knows it: it says something of its logs only
+    as the one of the `last` incarnation, whose disk did not fail. What is noted of synced logs is the word of one
+    incarnation: after another one, of a version that notes nothing, it is void."""
+    known = last is None or last.directory == found.directory_id
+    if last is None or last.incarnation not in found.synced.incarnations:
+        found = found._replace(synced=NOTHING)
+    if not known:
+        found = found._replace(same_boot=False, clean=False, left={}, synced=NOTHING)
+    return found, known
+
+
+def may_lead(now: PartitionImage | None, node_id: int) -> bool:
+    """Whether the log that a start has found may yet be led as it is. Where nobody leads, this broker may be fenced
+    for a moment, and lead again before it has acted on having led."""
+    return now is not None and now.leader in (node_id, NO_LEADER)
+
+
+def _from(replica: Replica) -> int:
+    return replica.epoch_start
+
+
+def _say(lost: Sequence[Replica]) -> None:
+    """A line for each topic: with a disk all partitions there are go at once, and one that matters has to be seen."""
+    topics: dict[str, list[Replica]] = {}
+    for replica in lost:
+        topics.setdefault(replica.at.topic, []).append(replica)
+    for topic, replicas in sorted(topics.items()):
+        places = sorted((each.at.partition, each.epoch_start) for each in replicas)
+        said = ",".join(f"{partition}@{offset}" for partition, offset in places[:PARTITIONS_SAID])
+        log.warning(
+            "records may be gone from an offset on topic=%s partitions=%d partition@offset=%s%s",
+            topic, len(places), said, ",..." if len(places) > PARTITIONS_SAID else "",
+        )  # fmt: skip

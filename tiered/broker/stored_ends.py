@@ -1,0 +1,152 @@
+"""Notes in the metadata log the partitions that are in the bucket as a whole: a lost disk takes nothing of them.
+
+A partition that rests with all of it in the bucket is noted with its end. The note goes with the next record: the
+controller is asked at once, and the record waits for nothing. Where all disks go before the controller has taken that
+in, the loss of that record is not named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from tiered.controller.requests import NoteStoredEnds, StoredEnd
+from tiered.errors import Refused, Unavailable
+from tiered.ids import UNKNOWN_END
+from tiered.log_limiter import Quiet
+from tiered.metadata.image import Image, PartitionImage
+from tiered.ports import Clock
+from tiered.replication.leader_replica import Replica
+
+log = logging.getLogger(__name__)
+
+REST_SECONDS = 60.0
+"""Between two looks. A log that has the same end in both of them rests."""
+ENDS_MAX = 1_000
+"""In one request."""
+LOOKED_AT_ONCE = 200
+"""Logs, before others have a turn."""
+ASK_SECONDS = 10.0
+AGAIN_SECONDS = 1.0
+"""Before what was not taken is said again."""
+
+
+class StoredEnds:
+    """Of one broker. `ask` is `Node.submit`. `untold`: those whose loss the cluster is still to hear of, by what is
+    noted now."""
+
+    def __init__(
+        self,
+        ask: Callable[[Any, float], Awaitable[Any]],
+        replicas: Callable[[], Iterable[Replica]],
+        untold: Callable[[], Collection[Replica]],
+        image: Callable[[], Image],
+        node_id: int,
+        incarnation: str,
+        clock: Clock,
+    ) -> None:
+        self._ask = ask
+        self._replicas = replicas
+        self._untold = untold
+        self._image = image
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._clock = clock
+        self._quiet = Quiet(clock)
+        self._written: dict[Replica, None] = {}
+        """Those that are noted with an end beyond which something was written."""
+        self._resting: dict[Replica, int] = {}
+        """The end of each at the last look, where all of it was in the bucket."""
+        self._looking = False
+        self._wake = asyncio.Event()
+
+    def lead(self, replica: Replica) -> None:
+        """It is led here from now on; nothing was written yet under this leader."""
+        known = self._known(replica)
+        if known is not None and known.stored_end != UNKNOWN_END:
+            replica.rested = partial(self._stirred, replica)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tick())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._submit(self._gather())
+                if self._looking:
+                    self._looking = False
+                    await self._look()
+                if self._written:  # not taken, or a loss is still to be told, or there are many
+                    await self._clock.sleep(AGAIN_SECONDS)
+                    self._wake.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep(REST_SECONDS)
+            self._looking = True
+            self._wake.set()
+
+    def _stirred(self, replica: Replica) -> None:
+        self._written[replica] = None
+        self._wake.set()
+
+    def _gather(self) -> dict[Replica, int]:
+        """Takes those that were written to and are to be noted so."""
+        untold = set(self._untold())
+        self._written = {each: None for each in self._written if not each.gone}
+        found = [each for each in self._written if each not in untold][:ENDS_MAX]
+        for replica in found:
+            del self._written[replica]
+        return dict.fromkeys(found, UNKNOWN_END)
+
+    async def _look(self) -> None:
+        """Looks at all that is led here, with turns for others in between, and has it noted. Logs that
+        are written to meanwhile go first."""
+        untold = set(self._untold())
+        before, self._resting = self._resting, {}
+        found: dict[Replica, int] = {}
+        for number, replica in enumerate(list(self._replicas()), 1):
+            if not replica.gone and replica not in untold:
+                self._look_at(replica, before.get(replica, UNKNOWN_END), found)
+            if number % LOOKED_AT_ONCE == 0:
+                await self._clock.sleep(0)
+            if len(found) == ENDS_MAX:
+                await self._submit(found)
+                await self._submit(self._gather())
+                found = {}
+        await self._submit(found)
+
+    def _look_at(self, replica: Replica, before: int, found: dict[Replica, int]) -> None:
+        """Notes in `found` that it rests where it did at the look before, or that it does not rest as it is noted."""
+        end, known = replica.stored_end, self._known(replica)
+        if known is None:
+            return
+        if end != UNKNOWN_END:
+            self._resting[replica] = end
+        if known.stored_end != UNKNOWN_END and known.stored_end < replica.log.end_offset:
+            found[replica] = UNKNOWN_END
+        elif known.stored_end != end != UNKNOWN_END and before == end:
+            found[replica] = end
+            replica.rested = partial(self._stirred, replica)
+
+    def _known(self, replica: Replica) -> PartitionImage | None:
+        """Returns the partition as the cluster knows it, if it is led here under the epoch that it has there."""
+        topic = self._image().topics_by_id.get(replica.topic_id)
+        known = topic.partitions[replica.partition] if topic is not None else None
+        return known if known is not None and known.leader_epoch == replica.leader_epoch else None
+
+    async def _submit(self, ends: Mapping[Replica, int]) -> None:
+        if not ends:
+            return
+        said = (StoredEnd(each.topic_id, each.partition, each.leader_epoch, end) for each, end in ends.items())
+        try:
+            await self._ask(NoteStoredEnds(self._node_id, self._incarnation, tuple(said)), ASK_SECONDS)
+        except (Refused, Unavailable) as error:
+            unsaid = self._quiet.unsaid()
+            if unsaid is not None:
+                log.warning("where logs end is noted later partitions=%d unsaid=%d why=%s", len(ends), unsaid, error)
+            self._written |= {each: None for each, end in ends.items() if end == UNKNOWN_END}

@@ -1,0 +1,369 @@
+"""The one loop that moves records down: uploads, local drops, expiry, and the sweep of what was left behind.
+
+A pass over a partition asks the plans in their order (object before manifest, manifest before local delete, manifest
+before object delete) and performs what they say. A partition whose pass fails is tried again after a growing pause;
+the others go on. A partition with nothing to do costs no request; inherited manifests and sweeps wait for uploads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Iterable
+
+from tiered.broker.retention_clock import Ages
+from tiered.cold.layout import manifest_key
+from tiered.cold.manifest import Manifest, NeedsOpen, SegmentEntry
+from tiered.cold.planner import expire, may_expire
+from tiered.cold.uploader import TOGETHER_BYTES
+from tiered.config.settings import Settings
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.hot import retention
+from tiered.log_limiter import Quiet
+from tiered.metrics import OTHERS, Metrics
+from tiered.ports import Clock, Rng
+from tiered.replication.leader_replica import Replica
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = (0.5, 60.0)
+LOOK_SECONDS = (0.05, 1.0)
+"""Between two looks for records that are due in the bucket: at least, and at most."""
+NEVER = 2**63
+TIDY_SHARE = 8
+"""One pass in so many is of a partition that has nothing to upload, however many others do."""
+UNDER_WAY_MS = 120_000
+"""How long an upload that nobody waits for may take to land; a later one stays until the next epoch's sweep."""
+
+
+class Tiering:
+    """Passes over all replicas of a broker, a bounded number at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replicas: Callable[[], Iterable[Replica]],
+        fenced: Callable[[Replica, Fenced], None],
+        ages: Ages,
+        clock: Clock,
+        rng: Rng,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._fenced = fenced
+        self._ages = ages
+        self._clock = clock
+        self._chance = rng.stream("tiering")
+        self._due: dict[Replica, None] = {}
+        self._later: dict[Replica, None] = {}
+        """Due as well, after the others but for their share: nothing to upload, but a manifest to take over, or to
+        sweep."""
+        self._passes = 0
+        self._busy: set[Replica] = set()
+        self._failures: dict[Replica, int] = {}
+        self._sweep_at: dict[Replica, int] = {}
+        self._oldest: dict[Replica, SegmentEntry] = {}
+        self._late_at: dict[Replica, int] = {}
+        """When the oldest record that is not in the bucket is due there; nothing that comes later is due before."""
+        self._quiet = Quiet(clock)
+        self._wake = asyncio.Event()
+        self._places = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
+        self._failed = metrics.counter(
+            "tiered_tiering_failures_total", "Passes over a partition that failed.", ("why",)
+        )
+        waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
+        waiting.read(lambda: float(self.waiting_segments()))
+        failing = metrics.gauge("tiered_tiering_failing_partitions", "Partitions whose last pass failed.")
+        failing.read(lambda: float(len(self._failures)))
+        lag = metrics.gauge(
+            "tiered_remote_copy_lag_seconds", "Age of the oldest record led here that is not in the bucket.", ("topic",)
+        )
+        lag.read(self._lag_by_topic)
+
+    def closed(self, replica: Replica) -> None:
+        """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
+        same change of the manifest can name, which saves one request for each."""
+        copied = replica.config.remote_storage_enable and len(replica.state.isr) > 1
+        if not copied or replica.waiting_bytes >= TOGETHER_BYTES:
+            self.wake(replica)
+
+    def wake(self, replica: Replica) -> None:
+        """A setting changed, or an interval is over. One that failed waits for its pause to end."""
+        if replica not in self._failures:
+            self._enqueue(replica)
+
+    def _enqueue(self, replica: Replica) -> None:
+        tidies = replica.owes or self._clock.wall_ms() >= self._sweep_at.get(replica, NEVER)
+        if tidies and not replica.waiting_segments:
+            self._later[replica] = None
+        else:
+            self._later.pop(replica, None)
+            self._due[replica] = None
+        self._wake.set()
+
+    def _next(self) -> Replica | None:
+        """The one that has waited longest and is not under way."""
+        queues = (self._due, self._later) if (self._passes + 1) % TIDY_SHARE else (self._later, self._due)
+        return next((each for queue in queues for each in queue if each not in self._busy), None)
+
+    def waiting_segments(self) -> int:
+        """Closed segments of all partitions that are not in the bucket yet."""
+        return sum(replica.waiting_segments for replica in self._replicas())
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tick())
+            group.create_task(self._keep_lag())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._next() is not None:
+                    await self._places.acquire()
+                    replica = self._next()
+                    if replica is None:  # forgotten while it waited for a place
+                        self._places.release()
+                        break
+                    self._passes += 1
+                    self._due.pop(replica, None)
+                    self._later.pop(replica, None)
+                    self._busy.add(replica)
+                    group.create_task(self._run_pass(replica, group))
+
+    async def _tick(self) -> None:
+        """Everything is due once an interval: retention follows the clock, not the traffic."""
+        while True:
+            for replica in self._replicas():
+                self.wake(replica)
+            await self._clock.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
+
+    async def _keep_lag(self) -> None:
+        """Closes and copies what would else be in the bucket later than `tiered.upload.max.lag.ms` allows."""
+        shortest, longest = LOOK_SECONDS
+        while True:
+            now_ms = self._clock.wall_ms()
+            next_ms = min((self._copy_late(replica, now_ms) for replica in self._replicas()), default=NEVER)
+            await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
+
+    def _copy_late(self, replica: Replica, now_ms: int) -> int:
+        """Returns when the partition is to be looked at again."""
+        late_at = self._late_at.get(replica, now_ms)
+        if now_ms < late_at:
+            return late_at
+        lag_ms = self._settings.tiered_upload_max_lag_ms
+        since_ms = replica.uncopied_since_ms
+        if since_ms is None or abs(now_ms - since_ms) < lag_ms:
+            late_at = min(now_ms if since_ms is None else since_ms, now_ms) + lag_ms
+        else:
+            late_at = now_ms + int(LOOK_SECONDS[1] * 1000)
+            self._close_late(replica, now_ms, lag_ms)
+            if replica not in self._busy:
+                self.wake(replica)
+        self._late_at[replica] = late_at
+        return late_at
+
+    def _close_late(self, replica: Replica, now_ms: int, lag_ms: int) -> None:
+        try:
+            if replica.log.roll_due(now_ms, max_age_ms=lag_ms):
+                replica.roll()
+        except (Unavailable, Refused) as error:
+            unsaid = self._quiet.unsaid("close")
+            if unsaid is not None:
+                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.at, unsaid, error)
+
+    def lag_ms(self) -> int:
+        """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
+        now_ms = self._clock.wall_ms()
+        return max((now_ms - since for each in self._replicas() if (since := each.uncopied_since_ms)), default=0)
+
+    def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
+        """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""
+        now_ms = self._clock.wall_ms()
+        lags: dict[str, float] = {}
+        for replica in self._replicas():
+            if replica.config.remote_storage_enable:
+                since_ms = replica.uncopied_since_ms
+                lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
+                lags[replica.topic] = max(lag, lags.get(replica.topic, 0.0))
+        most = self._settings.tiered_metrics_max_topics
+        found = heapq.nlargest(most + 1, lags.items(), key=lambda each: each[1])
+        return {(topic if number < most else OTHERS,): lag for number, (topic, lag) in enumerate(found)}
+
+    async def _run_pass(self, replica: Replica, group: asyncio.TaskGroup) -> None:
+        try:
+            await self.tier(replica)
+            replica.upload_problem = ""
+            self._failures.pop(replica, None)
+        except Fenced as error:
+            self._failed.inc(1, "fenced")
+            self._fenced(replica, error)
+        except (Unavailable, Corrupt, Refused) as error:
+            self._failed.inc(1, type(error).__name__.lower())
+            replica.upload_problem = str(error)
+            pause = self._pause(replica)
+            unsaid = self._quiet.unsaid("upload")
+            if unsaid is not None:
+                log.warning(
+                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.at, pause, unsaid, error
+                )
+            group.create_task(self._again(replica, pause))
+        finally:
+            self._busy.discard(replica)
+            self._places.release()
+            if replica.cold.manifests.take_leftover(replica.pid):
+                self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
+            if replica.gone:
+                self.forget(replica)
+            if self._due or self._later:
+                self._wake.set()
+
+    def _pause(self, replica: Replica) -> float:
+        shortest, longest = _PAUSE_SECONDS
+        failures = self._failures[replica] = min(self._failures.get(replica, 0) + 1, 16)
+        pause: float = min(longest, shortest * 2**failures)
+        return pause * (0.5 + self._chance.random() / 2)
+
+    async def _again(self, replica: Replica, pause: float) -> None:
+        await self._clock.sleep(pause)
+        if replica in self._failures:
+            self._enqueue(replica)
+
+    def forget(self, replica: Replica) -> None:
+        """It is led here no more."""
+        self._due.pop(replica, None)
+        self._later.pop(replica, None)
+        self._failures.pop(replica, None)
+        self._sweep_at.pop(replica, None)
+        self._oldest.pop(replica, None)
+        self._late_at.pop(replica, None)
+
+    async def tier(self, replica: Replica) -> None:
+        """One pass: copy what is closed, expire, drop what need not be here, sweep. A step that fails does not keep
+        the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
+        for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
+        failure: Unavailable | Corrupt | Refused | None = None
+        for step in (self._settle, self._copy, self._expire, self._retain):
+            if replica.gone:
+                return
+            try:
+                await step(replica)
+            except (Unavailable, Corrupt, Refused) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        if not replica.gone:
+            await self._sweep(replica)
+
+    async def _settle(self, replica: Replica) -> None:
+        """Who inherited a partition served before the manifest was its own (`leading.begin`)."""
+        if replica.owes:
+            await self._taken_over(replica)
+
+    async def _copy(self, replica: Replica) -> None:
+        """Closed segments below the last stable offset, oldest first: as many as one change of the manifest names. Then
+        it is the turn of others, for a partition that is written fast enough would never be done."""
+        if not replica.waiting_segments:
+            return
+        epoch = replica.leader_epoch
+        manifest = await self._taken_over(replica)
+        first = replica.log.local_start_offset
+        if not manifest.nodes and first > manifest.cold_end_offset:
+            # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
+            replica.manifest = await replica.cold.collector.advance_start(manifest, epoch, first)
+        if replica.gone or replica.manifest is None:
+            return
+        stable = replica.last_stable_offset
+        written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
+        if written is not None:
+            replica.manifest = written
+            if not replica.gone and replica.waiting_segments:
+                self._due[replica] = None
+
+    async def _taken_over(self, replica: Replica) -> Manifest:
+        """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
+        manifest = replica.manifest
+        if manifest is None or manifest.leader_epoch != replica.leader_epoch:
+            manifest = await replica.cold.manifests.take_over(replica.pid, replica.topic, replica.leader_epoch)
+            replica.manifest = manifest
+            replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
+        return manifest
+
+    async def _expire(self, replica: Replica) -> None:
+        """Total retention of what is cold. The manifest is taken over first, but only when something will expire."""
+        manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._ages.now_ms()
+        if manifest is None or not manifest.nodes:
+            return
+        above = replica.bytes_above_cold
+        try:
+            plan = expire(
+                manifest.adopt_epoch(epoch), epoch, replica.config,
+                local_bytes_above_cold=above, now_ms=now_ms, opened={},
+            )  # fmt: skip
+        except NeedsOpen:
+            oldest = await self._oldest_segment(replica, manifest)
+            if not may_expire(manifest, oldest, replica.config, local_bytes_above_cold=above, now_ms=now_ms):
+                return
+        else:
+            if plan is None:
+                return
+        manifest = await self._taken_over(replica)
+        above = replica.bytes_above_cold  # an earlier leader may have made more of it cold until then
+        written = await replica.cold.collector.expire(
+            manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
+        )
+        replica.manifest = manifest = written or manifest
+        replica.log.advance_start(manifest.log_start_offset)
+
+    async def _oldest_segment(self, replica: Replica, manifest: Manifest) -> SegmentEntry:
+        """The segment that holds the log start; looked up in the sub-manifests once for each."""
+        start, known = manifest.log_start_offset, self._oldest.get(replica)
+        if known is None or not known.base_offset <= start < known.next_offset:
+            known = await replica.cold.manifests.find(manifest, start)
+            if known is None:
+                raise Corrupt(
+                    f"the manifest names no segment at its log start {start}", where=manifest_key(replica.pid)
+                )
+            self._oldest[replica] = known
+        return known
+
+    async def _retain(self, replica: Replica) -> None:
+        """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then
+        the manifest says so before a file does."""
+        tiered = replica.config.remote_storage_enable
+        plan = retention.plan(
+            replica.log.closed_segments(),
+            replica.log.active_view,
+            replica.config,
+            self._ages.now_ms(),
+            log_start=replica.log_start_offset,
+            deletable_below=replica.last_stable_offset,
+            cold_end=replica.cold_end_offset if tiered else None,
+            cold_bytes_known=replica.manifest is not None and not replica.owes,
+        )
+        if plan.log_start > replica.log_start_offset:
+            if replica.manifest is not None or replica.owes:
+                manifest = await self._taken_over(replica)
+                replica.manifest = await replica.cold.collector.advance_start(
+                    manifest, replica.leader_epoch, plan.log_start
+                )
+            replica.log.advance_start(plan.log_start)
+        await replica.log.drop_local_below(plan.drop_below)
+        if plan.close_active:
+            replica.roll()
+
+    async def _sweep(self, replica: Replica) -> None:
+        """Once after this epoch began, and after whatever may have left an object behind: late enough for an
+        upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
+        nothing to sweep."""
+        now_ms = self._clock.wall_ms()
+        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
+            return
+        await self._taken_over(replica)
+        await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+        self._sweep_at[replica] = NEVER
+
+    def _settled_ms(self) -> int:
+        """Once for what is under way to land, once for what landed to grow old enough."""
+        return UNDER_WAY_MS + self._settings.tiered_object_delete_delay_ms + 1

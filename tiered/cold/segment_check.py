@@ -1,0 +1,127 @@
+"""A local segment proved batch by batch before a byte of it leaves, so one that rotted on disk never becomes the only
+copy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from tiered.cold.layout import SegmentFacts
+from tiered.errors import Corrupt
+from tiered.hot.leader_epochs import Lineage
+from tiered.ports import FileSlice
+from tiered.records.model import Walked
+from tiered.records.native import crc32c, walk
+
+PIECE_BYTES = 512 << 10
+"""Proved in one turn of the loop: less than 10 ms even of the smallest batches."""
+
+
+class ClosedSegment(Protocol):
+    """A local segment that takes no more records."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def log(self) -> FileSlice: ...
+
+
+async def prove(
+    segment: ClosedSegment, from_offset: int, *, may_begin_before: bool
+) -> tuple[int, SegmentFacts, Lineage]:
+    """Walks a local segment, checks every batch and the order of offsets, and tells of the part from the batch that
+    holds `from_offset` at which byte of the segment it begins, what it is, and who wrote it. (The log's own lineage
+    begins at the log start, which may be inside that batch.)
+
+    Corrupt when a batch does not prove itself, or when `from_offset` lies inside a batch and `may_begin_before` is
+    false: the earlier part of that batch is cold already.
+    """
+    walked = _Walk(segment, from_offset)
+    position = 0
+    while position < segment.log.length:
+        position += walked.piece(position)
+        await asyncio.sleep(0)
+    return walked.finish(may_begin_before)
+
+
+class _Walk:
+    """The running state of `prove`: what the batches so far add up to."""
+
+    def __init__(self, segment: ClosedSegment, from_offset: int) -> None:
+        self._log = segment.log
+        self._next_offset = segment.next_offset
+        self._where = segment.log.file.name
+        self._from_offset = from_offset
+        self._first: Walked | None = None
+        self._cut = 0
+        self._last_offset = segment.base_offset - 1
+        self._max_timestamp = -1
+        self._records = 0
+        self._lineage: list[tuple[int, int]] = []
+        self._crc = 0
+
+    def piece(self, position: int) -> int:
+        """Proves the whole batches of one piece at `position`; how many bytes they are."""
+        length = min(PIECE_BYTES, self._log.length - position)
+        data = self._log.file.pread(self._log.start + position, length)
+        found = walk(data)
+        if found.why == "short" and not found.batches:
+            length = self._size_at(data, position)
+            data = self._log.file.pread(self._log.start + position, length)
+            found = walk(data)
+        if found.why not in ("", "short") or not found.batches:
+            raise Corrupt(found.why or "log ends early", where=self._where, position=position + found.end)
+        skipped = self._skip(found.batches)
+        self._add(found.batches[skipped:], position)
+        begin = found.batches[skipped].at if skipped < len(found.batches) else found.end
+        self._crc = crc32c(memoryview(data)[begin : found.end], self._crc)
+        return found.end
+
+    def _size_at(self, data: bytes, position: int) -> int:
+        """Bytes of the batch at the start of `data`, which is larger than a piece."""
+        size = 12 + int.from_bytes(data[8:12], "big") if len(data) >= 12 else 0
+        if not len(data) < size <= self._log.length - position:
+            raise Corrupt("log ends inside a batch", where=self._where, position=position)
+        return size
+
+    def _skip(self, batches: Sequence[Walked]) -> int:
+        """How many of these batches end below the offset to begin at."""
+        if self._first is not None:
+            return 0
+        return sum(1 for batch in batches if batch.last_offset < self._from_offset)
+
+    def _add(self, batches: Sequence[Walked], position: int) -> None:
+        if not batches:
+            return
+        if self._first is None:
+            self._first, self._cut = batches[0], position + batches[0].at
+        for batch in batches:
+            if batch.base_offset <= self._last_offset:
+                raise Corrupt("offsets do not increase", where=self._where, position=position + batch.at)
+            if not self._lineage or self._lineage[-1][0] != batch.leader_epoch:
+                self._lineage.append((batch.leader_epoch, batch.base_offset))
+            self._last_offset = batch.last_offset
+            self._records += batch.count
+        self._max_timestamp = max(self._max_timestamp, max(batch.max_timestamp for batch in batches))
+
+    def finish(self, may_begin_before: bool) -> tuple[int, SegmentFacts, Lineage]:
+        """The cut, the facts and the lineage, once all pieces are walked."""
+        first = self._first
+        if first is None or self._last_offset >= self._next_offset:
+            raise Corrupt("segment does not hold the offsets that it should", where=self._where)
+        if first.base_offset < self._from_offset and not may_begin_before:
+            raise Corrupt(f"offset {self._from_offset} is inside a batch", where=self._where, position=self._cut)
+        base_offset = min(first.base_offset, self._from_offset)
+        facts = SegmentFacts(
+            base_offset=base_offset,
+            next_offset=self._next_offset,
+            base_timestamp=first.base_timestamp,
+            max_timestamp=self._max_timestamp,
+            record_count=self._records,
+            log_bytes=self._log.length - self._cut,
+            crc=self._crc,
+        )
+        return self._cut, facts, ((first.leader_epoch, base_offset), *self._lineage[1:])

@@ -1,0 +1,54 @@
+"""Rules between settings, and of lists that have a form: what each value alone cannot say.
+
+Each raises `Refused(INVALID_CONFIG)`, which names the key, the value, and what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tiered.config.setting import Row
+
+if TYPE_CHECKING:
+    from tiered.config.settings import Settings, TopicConfig
+
+_REPLICA = re.compile(r"\d+:\d+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+def check_topic(config: TopicConfig, table: Mapping[str, Row]) -> None:
+    """A local copy cannot be promised for longer than the record itself (Kafka's rule)."""
+    pairs = (
+        ("retention.ms", config.retention_ms, "local.retention.ms", config.local_retention_ms),
+        ("retention.bytes", config.retention_bytes, "local.retention.bytes", config.local_retention_bytes),
+    )
+    for name, total, local_name, local in pairs:
+        if total >= 0 and (local > total or local == -1):
+            raise table[local_name].refuse(str(local), f"it must not exceed {name}={total}")
+    if not config.cleanup_policy:
+        raise table["cleanup.policy"].refuse("")
+    lists = (config.leader_replication_throttled_replicas, config.follower_replication_throttled_replicas)
+    for name, words in zip(_REPLICA_LISTS, lists, strict=True):
+        if words != ("*",) and not all(_REPLICA.fullmatch(word) for word in words):
+            raise table[name].refuse(",".join(words), "it must be PARTITION:BROKER,PARTITION:BROKER,... or *")
+
+
+def check_broker(settings: Settings, table: Mapping[str, Row]) -> None:
+    """Others reach a broker by a listener that it has. And one that is heard less than twice a session is missed
+    whenever one sign of life is late: then the controller would change for ever."""
+    heartbeat, session = settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms
+    if heartbeat * 2 >= session:
+        why = f"it must be less than half of broker.session.timeout.ms={session}"
+        raise table["broker.heartbeat.interval.ms"].refuse(str(heartbeat), why)
+    for name in settings.tiered_http_allowed_hosts:
+        if name != "*" and not _HOST_NAME.fullmatch(name):
+            raise table["tiered.http.allowed.hosts"].refuse(
+                name, "it must be a host name without scheme and port, or *"
+            )
+    named, there = settings.inter_broker_listener_name, [each.name for each in settings.listeners_in_force()]
+    if named and named not in there:
+        why = f"no listener has that name; there are: {', '.join(there) or 'none'}"
+        raise table["inter.broker.listener.name"].refuse(named, why)

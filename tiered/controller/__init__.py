@@ -1,0 +1,27 @@
+"""The active controller: its decisions, its runtime, and the standby controllers.
+
+May import: metadata
+
+  controller             the controller as a shard: decide and apply (M5)
+  requests               requests to the controller, with the reply type of each
+  request_codec          controller requests and replies as bytes between brokers
+  decision               the shape of a shard: decide, then apply
+~ runtime                the runtime of a shard: group commit, replies after commit
+  topics                 decisions about topics: create, delete, configure, add partitions
+  brokers                decisions about brokers: register, unregister, configure (R1)
+  leaders                decisions about leaders and ISRs over all partitions concerned
+  partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4)
+  partition_health       leaderless, under-replicated and under-min-ISR partitions
+  partition_limits       limits on partitions of a cluster and replicas of a broker
+  isr_changes            granted ISR changes as lines for the broker's log
+  placement              replica placement for new partitions, over brokers and racks
+  reassignment           decisions about partition reassignments (KIP-455)
+  reassignment_planner   the fewest replica moves that drain a broker or balance all
+  missing_replicas       replicas for topics below the default replication factor
+~ replica_gains          the loop that adds missing replicas after brokers join
+~ preferred_leaders      the loop that returns leadership to preferred leaders
+  heartbeats             contact times of brokers, and session timeouts
+~ active                 the active controller during one controller epoch
+~ standby                a standby controller: fetches the metadata log (M3, M4, R6)
+~ member                 this broker's role: active controller or standby (R6)
+"""

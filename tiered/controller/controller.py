@@ -1,0 +1,112 @@
+"""The controller as a shard: topics, settings, broker incarnations and who leads what.
+
+`image` runs ahead of the log by what was decided and is not committed yet; brokers act on committed images only (rule
+M5). Every leadership it hands out moves the leader epoch, and no epoch is handed out twice. The decisions stand in
+`topics`, `brokers` and `leaders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tiered.config.settings import Settings
+from tiered.controller import brokers, leaders, reassignment, requests
+from tiered.controller.decision import Decision
+from tiered.controller.requests import Request
+from tiered.controller.topics import Topics
+from tiered.errors import Refused
+from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
+from tiered.metadata.changes import Change
+from tiered.metadata.image import Image
+
+PRODUCER_IDS = 1_000
+"""Ids in a block, as Kafka's: so many producers come up without a word to the controller."""
+
+
+class Controller:
+    """`settings` gives the defaults; `draw_id` a fresh topic id per call."""
+
+    def __init__(self, image: Image, settings: Settings, draw_id: Callable[[], TopicId]) -> None:
+        self.image = image
+        self._settings = settings
+        self._draw_id = draw_id
+
+    def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
+        self.image = self.image.apply(changes, slot)
+
+    def decide(self, request: Request, now_ms: int) -> Decision[Any]:
+        """`Refused` when the request cannot be; the reply's type is told by each request."""
+        image, settings = self.image, self._settings
+        match request:
+            case requests.AlterBrokerConfigs():
+                return brokers.alter(image, settings, request, now_ms)
+            case requests.RegisterBroker():
+                return brokers.register(image, settings, request, now_ms)
+            case requests.AnnounceBroker():
+                return brokers.announce(image, request, now_ms)
+            case requests.NameDirectory():
+                known = leaders.incarnation(image, request.node_id, request.incarnation)
+                return brokers.restate(image, replace(known, directory=request.directory), now_ms)
+            case requests.StopBroker():
+                return leaders.stop(image, settings, request, now_ms)
+            case requests.UnregisterBroker():
+                return brokers.unregister(image, request)
+            case requests.FenceBroker():
+                return leaders.fence(image, settings, request, now_ms)
+            case requests.UnfenceBroker():
+                return leaders.unfence(image, settings, request, now_ms)
+            case requests.HandOver():
+                return leaders.hand_over(image, settings, request, now_ms)
+            case requests.LeavePartitions():
+                return leaders.leave(image, settings, request, now_ms)
+            case requests.AlterPartitions():
+                return leaders.alter(image, settings, request, now_ms)
+            case requests.ElectLeaders():
+                return leaders.elect(image, settings, request, now_ms)
+            case requests.Reassign():
+                return reassignment.reassign(image, settings, request, now_ms)
+            case requests.ReportLoss():
+                return leaders.report_loss(image, request, now_ms)
+            case requests.AcknowledgeLosses():
+                return leaders.acknowledge_losses(image, request, now_ms)
+            case requests.NoteStoredEnds():
+                return leaders.note_stored_ends(image, request)
+            case requests.ReportEnds():
+                return leaders.report_ends(image, settings, request, now_ms)
+            case requests.AllocateProducerIds():
+                block = kinds.ProducerIdsAllocated(request.node_id, image.next_producer_id, PRODUCER_IDS)
+                return Decision((block,), block)
+            case _:
+                return self._of_topics(request, now_ms)
+
+    def _of_topics(
+        self,
+        request: requests.CreateTopic
+        | requests.CreateTopics
+        | requests.DeleteTopic
+        | requests.ForgetTopic
+        | requests.CreatePartitions
+        | requests.AlterTopicConfigs,
+        now_ms: int,
+    ) -> Decision[Any]:
+        topics = Topics(self.image, self._settings, self._draw_id)
+        match request:
+            case requests.CreateTopic():
+                made = topics.create((request,), now_ms)
+                if isinstance(made.reply[0], Refused):
+                    raise made.reply[0]
+                return Decision(made.changes, made.reply[0])
+            case requests.CreateTopics():
+                return topics.create(request.topics, now_ms)
+            case requests.DeleteTopic():
+                return topics.delete(request, now_ms)
+            case requests.ForgetTopic():
+                waits = request.topic_id in self.image.deleted
+                return Decision((kinds.TopicForgotten(request.topic_id),) if waits else (), None)
+            case requests.CreatePartitions():
+                return topics.grow(request)
+            case requests.AlterTopicConfigs():
+                return topics.alter(request, now_ms)

@@ -1,0 +1,64 @@
+"""How many partitions a cluster may have, and how many replicas a broker.
+
+Each replica takes some 7 KB of the broker's memory, a directory and files; each partition stands in the image of every
+broker. The limits hold where partitions or replicas come to be. What is there already stays, however low a limit is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tiered.config.settings import Settings
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import CLUSTER
+from tiered.metadata.effective_config import broker_settings
+from tiered.metadata.image import Image
+
+CLUSTER_MAX = "tiered.partitions.max"
+BROKER_MAX = "tiered.partitions.max.per.broker"
+
+
+class PartitionLimits:
+    """What is there in an image, and what one decision adds to it so far. A replica that a partition gains or loses
+    counts until it is gone. `settings` are those that the controller was started with."""
+
+    def __init__(self, image: Image, settings: Settings) -> None:
+        in_force = broker_settings(image, settings, CLUSTER)
+        self._broker_configs = image.broker_configs
+        self._cluster_max = in_force.tiered_partitions_max
+        self._broker_max = in_force.tiered_partitions_max_per_broker
+        self._partitions = image.partitions
+        self._replicas = Counter(image.replicas)
+
+    def add_partitions(self, assignments: Iterable[Sequence[int]]) -> None:
+        """Counts new partitions, given by their replicas. `Refused(POLICY_VIOLATION)` counts none of them."""
+        added = list(assignments)
+        total = self._partitions + len(added)
+        if total > self._cluster_max:
+            raise Refused(
+                Code.POLICY_VIOLATION,
+                f"the cluster would have {total} partitions, {CLUSTER_MAX} is {self._cluster_max}",
+            )
+        self.add_replicas(node for replicas in added for node in replicas)
+        self._partitions = total
+
+    def add_replicas(self, nodes: Iterable[int]) -> None:
+        """Counts a new replica on each of these brokers. `Refused(POLICY_VIOLATION)` counts none of them."""
+        added = Counter(nodes)
+        for node in sorted(added):
+            total, limit = self._replicas[node] + added[node], self._limit(node)
+            if total > limit:
+                raise Refused(
+                    Code.POLICY_VIOLATION,
+                    f"broker {node} would have {total} replicas of partitions, {BROKER_MAX} is {limit}",
+                )
+        self._replicas.update(added)
+
+    def has_room(self, node: int) -> bool:
+        """True if the broker may have one more replica."""
+        return self._replicas[node] < self._limit(node)
+
+    def _limit(self, node: int) -> int:
+        said = self._broker_configs.get(node, {}).get(BROKER_MAX)
+        return self._broker_max if said is None else int(said)

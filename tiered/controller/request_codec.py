@@ -1,0 +1,155 @@
+"""Requests to the controller and its replies as bytes, for the way from one broker to another.
+
+JSON; whatever is no plain value names its kind. Strict on both sides: an unknown kind, a field too few or too many,
+or a value of another type is `Corrupt`: what a broker of another version says is refused, and never half understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import orjson
+
+from tiered.controller import requests
+from tiered.controller.requests import Request
+from tiered.errors import Code, Corrupt, Refused
+from tiered.metadata.changes import ListEdit, ProducerIdsAllocated
+from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
+
+DEPTH_MAX = 16
+_PLAIN = (str, int, bool, type(None))
+_INSIDE = (
+    ListEdit,
+    requests.ReplicaEnd,
+    requests.AwaitedEnd,
+    requests.InSync,
+    requests.IsrWish,
+    requests.Move,
+    requests.StoredEnd,
+)
+_REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated)
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_INSIDE, *_REPLIES)}
+
+
+def encode_request(request: Request) -> bytes:
+    """A request as `decode_request` takes it."""
+    return orjson.dumps(_written(request))
+
+
+def decode_request(body: bytes) -> Request:
+    """The request in `body`; lists come out as tuples. `Corrupt` when there is none that this version knows."""
+    found = _decoded(body)
+    if not isinstance(found, get_args(Request)):
+        raise Corrupt(f"{type(found).__name__} is no request")
+    known: Request = found
+    return known
+
+
+def encode_reply(reply: object) -> bytes:
+    """What the controller answered, as `decode_reply` takes it."""
+    return orjson.dumps(_written(reply))
+
+
+def decode_reply(body: bytes) -> Any:
+    """The reply in `body`, of the type that its request names. `Corrupt` when it is none."""
+    return _decoded(body)
+
+
+def _written(value: object) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    known: Any = KINDS.get(kind.__name__)
+    if known == kind:
+        return {"kind": kind.__name__} | {name: _written(getattr(value, name)) for name in _hints(known)}
+    if isinstance(value, Code):
+        return {"kind": "Code", "of": value.name}
+    if isinstance(value, Refused):
+        return {"kind": "Refused", "code": value.code.name, "why": value.why}
+    if isinstance(value, Mapping):
+        return {"kind": "map", "of": {name: _written(each) for name, each in value.items()}}
+    if isinstance(value, tuple | list):
+        return [_written(each) for each in value]
+    raise TypeError(f"{kind.__name__} is nothing that brokers say to each other")
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return _read(orjson.loads(body), DEPTH_MAX)
+    except orjson.JSONDecodeError as error:
+        raise Corrupt(f"not a message between brokers: {error}") from None
+
+
+def _read(data: Any, depth: int) -> Any:
+    if depth == 0:
+        raise Corrupt(f"a message between brokers is nested deeper than {DEPTH_MAX}")
+    if isinstance(data, list):
+        return tuple(_read(each, depth - 1) for each in data)
+    if not isinstance(data, dict):
+        if type(data) not in _PLAIN:
+            raise Corrupt(f"a message between brokers holds {data!r}")
+        return data
+    name = data.pop("kind", None)
+    match name, data:
+        case "map", {"of": dict(of), **rest} if not rest:
+            return {key: _read(each, depth - 1) for key, each in of.items()}
+        case "Code", {"of": str(code), **rest} if not rest:
+            return _code(code)
+        case "Refused", {"code": str(code), "why": str(why), **rest} if not rest:
+            return Refused(_code(code), why)
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise Corrupt(f"unknown kind between brokers: {str(name)[:60]!r}")
+    return _made(kind, {key: _read(each, depth - 1) for key, each in data.items()})
+
+
+def _made(kind: Any, given: dict[str, Any]) -> Any:
+    fits = _hints(kind)
+    if given.keys() != fits.keys():
+        raise Corrupt(f"{kind.__name__} between brokers has the fields {sorted(given)}")
+    for name, value in given.items():
+        if not fits[name](value):
+            raise Corrupt(f"{kind.__name__}.{name} between brokers is a {type(value).__name__} that does not fit")
+    return kind(**given)
+
+
+def _code(name: str) -> Code:
+    if name not in Code.__members__:
+        raise Corrupt(f"unknown error code between brokers: {name[:60]!r}")
+    return Code[name]
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Callable[[Any], bool]]:
+    """The fields of a kind, each with what may stand in it."""
+    names = [each.name for each in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+    hints = get_type_hints(kind)
+    return {name: _fits(hints[name]) for name in names}
+
+
+def _fits(hint: Any) -> Callable[[Any], bool]:
+    """Whether a value is what an annotation says; of the annotations that occur here."""
+    hint = getattr(hint, "__supertype__", hint)  # TopicId is a str
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        any_of = [_fits(each) for each in inner]
+        return lambda value: any(fits(value) for fits in any_of)
+    if origin is Mapping:
+        of = _fits(inner[1])
+        return lambda value: type(value) is dict and all(of(each) for each in value.values())
+    if origin is Sequence or (origin is tuple and inner[-1] is ...):
+        item = _fits(inner[0])
+        return lambda value: type(value) is tuple and all(item(each) for each in value)
+    if origin is tuple:
+        items = [_fits(each) for each in inner]
+        return lambda value: (
+            type(value) is tuple
+            and len(value) == len(items)
+            and all(fits(each) for fits, each in zip(items, value, strict=True))
+        )
+    assert isinstance(hint, type) and origin is None, hint
+    return lambda value: type(value) is hint  # True is no int here

@@ -1,0 +1,120 @@
+"""Runs a shard: decides one request at a time, appends its changes, answers once they are committed.
+
+Decisions run ahead of the log: the shard holds what was decided, callers hear of it when it is committed. One append is
+in flight; what is decided meanwhile goes into the next entry (group commit). A lost log ends the shard for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from tiered.controller.decision import Decision, Shard
+from tiered.errors import Code, Fenced, Refused
+from tiered.metadata.changes import Change
+from tiered.ports import Clock
+
+log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT")
+PENDING_MAX = 1_000
+ENTRY_CHANGES_MAX = 2_000
+
+Committed = Callable[[Sequence[Change], int], Awaitable[None]]
+
+
+class ChangeLog(Protocol):
+    """Where changes become facts. `append` returns the slot, or raises `Fenced` when another one writes there."""
+
+    async def append(self, changes: Sequence[Change]) -> int: ...
+
+
+class _Parked(NamedTuple):
+    decision: Decision[Any]
+    answer: asyncio.Future[Any]
+
+    def refuse(self, why: Refused) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(why)
+
+
+class Runtime(Generic[RequestT]):
+    """A shard, its log, and the callers that wait for a commit. `committed` runs before they are answered."""
+
+    def __init__(self, shard: Shard[RequestT], log: ChangeLog, clock: Clock, committed: Committed) -> None:
+        self._shard = shard
+        self._log = log
+        self._clock = clock
+        self._committed = committed
+        self._parked: list[_Parked] = []
+        self._in_flight: list[_Parked] = []
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    @property
+    def pending(self) -> int:
+        """Requests that are decided and not yet committed."""
+        return len(self._parked) + len(self._in_flight)
+
+    async def submit(self, request: RequestT, timeout: float) -> Any:
+        """The shard's reply, after its changes are committed. `Refused` with `REQUEST_TIMED_OUT` leaves the outcome
+        open: the changes may be committed later."""
+        if self._ended:
+            raise Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
+        if self.pending >= PENDING_MAX:
+            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PENDING_MAX} requests wait for the metadata log already")
+        decision = self._shard.decide(request, self._clock.wall_ms())
+        if not decision.changes and not self.pending:
+            return decision.reply
+        self._shard.apply(decision.changes)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked.append(_Parked(decision, answer))
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            raise Refused(
+                Code.REQUEST_TIMED_OUT, f"the metadata log did not confirm the change within {timeout:g} s; it may yet"
+            ) from None
+
+    async def run(self) -> None:
+        """Commits until it is cancelled or fenced; `Fenced` leaves it, after all callers are answered."""
+        never = Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
+        in_flight = Refused(
+            Code.REQUEST_TIMED_OUT, "this broker stopped being the controller; the change may be in, or come to be"
+        )
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._parked:
+                    await self._commit()
+        except Fenced as error:
+            log.error("controller fenced why=%s", error)
+            in_flight = never  # the slot is another's: what was to be in it is nowhere
+            raise
+        finally:
+            self._ended = True
+            for parked in self._in_flight:
+                parked.refuse(in_flight)
+            for parked in self._parked:
+                parked.refuse(never)
+
+    async def _commit(self) -> None:
+        count, changes = 0, list[Change]()
+        for parked in self._parked:
+            if changes and len(changes) + len(parked.decision.changes) > ENTRY_CHANGES_MAX:
+                break
+            changes.extend(parked.decision.changes)
+            count += 1
+        self._in_flight, self._parked = self._parked[:count], self._parked[count:]
+        if changes:
+            slot = await self._log.append(changes)
+            await self._committed(changes, slot)
+        for parked in self._in_flight:
+            if not parked.answer.done():
+                parked.answer.set_result(parked.decision.reply)
+        self._in_flight = []

@@ -1,0 +1,115 @@
+"""Brings a shard to what its log says: the image below it, the log from there on, then what the cluster says of it.
+
+In slices, with a turn for everybody else in between: a coordinator with a long log slows nobody but its own groups.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tiered.coordinator.snapshot import ImageName, beginning, decode_batch
+from tiered.coordinator.snapshot_store import Footing, GroupImages
+from tiered.errors import Corrupt
+from tiered.groups.records import OffsetKey, Record, offset_record
+from tiered.groups.shard import GroupShard
+from tiered.ports import Clock, FileSlice
+from tiered.records.batch import records
+from tiered.records.model import CONTROL
+from tiered.records.native import walk
+from tiered.replication.leader_replica import Replica
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 << 10
+SLICE_RECORDS = 500
+COMMIT_MS = 30_000
+"""How long the in-sync replicas may take to have what the log held when this broker began to lead it."""
+
+
+class Loaded(NamedTuple):
+    """`base`: the image that was used. `lost`: the offset below which something may be missing, -1 for nothing.
+    `unsaved`: the log says more than the image."""
+
+    base: ImageName | None
+    lost: int
+    unsaved: bool
+
+
+async def load(replica: Replica, shard: GroupShard, images: GroupImages, base: Footing, clock: Clock) -> Loaded:
+    """The shard knows what the log knew when this broker began to lead it. `Unavailable` (the bucket), `Corrupt` (the
+    log), `Refused` (led elsewhere by now)."""
+    end = replica.log.end_offset
+    await replica.until_committed(end, COMMIT_MS)
+    start = replica.log_start_offset
+    name, batches = await _image(replica, images, base)
+    for each in batches:
+        shard.load(decode_batch(each))
+        await clock.sleep(0)
+    from_offset = start if name is None else max(start, name.offset)
+    await _replay(replica, shard, from_offset, end, clock)
+    below = 0 if name is None else name.offset
+    return Loaded(name, start if below < start else -1, from_offset < end)
+
+
+async def _image(replica: Replica, images: GroupImages, base: Footing) -> tuple[ImageName | None, list[bytes]]:
+    """The image to begin with; an older one where it does not prove itself."""
+    name, batches, end = base.name, base.batches, replica.log.end_offset
+    rest = [each for each in base.names if each.offset <= end]
+    while name is not None and batches is None:
+        try:
+            batches = await images.read(name)
+        except Corrupt as error:
+            log.error("image of groups is passed over key=%s why=%s", name.key, error)
+            rest = [each for each in rest if each != name]
+            name = beginning(rest, replica.log_start_offset, end, replica.log.epochs).base
+    return name, batches or []
+
+
+async def _replay(replica: Replica, shard: GroupShard, offset: int, end: int, clock: Clock) -> None:
+    while offset < end:
+        fetched = replica.read_now(offset, READ_BYTES)
+        data = fetched.data if fetched is not None else b""
+        if isinstance(data, FileSlice):
+            data = data.file.pread(data.start, data.length)
+        walked = walk(data)
+        if walked.why or not walked.batches:
+            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'nothing is there'}", where=str(replica.at))
+        for each in walked.batches:
+            if not each.attributes & CONTROL:
+                rows = (row for row in records(data, each.at) if row.offset >= offset)
+                shard.load(Record(row.key, row.value) for row in rows if row.key is not None)
+        offset = walked.batches[-1].last_offset + 1
+        await clock.sleep(0)
+
+
+class Amended(NamedTuple):
+    """`records` to append so that offsets stand within their partitions, `cut` of them; `unknown`: topics that are not
+    any more."""
+
+    records: list[Record]
+    cut: list[tuple[OffsetKey, int, int]]
+    unknown: tuple[str, ...]
+
+
+async def amend(shard: GroupShard, ends: Callable[[str, int], int | None], clock: Clock) -> Amended:
+    """What was committed, held against the cluster. `ends` gives the offset at which a partition ends that lost records
+    (rule R5), -1 where there is no such topic, None where there is nothing to say."""
+    cut: list[tuple[OffsetKey, int, int]] = []
+    made: list[Record] = []
+    unknown: dict[str, None] = {}
+    looked_at = 0
+    for group in list(shard.hard.offsets):
+        for topic, partition, kept in shard.hard.rows(group):
+            looked_at += 1
+            end = ends(topic, partition)
+            if end is not None and end < 0:
+                unknown[topic] = None
+            elif end is not None and kept.offset > end:
+                cut.append((OffsetKey(group, topic, partition), kept.offset, end))
+                made.append(offset_record(group, topic, partition, kept._replace(offset=end, leader_epoch=-1)))
+        if looked_at > SLICE_RECORDS:
+            looked_at = 0
+            await clock.sleep(0)
+    return Amended(made, cut, tuple(unknown))

@@ -1,0 +1,143 @@
+"""The image of one group coordinator's committed state in the bucket: its name, its bytes, and which one to begin with.
+
+Pure. An image of (epoch, offset) is what the log says below `offset`, written by the leader of `epoch`. The newest is
+the one of the highest epoch, then of the highest offset: what a fenced leader still writes is never the newest once
+its successor has written one.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tiered.errors import Code, Corrupt, Refused
+from tiered.groups.records import Record
+from tiered.hot.leader_epochs import Epochs
+from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.records import batch
+from tiered.records.native import crc32c, walk
+
+GROUPS = "groups/"
+MAGIC = b"TIEREDGI"
+VERSION = 1
+BATCH_RECORDS = 1_000
+BATCH_BYTES = 1 << 20
+"""With so much a batch is full, or with so many records."""
+
+_FRONT = struct.Struct(">8sHHI")
+_FACTS = struct.Struct(">16siiqqq")
+_KEY = re.compile(r"groups/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{10})-(\d{20})")
+
+
+class ImageName(NamedTuple):
+    """Which state an image holds. Names of one partition compare as the images do: the newer is the greater."""
+
+    pid: PartitionId
+    epoch: int
+    offset: int
+
+    @property
+    def key(self) -> str:
+        """Its key in the bucket."""
+        return f"{topic_prefix(self.pid.topic_id)}{self.pid.partition}/{self.epoch:010d}-{self.offset:020d}"
+
+
+def topic_prefix(topic_id: TopicId) -> str:
+    """All images of one `__consumer_offsets` are below it."""
+    return f"{GROUPS}{topic_id}/"
+
+
+def parse_key(key: str) -> ImageName | None:
+    """What a key names; None for any other key."""
+    found = _KEY.fullmatch(key)
+    if found is None:
+        return None
+    topic_id, partition, epoch, offset = found.groups()
+    return ImageName(PartitionId(TopicId(topic_id), int(partition)), int(epoch), int(offset))
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def encode_batches(records: Sequence[Record], now_ms: int) -> Iterator[bytes]:
+    """The records of an image as batches, numbered from 0 on; step by step, so that others have a turn in between."""
+    first, size = 0, 0
+    for end, each in enumerate(records, 1):
+        size += len(each.key) + len(each.value or b"")
+        if end == len(records) or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
+            yield batch.encode([(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first)
+            first, size = end, 0
+
+
+def seal(name: ImageName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
+    """The whole object: what it is, then the batches; its CRC covers all that follows it."""
+    facts = _FACTS.pack(id_bytes(name.pid.topic_id), name.pid.partition, name.epoch, name.offset, count, now_ms)
+    body = b"".join((facts, *batches))
+    return _FRONT.pack(MAGIC, VERSION, 0, crc32c(body)) + body
+
+
+def unseal(name: ImageName, data: bytes) -> list[bytes]:
+    """The batches of an image. `Corrupt` when it does not prove itself, `Refused` when a newer program wrote it."""
+    if len(data) < _FRONT.size + _FACTS.size:
+        raise Corrupt("image is shorter than its header", where=name.key)
+    magic, version, _, crc = _FRONT.unpack_from(data)
+    if magic != MAGIC:
+        raise Corrupt("no image of groups", where=name.key)
+    if version > VERSION:
+        raise Refused(Code.UNSUPPORTED_VERSION, f"{name.key} has version {version}, this program reads {VERSION}")
+    view = memoryview(data)
+    if crc32c(view[_FRONT.size :]) != crc:
+        raise Corrupt("image fails its check sum", where=name.key)
+    topic_id, partition, epoch, offset, count, _ = _FACTS.unpack_from(data, _FRONT.size)
+    if (topic_id, partition, epoch, offset) != (id_bytes(name.pid.topic_id), name.pid.partition, *name[1:]):
+        raise Corrupt("image belongs to another name", where=name.key)
+    walked = walk(view[_FRONT.size + _FACTS.size :], check_crc=False)
+    if walked.why or sum(each.count for each in walked.batches) != count:
+        raise Corrupt(f"image does not hold {count} records", where=name.key)
+    at = _FRONT.size + _FACTS.size
+    return [data[at + each.at : at + each.at + each.size] for each in walked.batches]
+
+
+def decode_batch(data: bytes) -> list[Record]:
+    """The records of one batch, of an image or of the log; records without a key say nothing."""
+    return [Record(each.key, each.value) for each in batch.records(data) if each.key is not None]
+
+
+# -- where to begin ---------------------------------------------------------------------------------------------------
+
+
+class Beginning(NamedTuple):
+    """What a new leader begins with. `base`: the image below the log, None for none. `restart`: the log ends below it,
+    or is of a history that parted before: it begins anew at the image's offset."""
+
+    base: ImageName | None
+    restart: bool
+
+
+def beginning(names: Iterable[ImageName], start: int, end: int, epochs: Epochs) -> Beginning:
+    """The newest image that agrees with a log of `[start, end)` written by `epochs`.
+
+    An image beyond the log's end wins over the log, unless the log knows a later leader than the one that wrote it: it
+    was fenced by then. One within the log is used where the log's history holds that leader's at its offset.
+    """
+    for name in sorted(names, reverse=True):
+        if name.offset > end:
+            if name.epoch >= epochs.latest:
+                return Beginning(name, True)
+        elif name.offset >= start and _agrees(name, end, epochs):
+            return Beginning(name, False)
+    return Beginning(max(names_below(names, start), default=None), False)
+
+
+def names_below(names: Iterable[ImageName], start: int) -> list[ImageName]:
+    """Images that end before a log begins: what lies between is lost, and they are better than nothing."""
+    return [name for name in names if name.offset < start]
+
+
+def _agrees(name: ImageName, end: int, epochs: Epochs) -> bool:
+    """Whether the leader that wrote the image wrote (or had) what the log holds below its offset."""
+    if name.epoch > epochs.latest:
+        return True
+    return epochs.end_of(name.epoch, end)[1] >= name.offset

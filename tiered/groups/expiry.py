@@ -1,0 +1,40 @@
+"""When offsets expire, and groups with them: Kafka's rules (KIP-211).
+
+In an empty group offsets expire a retention after it became empty; where no group ever was, after their last commit. In
+a stable group of consumers those of topics that nobody subscribes to any more expire after their last commit. During a
+rebalance nothing does. An offset that names its own end has it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered.groups.classic import ClassicGroup, State
+from tiered.groups.log_state import Offsets
+from tiered.groups.records import NO_TIME, Offset
+
+
+def expired(group: ClassicGroup, offsets: Offsets, wall_ms: int, retention_ms: int) -> Iterator[tuple[str, int]]:
+    """Topic and partition of the offsets whose time has come."""
+    for topic, partitions in offsets.items():
+        if not _may_expire(group, topic):
+            continue
+        for partition, offset in partitions.items():
+            if _has_expired(group, offset, wall_ms, retention_ms):
+                yield topic, partition
+
+
+def _may_expire(group: ClassicGroup, topic: str) -> bool:
+    if group.protocol_type is None:
+        return True
+    if group.state is State.STABLE:
+        return group.topics is not None and topic not in group.topics
+    return group.state is State.EMPTY
+
+
+def _has_expired(group: ClassicGroup, offset: Offset, wall_ms: int, retention_ms: int) -> bool:
+    if offset.expire_ms != NO_TIME:
+        return wall_ms >= offset.expire_ms
+    was_group = group.protocol_type is not None and group.state is State.EMPTY
+    since = group.since_ms if was_group and group.since_ms != NO_TIME else offset.commit_ms
+    return wall_ms - since >= retention_ms

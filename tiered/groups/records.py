@@ -1,0 +1,238 @@
+"""The records of `__consumer_offsets`, byte for byte as Kafka 4.2 writes them; every version that it reads is read.
+
+The first two bytes of a key tell its kind: 0 and 1 an offset, 2 a group; all others belong to other protocols and are
+passed over. The first two bytes of a value are its version.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import NamedTuple
+
+from tiered.errors import Corrupt
+from tiered.groups.record_fields import I16, I32, I64, Fields, data, nullable, string, uvarint
+from tiered.ids import id_bytes, text_id
+
+OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
+OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
+"""Versions of an offset's value. One that names its own expiry has to be version 1: no later one has that field."""
+GROUP_PLAIN, GROUP_FLEXIBLE = 3, 4
+NO_TIME = -1
+_KEY_HEAD, _PLAIN_HEAD = struct.Struct(">hh"), struct.Struct(">hqih")
+_TOPIC_ID_TAG = 0
+_ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
+
+
+class Record(NamedTuple):
+    """One record of the log; no value: a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """Which group."""
+
+    group: str
+
+
+class Offset(NamedTuple):
+    """What was committed. `expire_ms`: NO_TIME unless the client named one (OffsetCommit v2-4)."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = NO_TIME
+    topic_id: str = ""
+
+
+class MemberValue(NamedTuple):
+    """A member as the last rebalance left it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupValue(NamedTuple):
+    """A group as the last rebalance left it; `since_ms` is wall time."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    since_ms: int
+    members: tuple[MemberValue, ...] = ()
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def offset_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of one partition's offset."""
+    return I16.pack(OFFSET_KEY) + string(group) + string(topic) + I32.pack(partition)
+
+
+def offset_record(group: str, topic: str, partition: int, value: Offset) -> Record:
+    """A commit."""
+    return Record(offset_key(group, topic, partition), offset_value(value))
+
+
+def offset_value(value: Offset) -> bytes:
+    """Version 1 for an offset that names its own expiry, version 4 for one that knows its topic's id, else 3."""
+    offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
+    if value.expire_ms != NO_TIME:
+        return I16.pack(OFFSET_EXPIRING) + offset + string(metadata) + when + I64.pack(value.expire_ms)
+    if value.topic_id:
+        text = metadata.encode()
+        head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
+        return head + uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + id_bytes(value.topic_id)
+    return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + string(metadata) + when
+
+
+def group_key(group: str) -> bytes:
+    """The key of a group."""
+    return I16.pack(GROUP_KEY) + string(group)
+
+
+def group_record(group: str, value: GroupValue) -> Record:
+    """A group after a rebalance."""
+    return Record(group_key(group), group_value(value))
+
+
+def group_value(value: GroupValue) -> bytes:
+    """Version 3."""
+    parts = [
+        I16.pack(GROUP_PLAIN),
+        string(value.protocol_type),
+        I32.pack(value.generation),
+        nullable(value.protocol),
+        nullable(value.leader),
+        I64.pack(value.since_ms),
+        I32.pack(len(value.members)),
+    ]
+    for member in value.members:
+        parts += (
+            string(member.member_id),
+            nullable(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
+            I32.pack(member.rebalance_timeout_ms),
+            I32.pack(member.session_timeout_ms),
+            data(member.subscription),
+            data(member.assignment),
+        )
+    return b"".join(parts)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
+    """None for a kind that is not ours; `Corrupt` for one of ours that cannot be."""
+    return _quick_key(raw) or _read_key(raw)
+
+
+def _quick_key(raw: bytes) -> OffsetKey | None:
+    """The key of an offset in one go, as nearly all are; None where the slow way has to judge."""
+    try:
+        kind, size = _KEY_HEAD.unpack_from(raw)
+        if kind not in (OFFSET_KEY, OFFSET_KEY_OLD) or size < 0:
+            return None
+        (topic_size,) = I16.unpack_from(raw, 4 + size)
+        if topic_size < 0:
+            return None
+        topic, end = 6 + size, 6 + size + topic_size
+        (partition,) = I32.unpack_from(raw, end)
+        return OffsetKey(str(raw[4 : 4 + size], "utf-8"), str(raw[topic:end], "utf-8"), partition)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _read_key(raw: bytes) -> OffsetKey | GroupKey | None:
+    fields = Fields(raw)
+    kind = fields.i16()
+    if kind in (OFFSET_KEY_OLD, OFFSET_KEY):
+        return OffsetKey(fields.string(), fields.string(), fields.i32())
+    return GroupKey(fields.string()) if kind == GROUP_KEY else None
+
+
+def read_offset(raw: bytes) -> Offset:
+    """Versions 0 to 4."""
+    return _quick_offset(raw) or _read_offset(raw)
+
+
+def _quick_offset(raw: bytes) -> Offset | None:
+    """An offset of the version that is written nearly always, in one go; None where the slow way has to judge."""
+    try:
+        version, offset, epoch, size = _PLAIN_HEAD.unpack_from(raw)
+        if version != OFFSET_PLAIN or size < 0:
+            return None
+        end = _PLAIN_HEAD.size + size
+        (when,) = I64.unpack_from(raw, end)
+        return Offset(offset, epoch, str(raw[_PLAIN_HEAD.size : end], "utf-8"), when)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _read_offset(raw: bytes) -> Offset:
+    version = Fields(raw).i16()
+    if not 0 <= version <= OFFSET_FLEXIBLE:
+        raise Corrupt(f"version {version} of an offset is not known")
+    fields = Fields(raw, 2, flexible=version == OFFSET_FLEXIBLE)
+    offset = fields.i64()
+    epoch = fields.i32() if version >= 3 else -1
+    metadata, committed = fields.string(), fields.i64()
+    expires = fields.i64() if version == OFFSET_EXPIRING else NO_TIME
+    topic_id = fields.tags().get(_TOPIC_ID_TAG)
+    if topic_id is not None and len(topic_id) != 16:
+        raise Corrupt("a topic id of another size than 16 bytes")
+    return Offset(offset, epoch, metadata, committed, expires, text_id(uuid.UUID(bytes=topic_id)) if topic_id else "")
+
+
+def read_group(raw: bytes) -> GroupValue:
+    """Versions 0 to 4."""
+    version = Fields(raw).i16()
+    if not 0 <= version <= GROUP_FLEXIBLE:
+        raise Corrupt(f"version {version} of a group is not known")
+    fields = Fields(raw, 2, flexible=version == GROUP_FLEXIBLE)
+    kind, generation, protocol, leader = fields.string(), fields.i32(), fields.nullable(), fields.nullable()
+    since = fields.i64() if version >= 2 else NO_TIME
+    members = tuple(_read_member(fields, version) for _ in range(fields.count()))
+    fields.tags()
+    return GroupValue(kind, generation, protocol, leader, since, members)
+
+
+def _read_member(fields: Fields, version: int) -> MemberValue:
+    member_id = fields.string()
+    instance_id = fields.nullable() if version >= 3 else None
+    client_id, client_host = fields.string(), fields.string()
+    rebalance_ms = fields.i32() if version >= 1 else -1
+    session_ms = fields.i32()
+    member = MemberValue(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        session_ms if rebalance_ms < 0 else rebalance_ms,
+        session_ms,
+        fields.data(),
+        fields.data(),
+    )
+    fields.tags()
+    return member

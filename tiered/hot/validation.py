@@ -1,0 +1,165 @@
+"""May these produced bytes enter the log? Checks and stamps batches; the first fault is `Refused` in words.
+
+Pure: works on the caller's buffer in place and allocates nothing by a length that it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from tiered.config.settings import TopicConfig
+from tiered.errors import Code, Corrupt, Refused
+from tiered.records.batch import RATIO_MAX, check, opened_max, set_append_time, stamp
+from tiered.records.model import (
+    APPEND_TIME,
+    BAD_RECORDS,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    Codec,
+    Walked,
+    codec_of,
+)
+from tiered.records.native import fit, walk
+from tiered.records.opened_size import opened_size
+
+_UNFIT = APPEND_TIME | CONTROL
+_NO_TIMESTAMP = -1
+
+
+class Appended(NamedTuple):
+    """Where the records of an admitted request stand. `append_time_ms` is -1 where the producer's timestamps count."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    duplicate: bool
+
+
+def admit(
+    data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int, deep: bool
+) -> Sequence[Walked]:
+    """The batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
+
+    The first batch is stamped before it is walked (its CRC does not cover the stamp), so that the usual request of one
+    batch is walked once and comes out with its offsets. `deep` also opens every record, within a bound.
+    """
+    if len(data) < HEADER_BYTES:
+        raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
+    if not deep and (usual := _usual(data, next_offset, leader_epoch, config, now_ms)) is not None:
+        return (usual,)
+    stamp(data, 0, next_offset, leader_epoch)
+    walked = walk(data, records=True)
+    if walked.why:
+        raise _unwalkable(data, walked.end, walked.why)
+    batches = walked.batches
+    for batch in batches:
+        if (
+            batch.attributes & _UNFIT
+            or batch.count != batch.last_offset - batch.base_offset + 1
+            or batch.size > config.max_message_bytes
+            or batch.producer_id >= 0
+            or batch.attributes & (CODEC_MASK | TRANSACTIONAL)
+        ):
+            _check_shape(batch, config)
+        if config.message_timestamp_type == "CreateTime":
+            _check_times(batch, config, now_ms)
+        if batch.attributes & CODEC_MASK:
+            _check_opened(data, batch)
+    if deep:
+        _open_all(data, batches)
+    if config.message_timestamp_type == "LogAppendTime":
+        for batch in batches:
+            set_append_time(data, batch.at, now_ms)
+        return restamp(data, next_offset, leader_epoch)
+    return batches if len(batches) == 1 else restamp(data, next_offset, leader_epoch)
+
+
+def restamp(data: bytearray | memoryview, next_offset: int, leader_epoch: int) -> Sequence[Walked]:
+    """Stamps batches that were admitted before, one after the other from `next_offset` on."""
+    offset = next_offset
+    for batch in walk(data, check_crc=False).batches:
+        stamp(data, batch.at, offset, leader_epoch)
+        offset += batch.last_offset - batch.base_offset + 1
+    return walk(data, check_crc=False).batches
+
+
+def _usual(
+    data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int
+) -> Walked | None:
+    """The one batch of most requests, seen in a single look; None where there is more to say."""
+    if config.message_timestamp_type != "CreateTime":
+        return None
+    batch = fit(data, next_offset, leader_epoch, config.max_message_bytes)
+    if batch is not None:
+        _check_times(batch, config, now_ms)
+        if batch.attributes & CODEC_MASK:
+            _check_opened(data, batch)
+    return batch
+
+
+def _check_shape(batch: Walked, config: TopicConfig) -> None:
+    if batch.size > config.max_message_bytes:
+        _refuse(Code.MESSAGE_TOO_LARGE, batch, f"{batch.size} bytes, max.message.bytes is {config.max_message_bytes}")
+    if batch.count != batch.last_offset - batch.base_offset + 1 or batch.count == 0:
+        span = batch.last_offset - batch.base_offset
+        _refuse(Code.INVALID_RECORD, batch, f"{batch.count} records, but last offset delta {span}")
+    if batch.attributes & CODEC_MASK > Codec.ZSTD:
+        _refuse(Code.UNSUPPORTED_COMPRESSION_TYPE, batch, f"codec {batch.attributes & CODEC_MASK} is unknown")
+    if batch.attributes & CONTROL:
+        _refuse(Code.INVALID_RECORD, batch, "control batches are the broker's own")
+    if batch.attributes & APPEND_TIME:
+        _refuse(Code.INVALID_TIMESTAMP, batch, "the timestamp type of a produced batch is CreateTime")
+    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+        _refuse(Code.INVALID_RECORD, batch, "a producer id needs a sequence and an epoch")
+    if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
+        _refuse(Code.INVALID_RECORD, batch, "a transactional batch needs a producer id")
+    if batch.attributes & TRANSACTIONAL:
+        # Nobody could end it, and the last stable offset would stand still for ever.
+        _refuse(Code.INVALID_REQUEST, batch, "there is no transaction coordinator")
+
+
+def _check_times(batch: Walked, config: TopicConfig, now_ms: int) -> None:
+    newest = batch.max_timestamp
+    if newest > now_ms + config.message_timestamp_after_max_ms:
+        most = f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
+        _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {newest} is ahead of the broker's {now_ms}, {most}")
+    oldest = batch.base_timestamp
+    if oldest != _NO_TIMESTAMP and oldest < now_ms - config.message_timestamp_before_max_ms:
+        most = f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
+        _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is behind the broker's {now_ms}, {most}")
+
+
+def _check_opened(data: bytearray | memoryview, batch: Walked) -> None:
+    """Refuses what its codec's headers say that no reader would open."""
+    packed = memoryview(data)[batch.at + HEADER_BYTES : batch.at + batch.size]
+    most = opened_max(len(packed))
+    if opened_size(codec_of(batch.attributes), packed, most) > most:
+        _refuse(
+            Code.INVALID_RECORD,
+            batch,
+            f"{len(packed)} compressed bytes become more than {most}: a batch may become 1 MiB, or {RATIO_MAX} times"
+            " its compressed size, and 64 MiB at most",
+        )
+
+
+def _open_all(data: bytearray | memoryview, batches: Sequence[Walked]) -> None:
+    for batch in batches:
+        try:
+            check(data, batch.at)
+        except Corrupt as error:
+            _refuse(Code.INVALID_RECORD, batch, str(error))
+
+
+def _unwalkable(data: bytearray | memoryview, end: int, why: str) -> Refused:
+    if why.startswith(BAD_RECORDS):
+        return Refused(Code.INVALID_RECORD, f"batch at byte {end}: {why.removeprefix(BAD_RECORDS)}")
+    if why == "short":
+        why = f"{len(data) - end} bytes are left of a batch that is longer"
+    return Refused(Code.CORRUPT_MESSAGE, f"batch at byte {end}: {why}")
+
+
+def _refuse(code: Code, batch: Walked, why: str) -> NoReturn:
+    raise Refused(code, f"batch at byte {batch.at}: {why}")

@@ -1,0 +1,140 @@
+"""Settings as they are shown: the value in force, and every place that has a say in it, the strongest first.
+
+Both network faces show the same: what stands for a topic, for one broker, for all brokers, what the broker was started
+with, and the default. Kafka numbers the places; the numbers are on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from tiered.config.setting import Row, text_of
+from tiered.config.settings import Settings, broker_rows, topic_rows
+from tiered.metadata.changes import CLUSTER
+from tiered.metadata.effective_config import MIN_ISR
+from tiered.metadata.image import Image, TopicImage
+
+
+class Source(IntEnum):
+    """Where a value comes from."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Synonym(NamedTuple):
+    """A value from one place, under the name it has there."""
+
+    name: str
+    value: str
+    source: Source
+
+
+class Shown(NamedTuple):
+    """One setting: `synonyms` is never empty, its first is in force."""
+
+    row: Row
+    synonyms: tuple[Synonym, ...]
+    is_read_only: bool
+
+    @property
+    def value(self) -> str:
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> Source:
+        return self.synonyms[0].source
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Settings from one place, by their names there. `of` is the name there of each setting that it knows."""
+
+    source: Source
+    values: Mapping[str, str]
+    of: Mapping[str, str]
+
+
+class OfTopics:
+    """The settings of any topic, as the broker that was `started_with` these goes by them. What topics do not say
+    themselves is the same for all, and worked out once."""
+
+    def __init__(self, image: Image, started_with: Settings) -> None:
+        names = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
+        layers = _layers(image, started_with, started_with.node_id)[:-1]
+        below = [Layer(each.source, each.values, names) for each in layers]
+        fallback = {name: names.get(name, name) for name in topic_rows()}
+        defaults = {fallback[name]: text_of(row.default) for name, row in topic_rows().items()}
+        default = Layer(Source.DEFAULT_CONFIG, defaults, fallback)
+        self._shown = _shown(topic_rows(), [*below, default], is_topic=True)
+
+    def of(self, topic: TopicImage) -> list[Shown]:
+        """All settings of a topic, by name; those that it does not set are the same objects for every topic."""
+        own = topic.configs
+        if not own:
+            return self._shown
+        return [_set(each, own[each.row.name]) if each.row.name in own else each for each in self._shown]
+
+
+def _set(shown: Shown, value: str) -> Shown:
+    return shown._replace(synonyms=(Synonym(shown.row.name, value, Source.DYNAMIC_TOPIC_CONFIG), *shown.synonyms))
+
+
+def of_topic(image: Image, started_with: Settings, topic: TopicImage) -> list[Shown]:
+    """All settings of one topic, by name."""
+    return OfTopics(image, started_with).of(topic)
+
+
+def of_broker(image: Image, started_with: Settings, node_id: int) -> list[Shown]:
+    """All settings of a broker, by name; those of another broker as far as the cluster knows them."""
+    return _shown(broker_rows(), _layers(image, started_with, node_id), is_topic=False)
+
+
+def of_all_brokers(image: Image) -> list[Shown]:
+    """What is set for all brokers, by name."""
+    return _shown(broker_rows(), _dynamic(image, CLUSTER), is_topic=False)
+
+
+def _dynamic(image: Image, node_id: int) -> list[Layer]:
+    same = {name: name for name in broker_rows()}
+    of_one = image.broker_configs.get(node_id, {}) if node_id != CLUSTER else {}
+    return [
+        Layer(Source.DYNAMIC_BROKER_CONFIG, of_one, same),
+        Layer(Source.DYNAMIC_DEFAULT_BROKER_CONFIG, image.broker_configs.get(CLUSTER, {}), same),
+    ]
+
+
+def _layers(image: Image, started_with: Settings, node_id: int) -> list[Layer]:
+    """Where a broker setting may come from, the strongest first."""
+    same = {name: name for name in broker_rows()}
+    defaults = {name: text_of(row.default) for name, row in broker_rows().items()}
+    given = started_with.to_strings() if node_id == started_with.node_id else {}
+    static = {name: value for name, value in given.items() if value != defaults[name]}
+    static.pop(MIN_ISR, None)  # it is set for a topic or for all brokers
+    if not started_with.remote_log_storage_system_enable:
+        static["log.remote.storage.enable"] = "false"
+    return [
+        *_dynamic(image, node_id),
+        Layer(Source.STATIC_BROKER_CONFIG, static, same),
+        Layer(Source.DEFAULT_CONFIG, defaults, same),
+    ]
+
+
+def _shown(rows: Mapping[str, Row], layers: Iterable[Layer], *, is_topic: bool) -> list[Shown]:
+    layers = tuple(layers)
+    made = []
+    for name, row in sorted(rows.items()):
+        synonyms = tuple(
+            Synonym(layer.of[name], layer.values[layer.of[name]], layer.source)
+            for layer in layers
+            if layer.of.get(name) in layer.values
+        )
+        if synonyms:
+            made.append(Shown(row, synonyms, not is_topic and not row.dynamic))
+    return made

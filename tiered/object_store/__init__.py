@@ -1,0 +1,14 @@
+"""The ObjectStore port on S3, on a directory and in memory, and wrappers of any store.
+
+May import: records, system
+
+~ s3           the ObjectStore port on S3 and compatible stores, through boto3
+~ directory    the ObjectStore port on a directory that several processes share
+~ memory       the ObjectStore port in memory, the model for the other stores
+~ faulty       a wrapper that injects errors, lost replies, delays and damage
+~ metered      a wrapper that counts requests and bytes, and detects outages
+~ probe        the startup check that a store honours conditional writes
+~ url          the store for a file, s3 or memory URL
+~ upload_body  an upload's file slices and buffers as one seekable request body
+  envelope     JSON objects of the bucket with a CRC-32C that proves them
+"""

@@ -1,0 +1,379 @@
+"""The ObjectStore port on S3 and on stores that speak its language, through boto3.
+
+Two clients: the one for conditional puts never tries again by itself (a retry after a lost reply turns one's own
+success into a 412), the other does. Three sets of threads: uploads and ranged reads cannot starve metadata, and reads
+that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
+
+botocore's own checksums are off. Our CRC-32C covers all that is read. The SHA-256 in the signature covers all that is
+sent, so the store refuses what changed on the way. Some stores send the checksum of the whole object with a range.
+
+A conditional put raises `Unavailable` only when the store refused it and nothing landed; the unclear is `Unknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ChecksumError,
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.parsers import ResponseParserError
+
+from tiered.errors import Code, Refused, Unavailable, first_cause
+from tiered.object_store.upload_body import Parts, Window
+from tiered.ports import (
+    Buffer,
+    Clock,
+    ConditionFailed,
+    Conflict,
+    FileSlice,
+    Got,
+    Listed,
+    NotFound,
+    Ok,
+    PutResult,
+    Rng,
+    Unknown,
+)
+from tiered.subtask import run_subtask
+from tiered.thread_pool import Workers
+
+log = logging.getLogger(__name__)
+
+CONDITIONAL_SECONDS = 10.0
+SECONDS = 30.0
+BULK_SECONDS = 60.0
+UPLOAD_BYTES_PER_SECOND = 1 << 20
+SINGLE_PUT_BYTES = 512 << 20
+PART_BYTES = 64 << 20
+PARTS_MAX = 10_000
+PARTS_AT_ONCE = 4
+CONDITIONAL_WORKERS = 8
+META_WORKERS = 8
+BULK_WORKERS = 32
+READ_TRIES = 4
+BACKOFF_SECONDS = 0.1
+DELETE_KEYS = 1000
+LIST_KEYS = 1000
+EMPTY_PAGES_MAX = 1000
+"""Pages without a key, one after the other, after which a listing counts as failed."""
+STRANGE = (ResponseParserError, KeyError, ValueError)
+"""What reading an answer raises that no store wrote: a login page, a proxy, an empty 200."""
+BROKEN_OFF = (HTTPClientError, BotoConnectionError, IncompleteReadError, ChecksumError, FlexibleChecksumError)
+TRANSIENT = (408, 425, 429)
+TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests")
+T = TypeVar("T")
+
+Tags = list[dict[str, Any]]
+
+
+class Page(NamedTuple):
+    """A part of a listing; `goes_on` is the token to go on with, empty at the end."""
+
+    keys: Sequence[Listed]
+    goes_on: str
+
+
+class S3Store:
+    """Objects below `prefix` of a bucket."""
+
+    def __init__(self, bucket: str, prefix: str, clock: Clock, rng: Rng, *, part_bytes: int = PART_BYTES) -> None:
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._clock = clock
+        self._random = rng.stream("s3-backoff")
+        self._part_bytes = part_bytes
+        self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
+        try:
+            session = boto3.session.Session()
+            self._once = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
+            self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+        except (BotoCoreError, ValueError) as error:  # an endpoint that is no URL, a profile that is not there
+            raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_words(error)}") from None
+        self._conditional = Workers("s3-conditional", CONDITIONAL_WORKERS)
+        self._meta = Workers("s3-meta", META_WORKERS)
+        self._bulk = Workers("s3-bulk", BULK_WORKERS)
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        if length == 0:
+            return await self._head(key)
+        ranged = start > 0 or length is not None
+        workers, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
+        why = ""
+        for attempt in range(1, READ_TRIES + 1):
+            got = await self._ask("get", key, workers, seconds, lambda: self._get(key, start, length, ranged))
+            if not isinstance(got, Unknown):
+                return got
+            why = got.why
+            log.warning("body broke off store=%s key=%s attempt=%d error=%s", self.url, key, attempt, why)
+            await self._clock.sleep(self._random.random() * BACKOFF_SECONDS * 2**attempt)
+        raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off: {why}")
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        arguments: dict[str, Any] = self._name(key) | {"Body": bytes(data)}
+        if if_absent:
+            arguments["IfNoneMatch"] = "*"
+        if if_match is not None:
+            arguments["IfMatch"] = if_match
+        if if_absent or if_match is not None:
+            client, workers, seconds = self._once, self._conditional, CONDITIONAL_SECONDS
+        else:
+            client, workers, seconds = self._data, self._meta, SECONDS
+        return await self._change(key, workers, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
+
+    async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        whole = Parts(parts)
+        if whole.size > self._single_put_bytes:
+            return await self._upload_in_parts(key, whole)
+        return await self._change(
+            key, self._bulk, _upload_seconds(whole.size), lambda: self._put_body(key, whole.window(0, whole.size))
+        )
+
+    async def list(self, prefix: str, after: str = "", limit: int = LIST_KEYS) -> list[Listed]:
+        found: list[Listed] = []
+        token, empty = "", 0
+        while len(found) < limit:
+            wanted = min(LIST_KEYS, limit - len(found))
+            page = await self._ask(
+                "list", prefix, self._meta, SECONDS,
+                lambda: self._page(prefix, after, token, wanted),  # noqa: B023
+            )  # fmt: skip
+            found += page.keys
+            if not page.goes_on:
+                break
+            token, empty = page.goes_on, 0 if page.keys else empty + 1
+            if empty >= EMPTY_PAGES_MAX:
+                raise Unavailable(f"list failed store={self.url} key={prefix} error={empty} pages gave no key")
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), DELETE_KEYS):
+            some = keys[at : at + DELETE_KEYS]
+            await self._ask("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
+
+    async def close(self) -> None:
+        for workers in (self._conditional, self._meta, self._bulk):
+            workers.close()
+        self._once.close()
+        self._data.close()
+
+    # -- outcomes -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, verb: str, key: str, workers: Workers, seconds: float, call: Callable[[], T]) -> T:
+        """What cannot be answered is `Unavailable`, final where the store will never do it."""
+        try:
+            return await workers.run(call, seconds)
+        except TimeoutError:
+            raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
+        except (BotoCoreError, ClientError, *STRANGE) as error:
+            raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
+
+    async def _change(self, key: str, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+        """Only a clean answer decides: all that may have landed is `Unknown`."""
+        try:
+            return await workers.run(call, seconds)
+        except TimeoutError:
+            return Unknown("deadline")
+        except ClientError as error:
+            match _status(error):
+                case 412:
+                    return ConditionFailed()
+                case 409:
+                    return Conflict()
+                case 404 if _code(error) == "NoSuchKey":  # some stores say so when `if_match` finds nothing
+                    return ConditionFailed()
+                case 400 | 401 | 403 | 404 | 405 | 501:
+                    raise _unavailable(f"put failed store={self.url} key={key}", error) from None
+                case _:
+                    return Unknown(_words(error))
+        except (BotoCoreError, *STRANGE) as error:
+            return Unknown(_words(error))
+
+    # -- in the threads -----------------------------------------------------------------------------------------------
+
+    def _get(self, key: str, start: int, length: int | None, ranged: bool) -> Got | NotFound | Unknown:
+        """`Unknown`: the body was not whole."""
+        arguments: dict[str, Any] = self._name(key)
+        if ranged:
+            arguments["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
+        try:
+            answer = self._data.get_object(**arguments)
+        except ClientError as error:
+            if _code(error) == "NoSuchKey":
+                return NotFound()
+            if _status(error) == 416:  # begins at or behind the end
+                return self._head_now(key)
+            raise
+        try:
+            data = answer["Body"].read()
+        except BotoCoreError as error:
+            return Unknown(_words(error))
+        if len(data) != answer["ContentLength"]:
+            return Unknown(f"{len(data)} of {answer['ContentLength']} bytes")
+        size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
+        if ranged and "ContentRange" not in answer:  # a store that ignores ranges sends all
+            data = data[start:] if length is None else data[start : start + length]
+        return Got(data, size, answer["ETag"])
+
+    async def _head(self, key: str) -> Got | NotFound:
+        return await self._ask("head", key, self._meta, SECONDS, lambda: self._head_now(key))
+
+    def _head_now(self, key: str) -> Got | NotFound:
+        try:
+            answer = self._data.head_object(**self._name(key))
+        except ClientError as error:
+            if _status(error) == 404:
+                return NotFound()
+            raise
+        return Got(b"", answer["ContentLength"], answer["ETag"])
+
+    def _put_body(self, key: str, body: Window) -> PutResult:
+        return Ok(self._data.put_object(**self._name(key), Body=body, ContentLength=len(body))["ETag"])
+
+    def _page(self, prefix: str, after: str, token: str, limit: int) -> Page:
+        where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
+        answer = self._data.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where)
+        if "Name" not in answer and "IsTruncated" not in answer:
+            raise ValueError("the listing names no bucket")
+        skip = len(self._prefix)
+        keys = [
+            Listed(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
+            for entry in answer.get("Contents", [])
+        ]
+        # A page may hold no key although others follow: the store counts what it looked at, not what it gives.
+        return Page(keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else "")
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        names = [{"Key": self._prefix + key} for key in keys]
+        answer = self._data.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
+        if errors := answer.get("Errors"):
+            raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
+
+    # -- multipart ----------------------------------------------------------------------------------------------------
+
+    async def _upload_in_parts(self, key: str, whole: Parts) -> PutResult:
+        """A few parts at once, each streamed from its file. What was begun and not completed is taken back."""
+        name = self._name(key)
+        begun = await self._ask("upload", key, self._bulk, SECONDS, lambda: self._data.create_multipart_upload(**name))
+        name["UploadId"] = begun["UploadId"]
+        done = False
+        try:
+            tags = await self._send_parts(key, name, whole)
+            result = await self._complete(key, name, tags, whole.size)
+            done = isinstance(result, Ok)
+            return result
+        finally:
+            if not done:
+                await self._abort(key, name)
+
+    async def _send_parts(self, key: str, name: dict[str, Any], whole: Parts) -> Tags:
+        size = max(self._part_bytes, -(-whole.size // PARTS_MAX))
+        starts = range(0, whole.size, size)
+        tags: Tags = [{} for _ in starts]
+        queue = iter(enumerate(starts))
+
+        async def send() -> None:
+            for index, start in queue:
+                window = whole.window(start, min(size, whole.size - start))
+                answer = await self._ask(
+                    "upload",
+                    key,
+                    self._bulk,
+                    _upload_seconds(size),
+                    lambda: self._send_part(name, index, window),  # noqa: B023
+                )
+                tags[index] = {"PartNumber": index + 1, "ETag": answer}
+
+        async def send_all() -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(PARTS_AT_ONCE):
+                    group.create_task(send())
+
+        try:
+            await run_subtask(send_all(), "parts")
+        except BaseExceptionGroup as errors:
+            raise first_cause(errors) from None
+        return tags
+
+    def _send_part(self, name: dict[str, Any], index: int, body: Window) -> str:
+        answer = self._data.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
+        return str(answer["ETag"])
+
+    async def _complete(self, key: str, name: dict[str, Any], tags: Tags, size: int) -> PutResult:
+        def complete() -> PutResult:
+            try:
+                return Ok(self._data.complete_multipart_upload(**name, MultipartUpload={"Parts": tags})["ETag"])
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload":
+                    raise
+            found = self._head_now(key)  # a retry after a lost reply: the first try may have completed it
+            return Ok(found.version) if isinstance(found, Got) and found.size == size else Unknown("upload vanished")
+
+        return await self._change(key, self._bulk, BULK_SECONDS, complete)
+
+    async def _abort(self, key: str, name: dict[str, Any]) -> None:
+        try:
+            await self._ask("abort", key, self._meta, SECONDS, lambda: self._data.abort_multipart_upload(**name))
+        except Unavailable as error:
+            log.warning("upload not taken back, left to the bucket's lifecycle rule error=%s", error)
+
+    def _name(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self._prefix + key}
+
+
+def _config(attempts: int, connect_seconds: int, read_seconds: int, connections: int) -> Config:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return Config(
+        retries={"total_max_attempts": attempts, "mode": "standard"},
+        connect_timeout=connect_seconds,
+        read_timeout=read_seconds,
+        max_pool_connections=connections,
+        tcp_keepalive=True,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": True},
+    )
+
+
+def _upload_seconds(size: int) -> float:
+    return BULK_SECONDS + size / UPLOAD_BYTES_PER_SECOND
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _words(error: Exception) -> str:
+    """One line without newlines: it goes into logs."""
+    words = " ".join(str(error).split())
+    return f"this is no answer of a store: {words}" if isinstance(error, STRANGE) else words
+
+
+def _unavailable(what: str, error: Exception) -> Unavailable:
+    status = _status(error) if isinstance(error, ClientError) else 0
+    return Unavailable(f"{what} error={_words(error)}", final=status in (405, 501), refused=_is_refusal(error, status))
+
+
+def _is_refusal(error: Exception, status: int) -> bool:
+    """Whether waiting would not help: the store answered and said no, no store answered, or it cannot even be asked
+    (credentials that are not there). Throttling and what broke off on the way may go better the next time."""
+    if isinstance(error, ClientError):
+        return 400 <= status < 500 and status not in TRANSIENT and _code(error) not in TRANSIENT_CODES
+    return not isinstance(error, BROKEN_OFF)

@@ -1,0 +1,36 @@
+"""From a store's URL to the store."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from tiered.errors import Code, Refused
+from tiered.object_store.directory import DirectoryStore
+from tiered.object_store.memory import MemoryStore
+from tiered.ports import Clock, ObjectStore, Rng
+
+FORMS = "file:///dir, s3://bucket/prefix or memory://"
+
+
+def open_store(url: str, clock: Clock, rng: Rng, *, make: bool = True) -> ObjectStore:
+    """`file:///dir`, `s3://bucket/prefix` (`s3a` means the same) or `memory://`; `Refused` for anything else.
+
+    A directory that is not there is made, or refused when `make` is false: for who only reads."""
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise Refused(Code.INVALID_CONFIG, f"store {url!r} has a query or fragment; use {FORMS}")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or parts.path in ("", "/"):
+            raise Refused(Code.INVALID_CONFIG, f"store {url!r} names no absolute directory; use file:///dir")
+        return DirectoryStore(unquote(parts.path), clock, rng, make=make)
+    if parts.scheme in ("s3", "s3a"):
+        if not parts.netloc:
+            raise Refused(Code.INVALID_CONFIG, f"store {url!r} names no bucket; use s3://bucket/prefix")
+        from tiered.object_store.s3 import (
+            S3Store,  # boto3 costs a quarter of a second and 30 MB: only who needs it pays
+        )
+
+        return S3Store(parts.netloc, unquote(parts.path).strip("/"), clock, rng)
+    if url == "memory://":
+        return MemoryStore(clock)
+    raise Refused(Code.INVALID_CONFIG, f"store {url!r} is of no known kind; use {FORMS}")

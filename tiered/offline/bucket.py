@@ -1,0 +1,56 @@
+"""A bucket without any broker: the cluster's memory, the manifests and a reader on them. For tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tiered.cold.cache import ChunkCache
+from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.errors import Code, Refused
+from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.log_reader import load_image
+from tiered.metrics import Metrics
+from tiered.object_store.url import open_store
+from tiered.ports import ObjectStore
+from tiered.system.clock import SystemClock, SystemRng
+
+READ_AHEAD_BYTES = 64 << 20
+
+
+class Bucket:
+    """An open store. Its metadata is read when first asked for, as of that moment. Belongs to one event loop."""
+
+    def __init__(self, store: ObjectStore, read_ahead_bytes: int) -> None:
+        clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
+        self.store = store
+        self.manifests = ManifestStore(store, clock, rng, metrics)
+        cache = ChunkCache(metrics, read_ahead_bytes)
+        self.reader = ColdReader(store, self.manifests, cache, metrics, clock, window_bytes=read_ahead_bytes)
+        self._image: Image | None = None
+
+    async def image(self) -> Image:
+        """What the cluster knows. Refused when no cluster is in this store; Unavailable, Corrupt."""
+        if self._image is None:
+            self._image = await load_image(self.store)
+        return self._image
+
+    async def topic(self, name: str) -> TopicImage:
+        """A topic by its name; Refused(UNKNOWN_TOPIC_OR_PARTITION)."""
+        found = (await self.image()).topics.get(name)
+        if found is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self.store.url}")
+        return found
+
+
+@asynccontextmanager
+async def open_bucket(url: str, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> AsyncIterator[Bucket]:
+    """The bucket behind a store URL, closed at the end."""
+    store = open_store(url, SystemClock(), SystemRng(), make=False)
+    bucket = Bucket(store, read_ahead_bytes)
+    try:
+        yield bucket
+    finally:
+        bucket.reader.close()
+        await store.close()

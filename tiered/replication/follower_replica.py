@@ -1,0 +1,228 @@
+"""One partition that this broker follows: its log, and what becomes of it by the leader's answers.
+
+Binds the rules of `following.py` to a log. After every cut the log is made durable before it grows again: a power cut
+must not bring back parts of two histories.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tiered.errors import Refused, Unavailable
+from tiered.hot import retention
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
+from tiered.peers import FetchedPart, FetchFrom
+from tiered.ports import Clock
+from tiered.replication import follower_step as following
+from tiered.replication.cold_history import begin_behind, read_history
+from tiered.replication.follower_step import Append, FromBucket, Held, Nothing, Retry, StartOver, Truncate
+from tiered.replication.purgatory import Watcher, watched
+from tiered.replication.replication_quota import Named
+from tiered.replication.storage import ColdTier, DiskState
+
+if TYPE_CHECKING:
+    from tiered.config.settings import TopicConfig
+
+log = logging.getLogger(__name__)
+
+
+class Copy:
+    """Follows `leader` under `leader_epoch`. `high_watermark` is what is known to be committed, of what is here. `gone`
+    once this broker leads the partition, follows another leader, or holds it no more: then nothing here may change the
+    log."""
+
+    def __init__(
+        self,
+        at: TopicPartition,
+        topic_id: TopicId,
+        hot: DiskLog,
+        leader: int,
+        leader_epoch: int,
+        *,
+        high_watermark: int,
+        clock: Clock,
+        disk: DiskState,
+        note: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.at = at
+        self.topic_id = topic_id
+        self.pid = PartitionId(topic_id, at.partition)
+        self.log = hot
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.high_watermark = min(high_watermark, hot.end_offset)
+        self.cold_end_offset = 0
+        self.told_committed = 0
+        """The leader's high watermark, as it told last."""
+        self._watchers: dict[tuple[Watcher, int], None] = {}
+        self.gone = False
+        self.trouble = ""
+        """Why it does not go on; empty while it does."""
+        self._throttled = Named()
+        self._clock = clock
+        self._disk = disk
+        self._note = note
+
+    @property
+    def config(self) -> TopicConfig:
+        """The settings in force; may change at any time."""
+        return self.log.config
+
+    @property
+    def lag(self) -> int:
+        """Records that are committed and not here, as far as the leader has told."""
+        return max(0, self.told_committed - self.log.end_offset)
+
+    def throttled(self, node_id: int) -> bool:
+        """Whether the topic holds this replica, on broker `node_id`, to a rate."""
+        return self._throttled(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
+
+    def end(self) -> None:
+        """It is followed no more; who reads here looks elsewhere."""
+        self.gone = True
+        self._wake()
+
+    def watch(self, watcher: Watcher, place: int) -> None:
+        """Tells `watcher.woken(place)` whenever more is known to be committed, until `unwatch`. It must not change who
+        watches. `Refused` when too many do."""
+        watched(self._watchers, watcher, place)
+
+    def unwatch(self, watcher: Watcher, place: int) -> None:
+        """No more of that; harmless when there was none."""
+        self._watchers.pop((watcher, place), None)
+
+    def _wake(self) -> None:
+        for watcher, place in self._watchers:
+            watcher.woken(place)
+
+    def asks(self) -> FetchFrom:
+        """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
+        below, nor, with `flush=ack`, be unsynced; and that what lies below its log start never comes back."""
+        hot, end = self.log, self.log.end_offset
+        last_epoch = hot.epochs.epoch_at(end - 1) if end else NO_EPOCH
+        return FetchFrom(
+            self.topic_id, self.at.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
+            hot.local_start_offset,
+        )  # fmt: skip
+
+    @property
+    def is_durable(self) -> bool:
+        """True if all that `asks` says outlives the process and, where the topic wants that, the power."""
+        return not self._must_flush and not self._must_note
+
+    @property
+    def _must_flush(self) -> bool:
+        hot = self.log
+        synced = hot.synced
+        return hot.cuts.unsettled or synced.is_due or (synced.only and hot.flushed_offset < hot.end_offset)
+
+    @property
+    def _must_note(self) -> bool:
+        """The manifest says where a tiered log starts, so its leaders know without a note."""
+        return self.log.noted_start_offset < self.log.start_offset and not self.config.remote_storage_enable
+
+    async def make_durable(self) -> None:
+        """Makes all durable that `asks` says. `Unavailable`; a failed fsync ends the use of the directory."""
+        if self._must_flush:
+            await self.flush()
+        if self._must_note:
+            await self._note()
+
+    async def flush(self, end: int | None = None) -> None:
+        """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
+        unsettled = end is None and self.log.cuts.unsettled
+        await self._disk.flush(self.log, end)
+        if unsettled:
+            await self._note()
+
+    def take(self, asked: FetchFrom, part: FetchedPart) -> FromBucket | Retry | Nothing | None:
+        """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`
+        where there was no news. `Refused`, `Unavailable` (the disk)."""
+        if self.gone:
+            return Nothing()
+        if not part.code and part.diverging is None:
+            self.told_committed = part.high_watermark
+        hot = self.log
+        found = following.step(asked, part, Held(hot.local_start_offset, hot.end_offset, hot.epochs))
+        match found:
+            case Append(base):
+                if base < hot.end_offset:  # nothing is held: nothing of it can come back between these records
+                    self._start_over(base)
+                self._append(part)
+            case Truncate(offset):
+                self._truncate(offset, part)
+            case StartOver(offset):
+                self._start_over(offset)
+                hot.lower_start(offset)
+        self.trouble = found.why if isinstance(found, Retry) else ""
+        self._learn(part)
+        return found if isinstance(found, FromBucket | Retry | Nothing) else None
+
+    def _append(self, part: FetchedPart) -> None:
+        try:
+            self.log.append_as_follower(part.records, now_ms=self._clock.wall_ms())
+        except Refused as refused:
+            self._disk.judge(refused, self.log)
+            raise
+        if self._disk.full is not None:
+            self._disk.worked()
+
+    def _truncate(self, offset: int, part: FetchedPart) -> None:
+        committed = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
+        log.log(
+            logging.ERROR if committed else logging.WARNING,
+            "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
+            self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging,
+        )  # fmt: skip
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+
+    def _start_over(self, offset: int) -> None:
+        log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
+        self.log.restart_at(offset, (), None)
+
+    def _learn(self, part: FetchedPart) -> None:
+        """What the leader said of the partition, beside its records."""
+        hot = self.log
+        if part.code or part.diverging is not None:
+            return
+        self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
+        committed = following.high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
+        if committed > self.high_watermark:
+            self.high_watermark = committed
+            hot.producers.on_high_watermark(committed)
+            self._wake()
+        if part.log_start_offset > hot.start_offset:
+            hot.advance_start(part.log_start_offset)
+
+    async def begin_behind_cold(self, cold: ColdTier) -> None:
+        """Begins anew at the cold end, with what the bucket knows of all below. `Unavailable`, `Corrupt` (the bucket or
+        the disk)."""
+        end = self.log.end_offset
+        manifest = await cold.manifests.load(self.pid)
+        if manifest is None or manifest.cold_end_offset <= end:
+            raise Unavailable(f"{self.at} ends at {end}, and the bucket does not have more of it")
+        history = await read_history(cold, manifest)
+        if self.gone or self.log.end_offset != end:
+            return
+        log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.at, history.offset, end)
+        begin_behind(self.log, history)
+        self.cold_end_offset = self.high_watermark = history.offset
+
+    # -- housekeeping -------------------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Closes the active segment."""
+        self.log.roll()
+
+    async def retain(self) -> None:
+        """Drops local segments that local retention lets go and the bucket has, and what lies below the log start."""
+        hot, config = self.log, self.config
+        cold_end = self.cold_end_offset if config.remote_storage_enable else 0
+        below = retention.local_start(
+            hot.closed_segments(), config, self._clock.wall_ms(), cold_end=min(cold_end, self.high_watermark)
+        )
+        await hot.drop_local_below(max(below, hot.start_offset))

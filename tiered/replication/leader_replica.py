@@ -1,0 +1,387 @@
+"""One partition that this broker leads: what producers write, followers copy and the metadata log says of it.
+
+Binds the rules of `partition.py` and `diverging.py` to a log. Nothing here decides what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.hot.disk_log import Appended, DiskLog
+from tiered.ids import TopicId, TopicPartition
+from tiered.peers import Diverging, FetchFrom
+from tiered.ports import Clock
+from tiered.replication.become_leader import Begun
+from tiered.replication.divergence import Led, judge
+from tiered.replication.leader_reads import Readable
+from tiered.replication.leader_state import Partition, Wish
+from tiered.replication.purgatory import Watcher, watched
+from tiered.replication.read_result import Copied, Data
+from tiered.replication.replication_quota import Named
+from tiered.replication.storage import ColdTier, DiskState
+
+ALL = -1
+"""acks: every in-sync replica."""
+
+
+class Replica(Readable):
+    """A partition that this broker leads. Nobody else changes its manifest, once it is taken over (`owes`).
+    `segment_closed` hears of each that may go up, `joinable` of a follower that has enough to be in sync and is not.
+    `in_touch` says whether the controller is heard (rule R6). `note` writes down durably where logs start."""
+
+    def __init__(
+        self,
+        at: TopicPartition,
+        topic_id: TopicId,
+        log: DiskLog,
+        partition: Partition,
+        *,
+        cold: ColdTier,
+        begun: Begun,
+        clock: Clock,
+        disk: DiskState,
+        segment_closed: Callable[[Replica], None],
+        joinable: Callable[[Replica], None],
+        in_touch: Callable[[], bool],
+        note: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(at, topic_id, log, partition, cold, begun.manifest)
+        self.restarted = begun.restart is not None and not begun.restart.empty
+        self.stored_to = _stored_to(begun)
+        """All records below were in the bucket when this leader began."""
+        self.rested: Callable[[], None] | None = None
+        """Called with the next append, once: the cluster counts on it that all of the log is in the bucket."""
+        self._owes = begun.owes
+        self._clock = clock
+        self._disk = disk
+        self._segment_closed = segment_closed
+        self._joinable = joinable
+        self._in_touch = in_touch
+        self._note = note
+        self._throttled = Named()
+        self.read_elsewhere = False
+        """Whether consumers were sent to followers, who then have to hear of the high watermark at once."""
+        self.deletions = 0
+        """Callers of `delete_records` that wait for followers, who then have to hear of the log start at once."""
+        self._deleting = asyncio.Event()
+        """Set, and another one put in its place, when what these callers wait for may have come."""
+        self._end_watchers: dict[tuple[Watcher, int], None] = {}
+        self._segments_seen = log.segment_count
+        if partition.high_watermark:
+            log.producers.on_high_watermark(partition.high_watermark)
+        partition.delete_to(self.log_start_offset)
+        self._advance(log.flushed_offset if log.synced.only else log.end_offset)
+
+    @property
+    def alone(self) -> bool:
+        """Whether what `append_now` wrote is committed by then: it waits for no other replica and for no fsync."""
+        return self.state.alone and not self.log.synced.only
+
+    # -- produce ------------------------------------------------------------------------------------------------------
+
+    async def append(
+        self, data: bytearray | memoryview, *, acks: int = ALL, timeout_ms: int = 30_000, deep: bool = False
+    ) -> Appended:
+        """One or more produced batches, stamped in place. With acks=all it answers once they are committed, and fsynced
+        where the topic says `flush=ack`; alone in the ISR and without that, in the same turn of the loop.
+
+        `Refused`: what admission says, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR (full or dead disk), REQUEST_TIMED_OUT
+        (the records are in the log and may yet be committed).
+        """
+        appended = self.append_now(data, acks, deep)
+        end = appended.last_offset + 1
+        if acks == ALL and not self.committed(end):
+            await self.until_committed(end, timeout_ms)
+        return appended
+
+    def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> Appended:
+        """Judges, stamps in place and writes. Where acks=all asks for more than that, `committed` says whether it is
+        done already and `until_committed` waits for it. `Refused` as with `append`, but never REQUEST_TIMED_OUT."""
+        if self._gone is not None:
+            raise self._gone
+        config = self.log.config
+        if acks == ALL:
+            self._doubt_nothing()
+            if not self.state.may_ack(config.min_insync_replicas):
+                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.at} are in sync")
+        elif acks not in (0, 1):
+            raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
+        appended = self._write(data, deep)
+        if not self.log.synced.only:
+            self._advance(self.log.end_offset)
+        if self._end_watchers:
+            self._wake_end()
+        return appended
+
+    def _doubt_nothing(self) -> None:
+        """`Refused` where another broker may lead by now (rule R6)."""
+        if len(self.state.replicas) > 1 and not self._in_touch():
+            why = f"no controller is heard: another broker may lead {self.at} by now"
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
+
+    def committed(self, end: int) -> bool:
+        """Whether everything below `end` is."""
+        return self.state.high_watermark >= end
+
+    async def until_committed(self, end: int, timeout_ms: int) -> None:
+        """Returns once everything below `end` is committed, which with `flush=ack` takes an fsync that is made here.
+        `Refused`: REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND (replicas left the ISR meanwhile),
+        KAFKA_STORAGE_ERROR, or why this broker leads the partition no more."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if self.log.synced.only:
+                    await self.flush(end)
+                while not self.committed(end):
+                    await self._woken(end)
+                    if not self.committed(end) and not self.state.may_ack(self.log.config.min_insync_replicas):
+                        why = f"records below {end} of {self.at} are on too few replicas: some left the in-sync set"
+                        raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)
+        except TimeoutError:
+            raise Refused(
+                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.at} are not committed after {timeout_ms} ms"
+            ) from None
+        except Unavailable as error:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
+
+    def _write(self, data: bytearray | memoryview, deep: bool) -> Appended:
+        disk, hot = self._disk, self.log
+        if disk.dead is not None:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
+        try:
+            appended = hot.append(data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
+        except Refused as refused:
+            disk.judge(refused, hot)
+            raise
+        traffic = self.traffic
+        traffic.bytes_in += len(data)
+        traffic.records_in += 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
+        if disk.full is not None:
+            disk.worked()
+        if hot.segment_count != self._segments_seen:
+            self._segments_seen = hot.segment_count
+            self._segment_closed(self)
+        if self.rested is not None:
+            rested, self.rested = self.rested, None
+            rested()
+        return appended
+
+    async def flush(self, end: int | None = None) -> None:
+        """fsyncs up to `end` (None: all). A failed fsync ends the use of the directory, a full disk does not."""
+        flushed = await self._disk.flush(self.log, end)
+        if self._gone is None:
+            self._advance(flushed if self.log.synced.only else self.log.end_offset)
+
+    def _advance(self, position: int) -> None:
+        if not self.state.advance(position, self.log.config.min_insync_replicas):
+            return
+        committed = self.state.high_watermark
+        self.log.producers.on_high_watermark(committed)
+        if self._watchers or self._parked:
+            self._wake(committed)
+
+    def _moved(self) -> None:
+        """The high watermark, by what others have."""
+        self.log.producers.on_high_watermark(self.state.high_watermark)
+        self._wake(self.state.high_watermark)
+
+    # -- followers ----------------------------------------------------------------------------------------------------
+
+    def follower_fetched(self, broker: int, incarnation: int, asked: FetchFrom, max_bytes: int) -> Copied:
+        """Records for a follower, up to the log end; that it asks for them says that it has all below (R2, R6). With no
+        room left (`max_bytes` 0) only that is noted. The caller has made sure that this incarnation is registered.
+
+        `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, STALE_BROKER_EPOCH (another incarnation, or no replica),
+        KAFKA_STORAGE_ERROR (the records are damaged), or why this broker leads it no more."""
+        if self._gone is not None:
+            raise self._gone
+        log = self.log
+        data: Data = b""
+        led = Led(self.leader_epoch, self.log_start_offset, log.local_start_offset, log.end_offset, log.epochs)
+        verdict, local_start = judge(asked, led), led.local_start
+        if verdict is Code.NONE:
+            self._heard(broker, incarnation, asked)
+            try:
+                data = self._for_follower(asked.offset, max_bytes)
+            except Corrupt as error:
+                if asked.offset >= self.cold_end_offset:
+                    raise Refused(Code.KAFKA_STORAGE_ERROR, str(error)) from None
+                # What a damaged file lacks is cold: the follower begins behind it.
+                verdict, local_start = Code.OFFSET_MOVED_TO_TIERED_STORAGE, self.cold_end_offset
+        return Copied(
+            Code.NONE if isinstance(verdict, Diverging) else verdict,
+            verdict if isinstance(verdict, Diverging) else None,
+            data,
+            self.state.high_watermark,
+            led.log_start,
+            local_start,
+            self.cold_end_offset,
+        )
+
+    def follower_again(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
+        """The short way for a follower in sync whose last question is repeated word for word, at the log end: it is
+        noted, and there is nothing for it. False, and nothing done, when `follower_fetched` has to look."""
+        return (
+            self._gone is None
+            and offset == self.log.end_offset
+            and self.state.fetched_again(broker, incarnation, offset, now_ns)
+        )
+
+    def throttles(self, broker: int) -> bool:
+        """Whether what `broker` copies from here is held to a rate: not while it is in sync."""
+        words, state = self.config.leader_replication_throttled_replicas, self.state
+        return bool(words) and broker not in state.isr and self._throttled(words, self.partition, state.node_id)
+
+    def send_elsewhere(self) -> None:
+        """Consumers are sent to followers from now on: these hear of the high watermark as soon as it moves."""
+        if not self.read_elsewhere:
+            self.read_elsewhere = True
+            self._wake_end()
+
+    def _for_follower(self, offset: int, max_bytes: int) -> Data:
+        if max_bytes <= 0:
+            return b""
+        return self.log.read(offset, max_bytes, end_offset=self.log.end_offset) or b""
+
+    def _heard(self, broker: int, incarnation: int, asked: FetchFrom) -> None:
+        state, end, now_ns = self.state, self.log.end_offset, self._clock.mono_ns()
+        try:
+            moved = state.fetched(
+                broker, incarnation, asked.offset,
+                log_end=end, now_ns=now_ns, min_isr=self.log.config.min_insync_replicas,
+                log_start=asked.log_start_offset, local_start=asked.local_start_offset,
+            )  # fmt: skip
+        except Fenced as error:
+            raise Refused(Code.STALE_BROKER_EPOCH, f"{self.at}: {error}") from None
+        if moved:
+            self._moved()
+        self._wake_deletions()
+        if broker not in state.isr and state.has_enough(broker):
+            self._joinable(self)
+
+    def watch_end(self, watcher: Watcher, place: int) -> None:
+        """Tells `watcher.woken(place)` whenever something was appended or this broker leads the partition no more,
+        until `unwatch_end`. It must not change who watches. `Refused` when too many do."""
+        if self._gone is not None:
+            raise self._gone
+        watched(self._end_watchers, watcher, place)
+
+    def unwatch_end(self, watcher: Watcher, place: int) -> None:
+        """No more of that; harmless when there was none."""
+        self._end_watchers.pop((watcher, place), None)
+
+    def _wake_end(self) -> None:
+        for watcher, place in self._end_watchers:
+            watcher.woken(place)
+
+    # -- the in-sync set ----------------------------------------------------------------------------------------------
+
+    def in_sync(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int) -> None:
+        """The metadata log has another in-sync set under the same leader epoch."""
+        if self.state.commit(isr, replicas, partition_epoch, self.log.config.min_insync_replicas):
+            self._moved()
+        self._wake_deletions()
+        self._tell_too_few()
+
+    def not_granted(self, wish: Wish) -> None:
+        """The controller refused it."""
+        if self.state.refused(wish, self.log.config.min_insync_replicas):
+            self._moved()
+        self._wake_deletions()
+
+    def configured(self) -> None:
+        """Other settings are in force: fewer in-sync replicas may be enough, or no more, and what is not fsynced may
+        count from now on."""
+        self._advance(self.state.end if self.log.synced.only else self.log.end_offset)
+        self._wake_deletions()
+        self._tell_too_few()
+
+    def _tell_too_few(self) -> None:
+        if not self.state.may_ack(self.log.config.min_insync_replicas):
+            self._wake_all()
+
+    # -- the end of things --------------------------------------------------------------------------------------------
+
+    async def delete_records(self, before: int) -> int:
+        """The log starts at `before` (-1: the high watermark) from now on. Returns the log start once no later leader
+        can serve what lies below `before`; a caller that gives up before leaves the deletion under way.
+
+        `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or why this broker leads the partition no more.
+        `Fenced`, `Unavailable` (the bucket or the disk)."""
+        before = self.high_watermark if before == -1 else before
+        if not 0 <= before <= self.high_watermark:
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.at} is beyond the high watermark")
+        self._doubt_nothing()
+        manifest = self.manifest
+        tiered = self.config.remote_storage_enable or manifest is not None
+        if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
+            manifest = manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
+            self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+        self.advance_start(before)
+        self.state.delete_to(before)  # not earlier: what the bucket does not take keeps no follower out
+        if self.manifest is None and self.log.noted_start_offset < before:
+            await self._note()
+        await self._until_deleted(before)
+        return self.log_start_offset
+
+    def advance_start(self, before: int) -> None:
+        """Serves no records below `before` from now on. No later leader need know of it. `Refused` when another broker
+        leads the partition, or may."""
+        if self._gone is not None:
+            raise self._gone
+        self._doubt_nothing()
+        if before > self.log.start_offset:
+            self.log.advance_start(before)
+
+    async def _until_deleted(self, before: int) -> None:
+        """Returns once the in-sync set, which the next leader comes from, knows under this leader epoch that the log
+        starts at `before`: who follows another leader does not say so here, and may have read the manifest before."""
+        if not self._is_deleted(before):
+            self.deletions += 1
+            try:
+                self._wake_end()
+                while not self._is_deleted(before):
+                    await self._deleting.wait()
+            finally:
+                self.deletions -= 1
+        if self._gone is not None:
+            raise self._gone
+        self._doubt_nothing()
+
+    def _is_deleted(self, before: int) -> bool:
+        """True if nobody need wait for the deletion any more. Where no manifest has it, a member that left the in-sync
+        set below `min.insync.replicas` may lead too."""
+        if self._gone is not None:
+            return True
+        told = self.manifest is not None or self.state.may_ack(self.log.config.min_insync_replicas)
+        return told and self.state.others_deleted_to(before)
+
+    def _wake_deletions(self) -> None:
+        if self.deletions:
+            self._deleting.set()
+            self._deleting = asyncio.Event()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an earlier leader may still change the manifest."""
+        return self._owes and (self.manifest is None or self.manifest.leader_epoch != self.leader_epoch)
+
+    def roll(self) -> None:
+        """Closes the active segment, so that it can go up."""
+        self.log.roll()
+        self._segments_seen = self.log.segment_count
+        self._segment_closed(self)
+
+    def resign(self, why: Refused) -> None:
+        """Nobody is served here any more: `why` is the answer to all, those who wait included."""
+        self._gone = why
+        self._wake_all()
+        self._wake_deletions()
+        self._wake_end()
+
+
+def _stored_to(begun: Begun) -> int:
+    if begun.manifest is not None:
+        return begun.manifest.cold_end_offset
+    return begun.restart.offset if begun.restart is not None else 0

@@ -1,0 +1,35 @@
+"""One partition in words for people: what `explain` of the command line and of HTTP shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiered.replication.leader_reads import Readable
+
+
+def explain(replica: Readable) -> dict[str, Any]:
+    """Where the records are, and what stands in the way of their going elsewhere."""
+    log, state = replica.log, replica.state
+    return {
+        "topic": replica.topic,
+        "topic_id": replica.topic_id,
+        "partition": replica.partition,
+        "leader": state.node_id,
+        "leader_epoch": state.leader_epoch,
+        "isr": sorted(state.isr),
+        "log_start_offset": replica.log_start_offset,
+        "local_start_offset": replica.local_start_offset,
+        "cold_end_offset": replica.cold_end_offset,
+        "last_stable_offset": replica.last_stable_offset,
+        "high_watermark": replica.high_watermark,
+        "log_end_offset": log.end_offset,
+        "flushed_offset": log.flushed_offset,
+        "local_bytes": replica.local_bytes,
+        "cold_bytes": replica.cold_bytes,
+        "local_segments": replica.local_segments,
+        "cold_segments": replica.cold_segments,
+        "waiting_segments": replica.waiting_segments,
+        "upload_problem": replica.upload_problem or None,
+        "possible_loss": replica.possible_loss,
+    }

@@ -1,0 +1,9 @@
+"""The real ports of a machine: clock, random numbers, network and local disk.
+
+May import: words
+
+~ clock       the Clock and Rng ports on the operating system
+~ network     the Net port on non-blocking TCP sockets
+~ readiness   socket readiness by one epoll per process, or by the event loop
+~ local_disk  the Disk port on a real directory, with fsync in threads
+"""

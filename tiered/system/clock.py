@@ -1,0 +1,29 @@
+"""The clock and the random numbers of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+
+class SystemClock:
+    """Time of this machine."""
+
+    mono_ns = staticmethod(time.monotonic_ns)  # asked for twice in each request
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemRng:
+    """The kernel's chance for every stream: nothing that a fork or a cloned machine could repeat."""
+
+    def __init__(self) -> None:
+        self._system = random.SystemRandom()
+
+    def stream(self, name: str) -> random.Random:
+        return self._system
