@@ -263,6 +263,31 @@ def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> Non
     run(story)
 
 
+def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_topic_of_its_name() -> None:
+    """The log of the earlier topic goes at a start. The disk is full: what is noted of that log cannot go with it."""
+
+    async def story(site: Site) -> None:
+        await site.start()
+        replica = await site.create(remote_storage_enable="false")
+        await fill(replica, 6)
+        await replica.delete_records(5)
+        await site.node.partitions.save_offsets()
+        await site.crash(site.machine.kill)
+        disk = site.machine.disk
+        name = disk.open("log/t-0/partition.metadata")
+        name.truncate(0)
+        name.append([b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA"])
+        disk.capacity = 1
+        await site.start()
+        await site.crash(site.machine.kill)
+        site.machine.disk.capacity = None
+        again = (await site.start()).replica("t", 0)
+        assert again.log_start_offset == again.high_watermark == 0
+        await site.stop()
+
+    run(story)
+
+
 def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its_name_now() -> None:
     async def story(site: Site) -> None:
         await site.start()

@@ -82,13 +82,16 @@ class Logs:
     async def recover(self, known: Mapping[TopicPartition, TopicImage], found: Found) -> Found:
         """Opens all logs as they were left; what cannot be opened now is tried again by `begin`. What is left to say of
         the directory once logs of other topics are gone."""
-        self._noted_before = {*found.recovery_points, *found.log_starts} - known.keys()
+        noted = {*found.recovery_points, *found.log_starts}
         self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
+        self._noted_before = noted - {*found.recovery_points, *found.log_starts}
         rows = found.synced.logs.items()
         self._synced.adopt({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
         for number, (at, topic) in enumerate(known.items(), 1):
             if number % BETWEEN_YIELDS == 0:
                 await asyncio.sleep(0)
+            if at in self._noted_before:
+                continue  # `begin` makes it, once the offsets of the log that was there are not noted any more
             try:
                 self._open[at] = await self._opened(at, topic, found)
             except (Unavailable, Corrupt) as error:

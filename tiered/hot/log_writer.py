@@ -40,7 +40,8 @@ class Unsynced:
         self.noted_to = -1
         self.ceiling = flushed_offset
         """The lowest end since the running sync began: what was cut meanwhile was not synced."""
-        self.replaced: set[str] = {checkpoints.EPOCHS_FILE}
+        self.replaced: set[str] = {checkpoints.EPOCHS_FILE, checkpoints.METADATA_FILE}
+        """Files to sync beside the log. These two an earlier process may have written and not synced."""
         self.names = True
         self.names_above = True
 
@@ -217,15 +218,32 @@ class Tail:
         self._index_due = self.active.size + INDEX_WRITE_BYTES
 
     def snapshot(self) -> None:
-        """Producers as of the end; the snapshot before it goes unless it stands where a segment begins."""
+        """Producers as of the end; the snapshot before it goes unless it stands where a segment begins.
+
+        One that stands there stays: it may be all that is known of what came before the log, and durable, which its
+        successor is not yet.
+        """
         end = self.end_offset
-        self.files.replace(self.files.path(end, ".snapshot"), self.producers.snapshot())
-        self.unsynced.names = True
+        if not self._is_snapshotted(end):
+            self.files.replace(self.files.path(end, ".snapshot"), self.producers.snapshot())
+            self.unsynced.replaced.add(f"{end:020d}.snapshot")
+            self.unsynced.names = True
         bases = {segment.base_offset for segment in self.segments}
         for offset in self.snapshots():
             if offset < end and offset not in bases:
                 self.files.remove(self.files.path(offset, ".snapshot"))
         self._snapshot_due = self.active.size + SNAPSHOT_BYTES
+
+    def _is_snapshotted(self, end: int) -> bool:
+        path = self.files.path(end, ".snapshot")
+        held = self.files.read(path)
+        if held is None:
+            return False
+        try:
+            ProducerStates.from_snapshot(held, end, where=path)
+        except Corrupt:
+            return False
+        return True
 
     def snapshots(self) -> tuple[int, ...]:
         """Offsets of all producer snapshots."""

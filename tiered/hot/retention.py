@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from tiered.config.settings import TopicConfig
@@ -63,11 +64,11 @@ def plan(
     start = _total(closed, active, config, now_ms, log_start, deletable_below, size_known)
     drop_below = start
     if cold_end is not None:
-        drop_below = max(start, local_start(closed, config, now_ms, cold_end=min(cold_end, deletable_below)))
+        drop_below = max(start, local_start(closed, active, config, now_ms, cold_end=min(cold_end, deletable_below)))
     emptied = all(segment.next_offset <= start for segment in closed)
-    close_active = (
-        emptied and active.size > 0 and active.next_offset <= deletable_below and _too_old(active, config, now_ms)
-    )
+    # Where its records say no age the oldest of them counts: from when it is closed on, the newest of them does.
+    due = _too_old(active, active.created_ms, config, now_ms)
+    close_active = emptied and active.size > 0 and active.next_offset <= deletable_below and due
     return Plan(max(start, log_start), max(drop_below, log_start), close_active)
 
 
@@ -78,13 +79,16 @@ def age_counts_from(max_timestamp: int, known_since_ms: int, now_ms: int) -> int
     return max_timestamp if 0 <= max_timestamp <= now_ms else known_since_ms
 
 
-def stamp_ms(segment: Held, now_ms: int) -> int:
-    """Returns from when on the age of a local segment counts."""
-    return age_counts_from(segment.max_timestamp, segment.created_ms, now_ms)
+def _too_old(segment: Held, ended_ms: int, config: TopicConfig, now_ms: int) -> bool:
+    since_ms = age_counts_from(segment.max_timestamp, ended_ms, now_ms)
+    return config.retention_ms >= 0 and now_ms - since_ms > config.retention_ms
 
 
-def _too_old(segment: Held, config: TopicConfig, now_ms: int) -> bool:
-    return config.retention_ms >= 0 and now_ms - stamp_ms(segment, now_ms) > config.retention_ms
+def ends_ms(closed: Sequence[Held], active: Held) -> list[int]:
+    """Returns for each closed segment a time of the broker after its last record came: when the next segment began.
+    When it began itself says nothing: a slow segment is old by then, and its last record may be of a moment ago, with
+    a timestamp that is a little ahead of the broker's clock."""
+    return [max(one.created_ms, after.created_ms) for one, after in pairwise((*closed, active))]
 
 
 def _total(
@@ -106,11 +110,11 @@ def _total(
     if config.retention_bytes >= 0 and size_known:
         excess = sum(segment.size for segment in closed) + active.size - config.retention_bytes
     start = log_start
-    for segment in closed:
+    for segment, ended_ms in zip(closed, ends_ms(closed, active), strict=True):
         gone = segment.next_offset <= log_start
         if not gone:
             too_much = excess >= segment.size
-            too_old = segment.base_offset <= start and _too_old(segment, config, now_ms)
+            too_old = segment.base_offset <= start and _too_old(segment, ended_ms, config, now_ms)
             if segment.next_offset > deletable_below or not (too_much or too_old):
                 break
             start = segment.next_offset
@@ -118,7 +122,7 @@ def _total(
     return start
 
 
-def local_start(closed: Sequence[Held], config: TopicConfig, now_ms: int, *, cold_end: int) -> int:
+def local_start(closed: Sequence[Held], active: Held, config: TopicConfig, now_ms: int, *, cold_end: int) -> int:
     """Where the local disk may begin: what is cold and beyond local retention goes.
 
     Size counts closed segments, the active one stays in any case: a limit of one segment keeps the newest closed one
@@ -128,8 +132,9 @@ def local_start(closed: Sequence[Held], config: TopicConfig, now_ms: int, *, col
     keep_bytes = config.retention_bytes if config.local_retention_bytes == FOLLOW else config.local_retention_bytes
     held = sum(segment.size for segment in closed)
     below = 0
-    for segment in closed:
-        by_time = keep_ms >= 0 and now_ms - stamp_ms(segment, now_ms) > keep_ms
+    for segment, ended_ms in zip(closed, ends_ms(closed, active), strict=True):
+        age_ms = now_ms - age_counts_from(segment.max_timestamp, ended_ms, now_ms)
+        by_time = 0 <= keep_ms < age_ms
         by_size = 0 <= keep_bytes < held
         if segment.next_offset > cold_end or not (by_time or by_size):
             break

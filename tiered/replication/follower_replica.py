@@ -16,7 +16,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.peers import FetchedPart, FetchFrom
 from tiered.ports import Clock
-from tiered.replication import follower_step as following
+from tiered.replication import follower_step
 from tiered.replication.cold_history import begin_behind, read_history
 from tiered.replication.follower_step import Append, FromBucket, Held, Nothing, Retry, StartOver, Truncate
 from tiered.replication.purgatory import Watcher, watched
@@ -146,7 +146,7 @@ class Copy:
         if not part.code and part.diverging is None:
             self.told_committed = part.high_watermark
         hot = self.log
-        found = following.step(asked, part, Held(hot.local_start_offset, hot.end_offset, hot.epochs))
+        found = follower_step.step(asked, part, Held(hot.local_start_offset, hot.end_offset, hot.epochs))
         match found:
             case Append(base):
                 if base < hot.end_offset:  # nothing is held: nothing of it can come back between these records
@@ -190,7 +190,7 @@ class Copy:
         if part.code or part.diverging is not None:
             return
         self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
-        committed = following.high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
+        committed = follower_step.high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
         if committed > self.high_watermark:
             self.high_watermark = committed
             hot.producers.on_high_watermark(committed)
@@ -223,6 +223,7 @@ class Copy:
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0
         below = retention.local_start(
-            hot.closed_segments(), config, self._clock.wall_ms(), cold_end=min(cold_end, self.high_watermark)
-        )
+            hot.closed_segments(), hot.active_view, config, self._clock.wall_ms(),
+            cold_end=min(cold_end, self.high_watermark),
+        )  # fmt: skip
         await hot.drop_local_below(max(below, hot.start_offset))

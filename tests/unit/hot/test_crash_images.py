@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.sim.harness.disk import Op, SimDisk
-from tests.unit.hot.fixtures import NOW, append, batch, disk, offsets, open_log, read_all
+from tests.unit.hot.fixtures import DIRECTORY, NOW, TOPIC_ID, append, batch, disk, offsets, open_log, read_all
+from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
@@ -172,3 +173,20 @@ def test_a_crash_during_recovery_changes_nothing(seed: int) -> None:
                 await check(Image(image.op, broken, False, image.flushed, image.flushed_bytes), story)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whose_a_log_is_outlives_a_kill_a_flush_and_a_power_cut(seed: int) -> None:
+    """The process that was killed had not synced the topic id. Where records of the log are durable so is that."""
+
+    async def told() -> None:
+        on = disk(seed)
+        append(await open_log(on), batch(0))
+        on = on.after_kill()
+        await (await open_log(on)).flush()
+        after = on.after_power_cut()
+        owner = checkpoints.load(after, DIRECTORY, checkpoints.METADATA_FILE)
+        assert owner is not None
+        assert checkpoints.parse_metadata(owner) == TOPIC_ID
+
+    asyncio.run(told())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import NOW, config
-from tiered.hot.retention import Plan, plan, stamp_ms
+from tiered.hot.retention import Plan, age_counts_from, plan
 from tiered.hot.segments import Segment
 
 HOUR = 3_600_000
@@ -109,7 +109,28 @@ def test_a_log_start_that_moved_takes_its_segments_along() -> None:
     assert planned(log_start=35) == Plan(35, 35, False)
 
 
-def test_timestamps_of_the_future_or_none_count_from_when_the_segment_began() -> None:
-    assert stamp_ms(segment(3, newest=NOW + HOUR), NOW) == NOW - 6 * HOUR
-    assert stamp_ms(segment(3, newest=-1), NOW) == NOW - 6 * HOUR
-    assert stamp_ms(segment(3, newest=5), NOW) == 5
+@pytest.mark.parametrize("stamp", [NOW + 5, NOW + HOUR, -1], ids=["a little ahead", "of the future", "none"])
+def test_where_timestamps_say_no_age_it_counts_from_when_the_segment_ended(stamp: int) -> None:
+    """Segment 2 began seven hours ago and took its last record when segment 3 began, six hours ago."""
+    closed = [segment(2, newest=stamp), segment(3)]
+    for hours, start in ((8, 20), (6.5, 20), (5.5, 40)):
+        assert planned(retention_ms=int(hours * HOUR), log_start=20, closed=closed).log_start == start
+        assert (
+            planned(local_retention_ms=int(hours * HOUR), cold_end=40, log_start=20, closed=closed).drop_below == start
+        )
+
+
+def test_a_record_of_this_moment_stays_though_its_clock_is_ahead_and_its_segment_is_old() -> None:
+    last, fresh = segment(4, newest=NOW + 5), Segment(50, 50, 0, NOW)
+    assert planned(retention_ms=HOUR, log_start=40, closed=[last], active=fresh).log_start == 40
+
+
+def test_an_active_segment_whose_records_say_no_age_is_closed_by_when_it_began() -> None:
+    """From then on its age counts from its end."""
+    assert planned(retention_ms=HOUR, active=segment(5, newest=NOW + 5)) == Plan(50, 50, True)
+
+
+def test_a_timestamp_of_the_past_counts_as_it_is() -> None:
+    assert age_counts_from(5, NOW, NOW) == 5
+    assert age_counts_from(NOW, 5, NOW) == NOW
+    assert age_counts_from(NOW + 1, 5, NOW) == 5

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log, story
+from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, story
 from tiered.hot.unopened_log import proved_end
+from tiered.records.batch import encode
 
 
 async def filled(on: SimDisk, count: int) -> None:
@@ -43,5 +44,38 @@ def test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_noth
         after.observer = None
         log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
         assert found == (log.epochs.latest, log.end_offset)
+
+    story(told)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_log_reaches_to_a_hole_and_to_what_is_torn_and_no_further(torn: bool) -> None:
+    async def told(on: SimDisk) -> None:
+        await filled(on, 20)
+        bases = sorted(int(name[:20]) for name in on.list(DIRECTORY) if name.endswith(".log"))
+        before, middle, after = bases[1:4]
+        path = f"{DIRECTORY}/{middle:020d}.log"
+        if torn:
+            on.open(path).append([b"torn"])
+        else:
+            on.remove(path)
+        end = after if torn else middle
+        assert before < end < 20
+        assert proved_end(on, DIRECTORY, 0) == ((end - 1) // 5, end)
+
+    story(told)
+
+
+def test_a_log_reaches_to_a_batch_of_an_earlier_epoch_than_the_one_before_it() -> None:
+    """That batch is of a history that was cut."""
+
+    async def told(on: SimDisk) -> None:
+        log = await open_log(on)
+        log.close()
+        history = [
+            encode([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch) for n, epoch in enumerate((3, 5, 3))
+        ]
+        on.open(f"{DIRECTORY}/{0:020d}.log").append(history)
+        assert proved_end(on, DIRECTORY, 0) == (5, 2)
 
     story(told)

@@ -51,6 +51,76 @@ def test_only_a_flush_of_all_that_began_after_the_cut_settles_it() -> None:
     asyncio.run(told())
 
 
+def test_an_epoch_that_was_cut_is_not_known_after_a_kill() -> None:
+    """The leader of a later epoch may have other records of an earlier one there."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number, epoch in enumerate((0, 0, 5)):
+            append(log, batch(number), epoch)
+        await log.flush()
+        log.truncate_to(2)
+        append(log, batch(2), 3)
+        again = await open_log(on.after_kill())
+        assert again.epochs.lineage == ((0, 0), (3, 2))
+
+    asyncio.run(told())
+
+
+def test_a_cut_takes_the_producers_of_what_was_there_along() -> None:
+    """The log may grow beyond that snapshot before the next start, with other producers."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(6):
+            if number == 3:
+                log.roll()
+            append(log, batch(number))
+        await log.close_clean()
+        snapshot = f"{6:020d}.snapshot"
+        assert snapshot in on.list(DIRECTORY)
+        log = await open_log(on, clean=True)
+        log.truncate_to(5)
+        assert snapshot not in on.list(DIRECTORY)
+
+    asyncio.run(told())
+
+
+def test_no_step_of_a_cut_leaves_an_index_that_points_behind_the_end() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        for number in range(20):
+            append(log, batch(number))
+        await log.flush()
+        index, data = (f"{DIRECTORY}/{0:020d}.{suffix}" for suffix in ("index", "log"))
+        ends: list[tuple[int, int]] = []
+
+        def look(_: Op) -> None:
+            entries = on.open(index, write=False).pread(0, 1 << 20)
+            ends.append((int.from_bytes(entries[-4:], "big"), on.open(data, write=False).size()))
+
+        on.observer = look
+        log.truncate_to(5)
+        on.observer = None
+        assert ends and all(last < size for last, size in ends)
+
+    asyncio.run(told())
+
+
+def test_a_log_that_begins_anew_knows_no_epoch_from_there_on() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        append(log, batch(0))
+        log.restart_at(4, ((0, 0), (3, 2), (5, 4), (6, 7)), None)
+        assert log.epochs.lineage == ((0, 0), (3, 2))
+
+    asyncio.run(told())
+
+
 def test_records_written_while_a_sync_runs_are_not_durable() -> None:
     async def told() -> None:
         on = disk()
@@ -88,6 +158,24 @@ def test_the_segment_checkpoint_never_says_what_a_cut_took_back() -> None:
         await syncing
         ends = [segment for data in noted for segment in parse_lines(data).values() if segment.next_offset == 6]
         assert ends and {segment.size for segment in ends} == {log.size_bytes}
+
+    asyncio.run(told())
+
+
+def test_a_sync_takes_nothing_back_of_what_a_roll_meanwhile_says_in_the_segment_checkpoint() -> None:
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        for number in range(6):
+            append(log, batch(number))
+        on.sync_seconds = lambda: 0.01
+        syncing = asyncio.create_task(log.flush())
+        await asyncio.sleep(0)
+        append(log, batch(6))
+        log.roll()
+        append(log, batch(7))
+        await syncing
+        assert parse_lines(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))[0].next_offset == 7
 
     asyncio.run(told())
 

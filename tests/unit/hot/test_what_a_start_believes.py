@@ -132,3 +132,40 @@ def test_nothing_stays_of_what_lay_behind_a_torn_segment() -> None:
         assert [name for name in on.list(DIRECTORY) if name.endswith(".log")] == [f"{0:020d}.log"]
 
     asyncio.run(told())
+
+
+def test_nothing_stays_of_the_producers_of_what_is_gone() -> None:
+    """The power failed: of the next segment only the snapshot is there, and the log may end there once more."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(3):
+            append(log, batch(number, producer=7, sequence=number))
+        log.roll()
+        log.close()
+        first, snapshot = f"{DIRECTORY}/{0:020d}.log", f"{3:020d}.snapshot"
+        assert snapshot in on.list(DIRECTORY)
+        on.remove(f"{DIRECTORY}/{3:020d}.log")
+        on.open(first).truncate(on.open(first).size() - 10)
+        again = await open_log(on, same_boot=False)
+        assert again.end_offset == 2 and snapshot not in on.list(DIRECTORY)
+
+    asyncio.run(told())
+
+
+def test_no_epoch_stays_of_which_no_batch_is_there() -> None:
+    """The log would tell a follower where that epoch ends, and its next leader that it has seen it."""
+
+    async def told() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number, epoch in enumerate((0, 0, 5)):
+            append(log, batch(number), epoch)
+        log.close()
+        first = f"{DIRECTORY}/{0:020d}.log"
+        on.open(first).truncate(on.open(first).size() - 10)
+        again = await open_log(on, same_boot=False)
+        assert again.end_offset == 2 and again.epochs.lineage == ((0, 0),)
+
+    asyncio.run(told())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import TOPIC_ID, Broker, Rig, produced, whole
+from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, Broker, Rig, produced, whole
 from tiered.broker.retention_clock import Ages
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
+from tiered.peers import FetchFrom
 from tiered.replication.become_leader import Past
 from tiered.replication.leader_replica import Replica
 
@@ -69,6 +72,23 @@ def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> Non
         check_all_is_there(replica)
         broker.faults.outage = False
         assert await replica.delete_records(30) == replica.log.start_offset == 30
+
+    rig.run(story)
+
+
+def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_is_done() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        replica = await rig.brokers[1].lead(0, [1, 2])
+        fill(replica)
+        replica.follower_fetched(2, INCARNATIONS[2], FetchFrom(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
+        deleting = asyncio.create_task(replica.delete_records(30))
+        while not replica.deletions:
+            await asyncio.sleep(0.01)
+        replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        with pytest.raises(Refused, match="another one leads it"):
+            await deleting
 
     rig.run(story)
 
