@@ -44,6 +44,15 @@ def test_the_tests_to_run_are_there(area: Area) -> None:
     assert [path for path in sorted(paths) if not (ROOT / path.partition("::")[0]).exists()] == []
 
 
+def test_a_test_that_runs_first_counts_for_its_own_stage() -> None:
+    replication, spark = AREAS["replication"], AREAS["spark"]
+    assert replication.stage_of("tests/unit/hot/test_log.py::test_x") == "units"
+    assert replication.stage_of("tests/sim/scenarios/test_sim_moves.py") == "scenarios"
+    assert replication.stage_of("tests/e2e/test_node.py::test_x") == "whole"
+    assert spark.stage_of("tests/spark/test_plans.py::test_x") == "units"
+    assert spark.stage_of("tests/spark/test_loads.py") == "whole"
+
+
 def test_an_edit_whose_text_is_gone_is_refused() -> None:
     mutant = Mutant("gone", "tiered/ids.py", "x = 1", "x = 2", "anything")
     with pytest.raises(ValueError, match=r"gone: its text stands 0 times in tiered/ids\.py"):

@@ -227,6 +227,7 @@ class Coordinators:
         started, replica = self._clock.mono_ns(), place.replica
         while True:
             await self._clock.sleep(pause)
+            await replica.until_told()  # its log takes nothing before that
             if self._places.get(replica.partition) is not place or replica.gone:
                 return
             try:

@@ -35,6 +35,9 @@ from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
 
+DROPPED_AT_ONCE = 100
+"""Partitions whose logs are put aside before others have their turn: some 7 ms."""
+
 
 class Partitions:
     """`begun` hears of each replica that is led, `closed` of each closed segment, `configured` of each with other
@@ -89,6 +92,8 @@ class Partitions:
         self._logs = Logs(world, metrics, directory, lambda: self.settings, incarnation, self._may_note_synced)
         self.synced_due = asyncio.Event()
         """Set when what is noted of synced logs may differ from what their settings ask for."""
+        self.untold_due = asyncio.Event()
+        """Set when there is a loss to tell."""
         self._replicas: dict[TopicPartition, Replica] = {}
         self._copies: dict[TopicPartition, Copy] = {}
         self._committed: dict[TopicPartition, int] = {}
@@ -261,7 +266,9 @@ class Partitions:
     async def _follow(self, old: Image, new: Image, settings: Settings) -> None:
         delta = between(old, new, settings.node_id, self._incarnation)
         self.settings, self._image = settings, new
-        for at in delta.dropped:
+        for number, at in enumerate(delta.dropped, 1):
+            if number % DROPPED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             topic_id = old.topics[at.topic].topic_id
             self._drop(at, topic_id, moved=topic_id in new.topics_by_id)
         for at in delta.resigned:
@@ -326,6 +333,9 @@ class Partitions:
         replica.possible_loss = told[-1]._asdict() if told else None
         if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
+            self.untold_due.set()
+            if is_untold(known.loss, replica):
+                replica.hold_back()
             if known.stored_end == UNKNOWN_END:
                 made = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
                 replica.possible_loss = made._asdict()
@@ -490,6 +500,11 @@ class Partitions:
 
 def _deleted(at: TopicPartition) -> Refused:
     return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
+
+
+def is_untold(told: Loss | None, replica: Replica) -> bool:
+    """True if the cluster still has to be told that this leader lacks what was behind its start."""
+    return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
 
 
 def is_told_too_low(told: Loss | None, replica: Replica) -> bool:

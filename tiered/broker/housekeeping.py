@@ -59,6 +59,7 @@ class Housekeeping:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.flush_tails())
             group.create_task(self.make_up())
+            group.create_task(self.tell_losses())
             group.create_task(self.settle_synced())
             group.create_task(self._every(settings.log_retention_check_interval_ms / 1000, self.look_after_logs))
             group.create_task(self._every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
@@ -122,6 +123,17 @@ class Housekeeping:
             before, left = left, (node.partitions.troubles().keys(), untold)
             pause = min(2 * pause, longest) if left == before and any(left) else MAKE_UP_SECONDS[0]
 
+    async def tell_losses(self) -> None:
+        """Tells of a loss as soon as it is known: until then its leader takes no records. `make_up` tries again."""
+        node, due = self._node, self._node.partitions.untold_due
+        while True:
+            await due.wait()
+            due.clear()
+            try:
+                await node.joining.report_losses()
+            except (Unavailable, Refused) as error:
+                log.warning("losses are told later why=%s", error)
+
     async def sweep_deleted(self) -> None:
         """Deletes the files of deleted topics once their delay is over. Soon, not with the next look at all logs: what
         waits keeps its pages in memory, and new records have to find fresh ones, which cost a multiple."""
@@ -160,7 +172,7 @@ class Housekeeping:
                     log.error("old tail is not flushed partition=%s why=%s", replica.at, error)
 
     async def settle_synced(self) -> None:
-        """Makes a change of `flush` true of each log soon, also where nobody writes (`hot/synced.py`)."""
+        """Makes a change of `flush` true of each log soon, also where nobody writes (`hot/synced_logs.py`)."""
         partitions = self._node.partitions
         while True:
             await partitions.synced_due.wait()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tiered.broker.data_directory import Found
 from tiered.broker.duplicate_check import TIMEOUT_SECONDS, answers
-from tiered.broker.hosted_replicas import is_told_too_low
+from tiered.broker.hosted_replicas import is_told_too_low, is_untold
 from tiered.broker.retention_clock import CLOCK_MS
 from tiered.controller import requests
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -174,8 +174,7 @@ class Joining:
         topic, known = self._node.image.topics.get(replica.topic), self._now(replica.at)
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
-        told = known.loss
-        return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
+        return is_untold(known.loss, replica)
 
     def _is_overstated(self, replica: Replica) -> bool:
         """Whether the cluster holds for lost what this leader found in the bucket."""
@@ -202,6 +201,8 @@ class Joining:
                 replica for replica in partitions.unreported if replica not in lost or self._is_unheard(replica)
             ]
             partitions.overstated = [replica for replica in partitions.overstated if self._is_overstated(replica)]
+            for replica in set(lost).difference(partitions.unreported):
+                replica.told()
         partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
         untold = partitions.unjudged or partitions.doubtful or partitions.unreported
         if not untold and not self.trusted:

@@ -92,6 +92,7 @@ class Following:
 
     async def _ask_at(self, address: str, wait_ms: int) -> bool:
         image = self._cluster.image
+        self._unable_ms = 0  # what it said before says nothing of one that answers no more, nor of the next one
         if self._peers is None or not address:
             return False
         # Not much beyond its session: who waits longer misses it later.

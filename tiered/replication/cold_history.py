@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 RECALL_SEGMENTS = 2 * FAN
 """So many segments are read for these bytes, at most: each costs a request, however small it is."""
+RECALL_TRIES = 3
 
 
 class History(NamedTuple):
@@ -60,13 +61,20 @@ def begin_behind(hot: DiskLog, history: History) -> None:
 
 
 async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[Walked]:
+    """Returns the newest cold batches of producers; those before the damage where bytes stay wrong. The reader gets
+    wrong bytes once more by itself. They are looked at again, for they may be right in the bucket."""
     batches: list[Walked] = []
-    try:
-        start = max(await _recall_from(cold, manifest, offset_index), manifest.log_start_offset)
-        async for piece in cold.reader.iterate(manifest.pid, start, manifest=manifest):
-            batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
-    except (Corrupt, Refused) as error:
-        log.error("producers are known by their last batch only partition=%s why=%s", manifest.at, error)
+    for left in reversed(range(RECALL_TRIES)):
+        batches.clear()
+        try:
+            start = max(await _recall_from(cold, manifest, offset_index), manifest.log_start_offset)
+            async for piece in cold.reader.iterate(manifest.pid, start, manifest=manifest):
+                batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
+            break
+        except (Corrupt, Refused) as error:
+            if not left or isinstance(error, Refused):
+                log.error("producers are known by their last batch only partition=%s why=%s", manifest.at, error)
+                break
     return batches
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import Appended, DiskLog
@@ -67,6 +68,8 @@ class Replica(Readable):
         """Callers of `delete_records` that wait for followers, who then have to hear of the log start at once."""
         self._deleting = asyncio.Event()
         """Set, and another one put in its place, when what these callers wait for may have come."""
+        self._untold: asyncio.Event | None = None
+        """Set once the cluster has heard of a loss; None where it has, or where there is none."""
         self._end_watchers: dict[tuple[Watcher, int], None] = {}
         self._segments_seen = log.segment_count
         if partition.high_watermark:
@@ -76,8 +79,40 @@ class Replica(Readable):
 
     @property
     def alone(self) -> bool:
-        """Whether what `append_now` wrote is committed by then: it waits for no other replica and for no fsync."""
-        return self.state.alone and not self.log.synced.only
+        """True if what `append_now` wrote is committed by then: it waits for no other replica, for no fsync, and for
+        nothing to be told."""
+        return self.state.alone and not self.log.synced.only and self._untold is None
+
+    # -- a loss that is still to be told ------------------------------------------------------------------------------
+
+    @property
+    def untold(self) -> bool:
+        """True if records may be gone and the cluster has not heard of the loss: nothing is written before that.
+        The next start would tell of a loss behind what was written."""
+        return self._untold is not None
+
+    def hold_back(self) -> None:
+        """Takes no records until `told`."""
+        self._untold = asyncio.Event()
+
+    def told(self) -> None:
+        """The cluster has heard of the loss, or this broker leads the partition no more."""
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            untold.set()
+
+    async def until_told(self) -> None:
+        """Returns once nothing is to be told of it, or it is led here no more."""
+        if self._untold is not None:
+            await self._untold.wait()
+
+    async def _told_within(self, timeout_ms: int) -> int:
+        """How much of that time is left then."""
+        until_ns = self._clock.mono_ns() + timeout_ms * 1_000_000
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.until_told()
+        return max(0, (until_ns - self._clock.mono_ns()) // 1_000_000)
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
@@ -85,11 +120,14 @@ class Replica(Readable):
         self, data: bytearray | memoryview, *, acks: int = ALL, timeout_ms: int = 30_000, deep: bool = False
     ) -> Appended:
         """One or more produced batches, stamped in place. With acks=all it answers once they are committed, and fsynced
-        where the topic says `flush=ack`; alone in the ISR and without that, in the same turn of the loop.
+        where the topic says `flush=ack`; alone in the ISR and without that, in the same turn of the loop. It waits
+        until a loss is told.
 
         `Refused`: what admission says, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR (full or dead disk), REQUEST_TIMED_OUT
         (the records are in the log and may yet be committed).
         """
+        if self._untold is not None:
+            timeout_ms = await self._told_within(timeout_ms)
         appended = self.append_now(data, acks, deep)
         end = appended.last_offset + 1
         if acks == ALL and not self.committed(end):
@@ -98,9 +136,13 @@ class Replica(Readable):
 
     def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> Appended:
         """Judges, stamps in place and writes. Where acks=all asks for more than that, `committed` says whether it is
-        done already and `until_committed` waits for it. `Refused` as with `append`, but never REQUEST_TIMED_OUT."""
+        done already and `until_committed` waits for it. `Refused` as with `append`, but never REQUEST_TIMED_OUT, and
+        NOT_LEADER_OR_FOLLOWER while a loss is to be told."""
         if self._gone is not None:
             raise self._gone
+        if self._untold is not None:
+            why = f"records of {self.at} may be gone, and the cluster has not heard of it yet"
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
         config = self.log.config
         if acks == ALL:
             self._doubt_nothing()
@@ -350,12 +392,11 @@ class Replica(Readable):
         self._doubt_nothing()
 
     def _is_deleted(self, before: int) -> bool:
-        """True if nobody need wait for the deletion any more. Where no manifest has it, a member that left the in-sync
-        set below `min.insync.replicas` may lead too."""
+        """True if nobody need wait for the deletion any more. A member that left the in-sync set below
+        `min.insync.replicas` may lead too, and may have read the manifest before the deletion."""
         if self._gone is not None:
             return True
-        told = self.manifest is not None or self.state.may_ack(self.log.config.min_insync_replicas)
-        return told and self.state.others_deleted_to(before)
+        return self.state.may_ack(self.log.config.min_insync_replicas) and self.state.others_deleted_to(before)
 
     def _wake_deletions(self) -> None:
         if self.deletions:
@@ -376,6 +417,7 @@ class Replica(Readable):
     def resign(self, why: Refused) -> None:
         """Nobody is served here any more: `why` is the answer to all, those who wait included."""
         self._gone = why
+        self.told()
         self._wake_all()
         self._wake_deletions()
         self._wake_end()

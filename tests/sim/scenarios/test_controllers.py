@@ -4,6 +4,7 @@ never do two of them write."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -13,7 +14,12 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic
 from tiered.errors import Code, Fenced, Refused
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
+from tiered.metadata.changes import Change, TopicCreated
+from tiered.metadata.image import Image
+from tiered.metadata.layout import Entry, encode_entry, slot_key
+from tiered.metadata.log_reader import read_boundary
+from tiered.ports import Ok
 from tiered.replication.leader_replica import ALL, Replica
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.client.group_offsets import commit
@@ -211,6 +217,57 @@ def test_a_controller_that_alone_cannot_write_makes_room() -> None:
         old.machine.faults.outage = False
         await three.until(lambda: old.node.cluster.reign is None and old.node.cluster.in_touch, 30)
         await three.until(three.all_known, 10)
+
+    told(story)
+
+
+def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None:
+    """M3: a put that lands late takes the place of a slot that was collected."""
+
+    async def story(three: Three) -> None:
+        controller, away = three.controller, three.others()[0]
+        for source, target in ((controller, away), (away, controller)):
+            three.network.cut(source.name, target.name)
+        away.machine.faults.outage = True
+        slot = away.node.image.slot + 1
+        node, reign = controller.node, controller.node.cluster.reign
+        assert reign is not None
+        for name in ("a", "b", "c"):
+            await node.submit(CreateTopic(name))
+            await reign._metadata.snapshot(node.image)
+        boundary, _ = await read_boundary(node.store)
+        assert away.node.image.slot < slot < boundary.collected
+        told, heard = away.node.cluster.committed._told, set[str]()
+
+        def note(changes: Sequence[Change], before: Image, image: Image) -> None:
+            heard.update(image.topics)
+            told(changes, before, image)
+
+        away.node.cluster.committed._told = note
+        late = TopicCreated("late", TopicId("A" * 21 + "Q"), ((away.node_id,),), {}, 0)
+        entry = Entry(slot, node.image.controller_epoch, "late", (late,), node.cluster_id)
+        assert isinstance(await node.store.put(slot_key(slot), encode_entry(entry), if_absent=True), Ok)
+        away.machine.faults.outage = False
+        await three.until(lambda: "c" in heard, 10)
+        assert "late" not in heard
+
+    told(story)
+
+
+def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_committed() -> None:
+    async def story(three: Three) -> None:
+        controller, slow = three.controller, three.others()[0]
+        for source, target in ((controller, slow), (slow, controller)):
+            three.network.cut(source.name, target.name)
+        await three.until(lambda: controller.node.image.brokers[slow.node_id].fenced, 2 * SESSION)
+        async with slow.node.partitions._moving:
+            await controller.node.submit(CreateTopic("t"))
+            three.network.heal()
+            await three.until(lambda: "t" in slow.node.image.topics and slow.node.cluster.in_touch, 2 * SESSION)
+            await asyncio.sleep(SESSION)
+            assert slow.node.cluster.applied < slow.node.image.slot
+            assert controller.node.image.brokers[slow.node_id].fenced
+        await three.until(three.all_known, 5)
 
     told(story)
 

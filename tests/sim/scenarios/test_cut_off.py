@@ -101,6 +101,31 @@ def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_since(seed: int) -> None:
+    """The bucket was away for all, and the controller said so. One broker is cut off, and then the bucket is back for
+    that one and for the controller."""
+
+    async def story(three: Three) -> None:
+        old, lost = three.controller, three.others()[0]
+        epoch = old.node.image.controller_epoch
+        for each in three.brokers.values():
+            each.machine.faults.outage = True
+        with suppress(Refused):
+            await old.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
+        await asyncio.sleep(3 * SESSION)
+        assert three.controllers() == [old.node_id]
+        cut_off(three, lost)
+        for each in (old, lost):
+            each.machine.faults.outage = False
+        for _ in range(30):
+            await asyncio.sleep(SESSION / 4)
+            assert three.controllers() == [old.node_id]
+        assert old.node.image.controller_epoch == epoch and not old.node.image.brokers[lost.node_id].live
+
+    told(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: int) -> None:
     async def story(three: Three) -> None:
         lost = three.others()[0]

@@ -23,7 +23,9 @@ from tests.sim.groups import (
 )
 from tests.sim.harness.machine import SimMachine
 from tiered.broker.group_coordinators import partition_of
+from tiered.cold.layout import manifest_key
 from tiered.errors import Code
+from tiered.object_store.faulty import Fault, Kind
 
 G = "g"
 P = partition_of(G, 2)
@@ -238,6 +240,23 @@ def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
         await site.start(GROUPS)
         await loaded(site)
         assert await committed(site, "h") == 30, "nothing was lost this time"
+        await site.stop()
+
+    run(story)
+
+
+def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups() -> None:
+    async def story(site: Site) -> None:
+        await site.start(GROUPS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, 20)
+        await commit(site, G, 20)
+        await site.until(lambda: images(site, P) != [])
+        await site.crash(site.machine.lose_disk)
+        site.machine.faults.rules.append(Fault(Kind.DELAY, ("get",), key=manifest_key(replica.pid), seconds=10))
+        await site.start(GROUPS)
+        await loaded(site)
+        assert await committed(site, G) == site.node.replica("t", 0).log.end_offset == 0
         await site.stop()
 
     run(story)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
@@ -12,11 +13,14 @@ from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_cut_off import cut_off
 from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SESSION, Broker, Three, told
 from tiered.controller.requests import CreateTopic, Move, Reassign
-from tiered.ids import TopicPartition
+from tiered.errors import Code, Refused
+from tiered.groups.requests import Commit, CommitOffsets
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 AT = TopicPartition("t", 0)
 Reached = Callable[[Broker, Broker], bool]
@@ -53,8 +57,6 @@ def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> 
             await asyncio.sleep(0.000_05)
         assert now().loss is None
         cut_off(three, broker)
-        if reached is leading:  # what it writes before it has told must not hide what went before
-            broker.node.replica("t", 0).append_now(batch([b"w"]), 1)
         await three.until(lambda: now().leader == NO_LEADER, 60)
         three.network.heal()
         await three.until(lambda: now().leader == broker.node_id, 60)
@@ -62,6 +64,98 @@ def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> 
         loss = now().loss
         assert loss is not None and loss.from_offset == 0
         await starting
+
+    told(story)
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole(acks: int) -> None:
+    """Its next start would tell the loss from an offset behind the records that it wrote."""
+
+    async def story(three: Three) -> None:
+        controller, broker = three.controller, three.others()[0]
+        topic = await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
+        await three.until(lambda: leading(broker, controller), 5)
+        await broker.node.replica("t", 0).append(batch([b"v"]))
+        broker.machine.lose_disk()
+        await broker.clear()
+        await three.until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
+        before = broker.node
+        starting = asyncio.create_task(broker.start())
+        while broker.node is before or not leading(broker, controller):
+            await asyncio.sleep(0.000_05)
+        cut_off(three, broker)
+        with pytest.raises(Refused) as refused:
+            await broker.node.replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        await broker.kill()
+        with suppress(asyncio.CancelledError):
+            await starting
+        three.network.heal()
+        await broker.start()
+        again = broker.node.replica("t", 0)
+        told = controller.node.image.losses[PartitionId(topic.topic_id, 0)]
+        assert [each.from_offset for each in told] == [0]
+        assert (await again.append(batch([b"w"]), acks=acks)).base_offset == 0, "told, it writes"
+
+    told(story)
+
+
+def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
+    async def story(three: Three) -> None:
+        controller, broker = three.controller, three.others()[0]
+        await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
+        await three.until(lambda: leading(broker, controller), 5)
+        replica = broker.node.replica("t", 0)
+        replica.hold_back()
+        assert replica.untold and not replica.alone
+        waiting = [asyncio.create_task(replica.append(batch([value]))) for value in (b"v", b"w")]
+        await asyncio.sleep(1)
+        assert not any(each.done() for each in waiting) and replica.log.end_offset == 0
+        replica.told()
+        assert [(await each).base_offset for each in waiting] == [0, 1] and replica.alone
+        replica.hold_back()
+        late = asyncio.create_task(replica.append(batch([b"x"])))
+        await asyncio.sleep(0)
+        broker.node.partitions.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        with pytest.raises(Refused, match="another one leads it"):
+            await late
+
+    told(story)
+
+
+def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
+    async def story(three: Three) -> None:
+        controller, broker = three.controller, three.others()[0]
+        group = CommitOffsets("g", (Commit("t", 0, 0),))
+        assignments = [[broker.node_id]]
+        for name in ("t", OFFSETS_TOPIC):
+            await controller.node.submit(CreateTopic(name, assignments=assignments))
+        await three.until(lambda: leading(broker, controller) and OFFSETS_TOPIC in broker.node.image.topics, 5)
+        await broker.node.coordinators.ask("g", group)
+        broker.machine.lose_disk()
+        await broker.clear()
+        await three.until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
+        before = broker.node
+        starting = asyncio.create_task(broker.start())
+        while broker.node is before or len(broker.node.partitions.led()) < 2:
+            await asyncio.sleep(0.000_05)
+        cut_off(three, broker)
+        for _ in range(10):
+            await asyncio.sleep(SESSION / 10)
+            with pytest.raises(Refused) as refused:
+                await broker.node.coordinators.ask("g", group)
+            assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+        three.network.heal()
+        await starting
+
+        def loaded() -> bool:
+            led = [each for each in broker.node.partitions.led() if each.topic == OFFSETS_TOPIC]
+            return bool(led) and not led[0].untold
+
+        await three.until(loaded, 20)
+        await asyncio.sleep(1)
+        await broker.node.coordinators.ask("g", group)
 
     told(story)
 
@@ -140,6 +234,35 @@ def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
         await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
         assert again.state.node_id == hit.node_id
         assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
+
+    told(story)
+
+
+def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
+    """The leader takes no records until then. It was elected once the third broker, which was asked for its end, was
+    fenced."""
+
+    async def story(three: Three) -> None:
+        await written(three, 3)
+        hit = leader_of(three)
+        others = [each for each in three.brokers.values() if each is not hit]
+        await crash(others, SimMachine.kill)
+        await three.until(lambda: insiders(three) == [hit], SECONDS)
+        alone = await led(three)
+        await alone.append(batch([b"more"]))
+        await alone.flush()
+        await alone.append(batch([b"unsynced"]))
+        await crash([hit], SimMachine.power_cut)
+        await asyncio.gather(*(each.start() for each in others))
+        silent = next(each for each in others if each is not three.controller)
+        cut_off(three, silent)
+        await hit.start()
+        now = hit.node.image.topics["t"].partitions[0]
+        assert now.leader == NO_LEADER and now.last_known == (hit.node_id,)
+        again = await led(three)
+        assert again.state.node_id == hit.node_id
+        await three.until(lambda: not again.untold, 0.1)
+        assert again.explain()["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
     told(story)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from tests.e2e.kafka_site import values_of
+from tests.e2e.kafka_site import produce, values_of
 from tests.e2e.site import QUICK, Site, batch, run
 from tests.sim.harness.streams import SimStream
 from tiered.config.listeners import Endpoint
-from tiered.controller.requests import CreateTopic, RegisterBroker
+from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
 from tiered.peers import Diverging, FetchedPart, FetchFrom, ReplicaFetch
@@ -27,6 +29,7 @@ from tiered_api.kafka.protocol.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server.fetch.delayed_replica_fetch import TOLD_SECONDS
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
@@ -109,6 +112,38 @@ def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() 
         assert values_of(part.records) == [b"c"]
         (part,) = await it.fetch(3)
         assert leader.high_watermark == part.high_watermark == 3 and part.records == b""
+
+    copying(story)
+
+
+def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        asked = produce(leader, b"a", b"b", b"c")
+        produced = asyncio.create_task(link.ask(asked, ProduceResponse, 30, 11))
+        await it.site.until(lambda: leader.log.end_offset == 3)
+        await it.fetch(0)
+        await asyncio.sleep(1)
+        assert not produced.done()
+        await it.fetch(3)
+        answer = await produced
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        link.close()
+
+    copying(story)
+
+
+def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
+    async def story(it: Copying) -> None:
+        (leader,) = it.leaders
+        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        asked = produce(leader, b"a")
+        asked.timeout_ms = 1_000  # much less than it takes until the follower leaves the in-sync set
+        for _ in range(2):  # the second one is like the first, and need not be parsed
+            answer = await link.ask(asked, ProduceResponse, 30, 11)
+            assert answer.responses[0].partition_responses[0].error_code == Code.REQUEST_TIMED_OUT.number
+        link.close()
 
     copying(story)
 
@@ -248,6 +283,28 @@ def test_a_broker_that_has_stopped_copies_nothing() -> None:
     copying(story)
 
 
+def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None:
+    async def story(it: Copying) -> None:
+        node, topic_id = it.site.node, it.leaders[0].topic_id
+        write(it.leaders[0], b"a")
+        await it.fetch(1)
+        for preferred, other in ((2, 1), (1, 2)):
+            await node.submit(Reassign((Move(topic_id, 0, (preferred, other)),)))
+            await node.submit(ElectLeaders(preferred=True))
+            await it.site.until(partial(leads, it.site, preferred == 1))
+        assert it.leaders[0].gone
+        again = node.replica("t", 0)
+        (part,) = await it.fetch(1, epoch=again.leader_epoch)
+        assert (part.code, part.high_watermark) == (0, 1)
+
+    copying(story)
+
+
+def leads(site: Site, expected: bool) -> bool:
+    """True if broker 1 leads a partition, or leads none, as `expected` says."""
+    return bool(site.node.partitions.led()) is expected
+
+
 def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
     async def story(it: Copying) -> None:
         leader, _ = it.leaders
@@ -259,6 +316,28 @@ def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
             it.incarnation = incarnation_number(incarnation)
         assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
         assert await it.fetch(1, 0) == []
+
+    copying(story, partitions=2)
+
+
+def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process_nothing() -> None:
+    """The earlier process ended with its machine: its request still waits here."""
+
+    async def story(it: Copying) -> None:
+        leader, _ = it.leaders
+        write(leader, b"a")
+        copies = it.server.dispatch.fetches.copies
+        await it.fetch(1, 0)
+        for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
+            early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
+            await it.site.until(lambda: len(copies.waiting) == 1)
+            await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
+            it.incarnation = incarnation_number(incarnation)
+            later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
+            with suppress(Refused):
+                await early
+            told = await later
+        assert [(part.partition, part.high_watermark) for part in told] == [(0, 1), (1, 0)]
 
     copying(story, partitions=2)
 

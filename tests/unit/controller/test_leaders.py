@@ -274,6 +274,16 @@ def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting
         assert states(shard) == (1, (1,), ())
 
 
+def test_a_log_that_is_proved_proves_no_other_one() -> None:
+    shard = cluster(1, 2)
+    for name in ("s", "t"):
+        decide(shard, requests.CreateTopic(name, configs=TWO, assignments=[[1, 2]]))
+    other = shard.image.topics["s"]
+    decide(shard, RegisterBroker(2, incarnation(2, 1), "d", "", proved=((other.topic_id, 0),)))
+    assert shard.image.topics["s"].partitions[0].elr == (2,)
+    assert states(shard) == (1, (1,), ())
+
+
 def test_a_log_that_says_nothing_of_itself_is_not_whole_without_flush_ack() -> None:
     """Rule R1: that the disk is the same proves what was fsynced, and nothing was."""
     shard = cluster(1, 2)

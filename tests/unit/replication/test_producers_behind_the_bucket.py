@@ -11,7 +11,8 @@ from tests.unit.replication.test_roles import until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.producer_state import WINDOW
-from tiered.replication import cold_history as history
+from tiered.object_store.faulty import Fault, Kind
+from tiered.replication import cold_history
 from tiered.replication.become_leader import Past
 from tiered.replication.leader_replica import Replica
 
@@ -68,7 +69,7 @@ def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
 
 
 def test_no_more_segments_are_read_for_retries_than_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "RECALL_SEGMENTS", 3)
+    monkeypatch.setattr(cold_history, "RECALL_SEGMENTS", 3)
     rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
 
     async def story() -> None:
@@ -93,6 +94,24 @@ def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bo
         heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
         known = heir.log.producers.get(7)
         assert known is not None and len(known.batches) == (1 if lost else WINDOW)
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize("rotten", [False, True], ids=["on their way", "in the bucket"])
+def test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong(rotten: bool) -> None:
+    """Each look reads a segment that does not prove itself twice."""
+    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def story() -> None:
+        await made_cold(await rig.brokers[1].lead(0, [1]), 2)
+        rig.brokers[2].faults.rules.append(
+            Fault(Kind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
+        )
+        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        known = heir.log.producers.get(7)
+        assert known is not None
+        assert ([each.base_offset for each in known.batches] == [7, 8, 9, 10, 11]) is not rotten
 
     rig.run(story)
 

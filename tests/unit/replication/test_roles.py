@@ -7,16 +7,19 @@ import contextlib
 import random
 import uuid
 from collections.abc import Awaitable, Callable
+from unittest.mock import patch
 
 import pytest
 
+from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import AT, whole
-from tests.unit.replication.three_brokers import CLUSTER, Town
+from tests.unit.replication.three_brokers import CLUSTER, Member, Town
 from tiered.broker.data_directory import DataDirectory
 from tiered.controller import requests
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import text_id
+from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.delta import Lead
 from tiered.replication.follower_replica import Copy
 from tiered.replication.leader_replica import ALL, Replica
@@ -45,6 +48,11 @@ async def written(town: Town) -> Replica:
     for number in range(10):
         await leader.append(batch(number), acks=ALL)
     return leader
+
+
+def nobody_found(town: Town) -> contextlib.AbstractContextManager[object]:
+    """No broker finds another one: nothing is copied meanwhile."""
+    return patch.object(town.peers, "find", lambda *_: None)
 
 
 def alike(town: Town, *nodes: int) -> bool:
@@ -323,6 +331,36 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
     town.run(story)
 
 
+def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
+    """The point up to which it was durable would vouch for records that were copied since and never synced."""
+    town = Town()
+
+    async def story() -> None:
+        leader = await written(town)
+        member = town.members[other_than(leader)]
+        there, disk = member.partitions, member.broker.disk
+        (copy,) = there.held()
+        assert isinstance(copy, Copy)
+        await copy.log.flush()
+        await there.save_offsets()
+        with nobody_found(town):
+            disk.faults.append(DiskFault("append", ".snapshot", "ENOSPC"))
+            with pytest.raises(Unavailable):
+                copy.log.truncate_to(0)
+            there._broken(copy, final=False)
+            await there.open_missing(lambda: town.controller.image)
+            assert [held.log.end_offset for held in there.held()] == [0]
+        await until(lambda: alike(town, leader.state.node_id, member.node_id))
+        (again,) = there.held()
+        assert again.log.flushed_offset == 0
+        await member.kill()
+        directory = DataDirectory(member.broker.disk)
+        found = await directory.open(CLUSTER, member.node_id, text_id(uuid.UUID(int=member.node_id, version=4)))
+        assert found.recovery_points.get(AT, 0) == 0
+
+    town.run(story)
+
+
 async def nothing() -> None:
     return
 
@@ -345,14 +383,75 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
         stay = tuple(node for node in (1, 2, 3) if node != other)
         assert await move(town, *stay) == (None,)
         await until(lambda: not there.held())
-        town.peers.find = lambda *_: None  # type: ignore[method-assign]
-        assert await move(town, *stay, other) == (None,)
-        await until(there.held)
-        assert [held.log.end_offset for held in there.held()] == [0]
-        await town.members[other].kill()
+        with nobody_found(town):
+            assert await move(town, *stay, other) == (None,)
+            await until(there.held)
+            assert [held.log.end_offset for held in there.held()] == [0]
+            await town.members[other].kill()
         directory = DataDirectory(town.members[other].broker.disk)
         found = await directory.open(CLUSTER, other, text_id(uuid.UUID(int=other, version=4)))
         assert found.recovery_points.get(AT, 0) == 0
+
+    town.run(story)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_clean_stop_settles_the_past_only_of_what_nobody_else_can_have_led(copies: int) -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(copies)
+        member = town.members[(await led(town)).state.node_id]
+        await stop(town, member)
+        epoch = town.partition.leader_epoch
+        await member.start()
+        assert member.partitions.is_settled(AT, epoch + 1) is (copies == 1)
+
+    town.run(story)
+
+
+def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
+    town = Town()
+
+    async def story() -> None:
+        await town.begin(1)
+        leader = await led(town)
+        member, other = town.members[leader.state.node_id], town.members[other_than(leader)]
+        await stop(town, member)
+        later = town.partition.leader_epoch + 1
+        changed = PartitionChanged(leader.topic_id, 0, NO_LEADER, later, (), (leader.state.node_id,))
+        town.controller.apply((changed,), town.controller.image.slot + 1)
+        cold = await other.broker.cold.manifests.take_over(leader.pid, leader.topic, later)
+        await member.start()
+        assert (await led(town)).manifest == cold
+
+    town.run(story)
+
+
+async def stop(town: Town, member: Member) -> None:
+    """Stops the log as a broker does that is told to stop."""
+    assert await member.partitions.close_clean()
+    incarnation = member.incarnation
+    await member.kill()
+    await town.ask(requests.StopBroker(member.node_id, incarnation))
+
+
+def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
+    town = Town()
+
+    async def story() -> None:
+        leader = await written(town)
+        member = town.members[other_than(leader)]
+        there, before = member.partitions, member.image
+        there.doubtful = frozenset({AT})
+        now = town.partition
+        nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
+        image = before.apply((nobody,), before.slot + 1)
+        await there.follow(before, image, member.settings)
+        assert there.doubtful == {AT}
+        somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
+        await there.follow(image, image.apply((somebody,), image.slot + 1), member.settings)
+        assert not there.doubtful
 
     town.run(story)
 
