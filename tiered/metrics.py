@@ -89,30 +89,34 @@ class Gauge:
 
 
 class Series:
-    """Values of a histogram under one combination of label values: how many fell into each bucket, and their sum."""
+    """Values of a histogram under one combination of label values: how many fell into each bucket, and their sum. Who
+    counts very often does by hand what `observe` does."""
 
-    __slots__ = ("buckets", "counts", "sum")
+    __slots__ = ("bounds", "counts", "sum")
 
-    def __init__(self, buckets: tuple[float, ...]) -> None:
-        self.buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
-        self.sum = 0.0
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum: float = 0
 
     def observe(self, value: float) -> None:
         """Counts one value."""
-        self.counts[bisect_left(self.buckets, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 class Histogram:
-    """How often values fell below each bound of `buckets` (ascending), their sum and number."""
+    """How often values fell below each bound of `buckets` (ascending), their sum and number. Values are counted in
+    parts of the unit that is shown, `parts` of them in one."""
 
     kind = "histogram"
 
-    def __init__(self, name: str, help: str, buckets: Sequence[float], labels: Labels = ()) -> None:
+    def __init__(self, name: str, help: str, buckets: Sequence[float], labels: Labels = (), parts: int = 1) -> None:
         assert list(buckets) == sorted(set(buckets)) and buckets, (name, buckets)
         self.name, self.help, self.labels = name, help, labels
         self.buckets = tuple(float(bound) for bound in buckets)
+        self._parts = parts
+        self._bounds = self.buckets if parts == 1 else tuple(round(bound * parts) for bound in buckets)
         self._series: dict[Labels, Series] = {}
 
     def series(self, *label_values: str) -> Series:
@@ -120,7 +124,7 @@ class Histogram:
         found = self._series.get(label_values)
         if found is None:
             assert len(label_values) == len(self.labels), (self.name, label_values)
-            found = self._series[label_values] = Series(self.buckets)
+            found = self._series[label_values] = Series(self._bounds)
         return found
 
     def observe(self, value: float, *label_values: str) -> None:
@@ -141,7 +145,7 @@ class Histogram:
                 so_far += count
                 yield f"{self.name}_bucket{_labels((*self.labels, 'le'), (*values, bound))} {so_far}"
             tail = _labels(self.labels, values)
-            yield f"{self.name}_sum{tail} {_number(series.sum)}"
+            yield f"{self.name}_sum{tail} {_number(series.sum / self._parts)}"
             yield f"{self.name}_count{tail} {so_far}"
 
 
@@ -159,9 +163,11 @@ class Metrics:
         """A gauge."""
         return self._one(Gauge(name, help, tuple(labels)))
 
-    def histogram(self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
+    def histogram(
+        self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str] = (), *, parts: int = 1
+    ) -> Histogram:
         """A histogram over ascending bounds."""
-        return self._one(Histogram(name, help, buckets, tuple(labels)))
+        return self._one(Histogram(name, help, buckets, tuple(labels), parts))
 
     def render(self) -> str:
         """Everything in Prometheus text form (content type `text/plain; version=0.0.4`)."""

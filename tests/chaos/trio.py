@@ -23,7 +23,8 @@ from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
 from tests.ports import held_port
 from tiered.errors import Refused, Unavailable
-from tiered.system.network import SocketNet, SystemClock
+from tiered.system.clock import SystemClock
+from tiered.system.network import SocketNet
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 

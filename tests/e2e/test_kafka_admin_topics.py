@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.e2e.kafka_site import Client, KafkaSite, run, until
 from tests.e2e.site import batch
+from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
 from tiered.ports import FileSlice
@@ -151,6 +152,28 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
     run(tmp_path, story)
 
 
+def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        await create(client, 7, wish("t", 400), wish("u", 200))
+        logs, left = tmp_path / "log", [600]
+
+        async def watch() -> None:
+            while True:
+                left.append(sum(each.name[:2] in ("t-", "u-") and "delete" not in each.name for each in logs.iterdir()))
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        request = DeleteTopicsRequest(topics=[DeleteTopicState("t"), DeleteTopicState("u")], timeout_ms=20_000)
+        answer = await client.ask(request, 6, DeleteTopicsResponse)
+        await until(lambda: left[-1] == 0)
+        watching.cancel()
+        assert [each.error_code for each in answer.responses] == [0, 0]
+        assert max(before - after for before, after in pairwise(left)) <= DROPPED_AT_ONCE
+
+    run(tmp_path, story)
+
+
 @pytest.mark.parametrize("version", range(1, 7))
 def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> None:
     async def story(site: KafkaSite) -> None:
@@ -237,12 +260,12 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
         made = await create(client, 7, wish("a", 2), wish("b"))
         assert [each.error_code for each in made.topics] == [denied, 0]
-        assert "tiered.broker.hosted_replicas.max.per.broker" in str(made.topics[0].error_message)
+        assert "tiered.partitions.max.per.broker" in str(made.topics[0].error_message)
         grown = await client.ask(
             CreatePartitionsRequest([CreatePartitionsTopic("t", 4, None)], 5_000), 3, CreatePartitionsResponse
         )
         assert grown.results[0].error_code == denied
-        assert "tiered.broker.hosted_replicas.max.per.broker" in str(grown.results[0].error_message)
+        assert "tiered.partitions.max.per.broker" in str(grown.results[0].error_message)
         asked = MetadataRequest([MetadataRequestTopic(name="auto"), MetadataRequestTopic(name="t")], True)
         told = await client.ask(asked, 12, MetadataResponse)
         assert {each.name: each.error_code for each in told.topics} == {"auto": denied, "t": 0}

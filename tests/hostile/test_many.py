@@ -1,4 +1,4 @@
-"""Partitions and producers without end (M5, M6), and requests for very many partitions (L3)."""
+"""Partitions and producers without end, and requests for very many partitions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from tests.hostile.test_records import now_ms, produce
 from tiered.errors import Code
 from tiered.records.batch import encode
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 
 def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -> None:
     each, topics = sized(100, 5_000), 12
 
     async def story(to: Target) -> None:
-        async with to.attack("M5 partitions", memory=60 + each * topics * 8 // 1000):
+        async with to.attack("partitions", memory=60 + each * topics * 8 // 1000):
             client = await to.client()
             for n in range(topics):
                 request = CreateTopicsRequest([CreatableTopic(f"t{n}", each, 1)], 60_000)
@@ -29,14 +36,14 @@ def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -
                 CreateTopicsRequest([CreatableTopic("more", 1, 1)], 60_000), 7, CreateTopicsResponse
             )
             assert refused.topics[0].error_code == Code.POLICY_VIOLATION.number
-            assert "tiered.broker.hosted_replicas.max.per.broker" in str(refused.topics[0].error_message)
+            assert "tiered.partitions.max.per.broker" in str(refused.topics[0].error_message)
 
     settings = {"tiered_partitions_max_per_broker": each * topics, "tiered_partitions_max": 2 * each * topics}
     with target(tmp_path / "data", stop_seconds=sized(20, 10) + 10, **settings) as to:
         asyncio.run(story(to))
         begun = time.monotonic()
     took = time.monotonic() - begun
-    assert took <= 10, f"the stop took {took:.1f} s"
+    assert took <= sized(30, 10), f"the stop took {took:.1f} s"
 
 
 def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
@@ -50,7 +57,7 @@ def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
                 data = encode([(now_ms(), None, b"v", ())], producer_id=n, producer_epoch=0, base_sequence=0)
                 codes.extend(await produce(clients[start], "t", (0, bytearray(data))))
 
-        async with to.attack("M6 invented producers", memory=50):
+        async with to.attack("invented producers", memory=50):
             await asyncio.gather(*(invent(start) for start in range(len(clients))))
             assert set(codes) <= {0, Code.THROTTLING_QUOTA_EXCEEDED.number, Code.OUT_OF_ORDER_SEQUENCE_NUMBER.number}
             assert codes.count(0) == 1_000
@@ -78,8 +85,48 @@ def test_fetches_of_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
                 await client.send(again)
                 assert len(await client.answer()) > 30 * count
 
-        async with to.attack("L3 fetches of 10,000 partitions in a loop", memory=150):
+        async with to.attack("fetches of 10,000 partitions in a loop", memory=150):
             await asyncio.gather(*map(go_round, crowd))
+
+    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(story(to))
+
+
+def of_each(count: int, acks: int) -> ProduceRequest:
+    parts = [PartitionProduceData(index=p, records=batch([b"v"])) for p in range(count)]
+    return ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
+
+
+def test_records_for_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
+    count = sized(400, 10_000)
+
+    async def story(to: Target) -> None:
+        await to.create(CreatableTopic("t", count, 1))
+        async with to.attack("L3 a record for each of 10,000 partitions", memory=150):
+            crowd = [await to.client() for _ in range(2)]
+
+            async def write(client: Client, acks: int) -> None:
+                for _ in range(sized(1, 3)):
+                    answer = await client.ask(of_each(count, acks), 9, ProduceResponse)
+                    assert {part.error_code for part in answer.responses[0].partition_responses} == {0}
+
+            await asyncio.gather(*(write(client, acks) for client, acks in zip(crowd, (1, -1), strict=True)))
+
+    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(story(to))
+
+
+def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: Path) -> None:
+    count = sized(400, 10_000)
+
+    async def story(to: Target) -> None:
+        async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 16 // 1000):
+            for _ in range(sized(1, 2)):
+                await to.create(CreatableTopic("t", count, 1))
+                client = await to.client()
+                request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=60_000)
+                answer = await client.ask(request, 6, DeleteTopicsResponse)
+                assert answer.responses[0].error_code == 0
 
     with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
         asyncio.run(story(to))
@@ -92,7 +139,7 @@ def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Pa
         await to.create(CreatableTopic("t", count, 1))
         crowd = [await to.client() for _ in range(sized(5, 45))]
         wait = crowd[0].frame(of_all(count, 60_000), 11)
-        async with to.attack("L3 one record wakes fetches of 10,000 partitions", memory=sized(100, 400)):
+        async with to.attack("one record wakes fetches of 10,000 partitions", memory=sized(100, 400)):
             for client in crowd:
                 await client.send(wait)
             await asyncio.sleep(sized(1, 10))
@@ -110,7 +157,7 @@ def test_requests_of_very_many_topics_hold_up_nobody(tmp_path: Path) -> None:
         short = [CreatableTopic(f"t{n}", 1, 1) for n in range(sized(1_000, 25_000))]
         client = await to.client()
         frames = [client.frame(CreateTopicsRequest(each, 60_000, True), 4) for each in (dotted, short)]
-        async with to.attack("L3 CreateTopics of very many names", memory=200):
+        async with to.attack("CreateTopics of very many names", memory=200):
             for frame in frames:
                 for _ in range(sized(1, 3)):
                     await client.send(frame)

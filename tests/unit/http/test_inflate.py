@@ -56,7 +56,9 @@ def test_no_encoding_is_no_work_and_an_unknown_one_is_415() -> None:
     assert refused("br", BODY) == 415
 
 
-@pytest.mark.parametrize(("encoding", "empty"), [("gzip", gzip.compress(b"")), ("zstd", zstandard.compress(b""))])
+@pytest.mark.parametrize(
+    ("encoding", "empty"), [("gzip", gzip.compress(b"", mtime=0)), ("zstd", zstandard.compress(b""))]
+)
 def test_body_of_many_members_is_refused_400_after_little_work(encoding: str, empty: bytes) -> None:
     body = empty * ((32 << 20) // len(empty))
     begun = time.process_time()

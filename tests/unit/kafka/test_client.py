@@ -19,7 +19,8 @@ from tests.unit.kafka.scripted import HANG_UP, SILENCE, Scripted, answer_frame
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
-from tiered.system.network import SocketNet, SystemClock
+from tiered.system.clock import SystemClock
+from tiered.system.network import SocketNet
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.client.leader_routing import LATEST, ask_coordinator, list_offsets
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

@@ -102,3 +102,18 @@ def test_a_series_counts_for_its_histogram() -> None:
         'took_seconds_sum{api="Fetch"} 8.15',
         'took_seconds_count{api="Fetch"} 5',
     ]
+
+
+def test_histogram_counts_in_parts_and_shows_whole_units() -> None:
+    metrics = Metrics()
+    whole = metrics.histogram("whole_seconds", "h", (0.0005, 0.25, 30))
+    parts = metrics.histogram("parts_seconds", "h", (0.0005, 0.25, 30), parts=1_000_000_000)
+    for ns in (1, 500_000, 500_001, 250_000_000, 30_000_000_001):
+        whole.observe(ns / 1e9)
+        parts.observe(ns)
+    shown = metrics.render()
+    of_whole = [line.removeprefix("whole") for line in shown.splitlines() if line.startswith("whole")]
+    of_parts = [line.removeprefix("parts") for line in shown.splitlines() if line.startswith("parts")]
+    assert of_whole[:-2] == of_parts[:-2] and of_whole[-1] == of_parts[-1]
+    assert '_seconds_bucket{le="0.0005"} 2' in of_parts
+    assert float(of_parts[-2].split()[1]) == 30.251_000_003

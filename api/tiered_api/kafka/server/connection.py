@@ -72,6 +72,7 @@ class Connection:
         "_server",
         "_stream",
         "_take",
+        "_taken",
         "_unsent",
         "_waits",
         "closed",
@@ -105,8 +106,10 @@ class Connection:
         self._unsent = 0
         self._parked = False
         self._held = False
+        self._taken: Frame | None = None
+        """The large frame that is dealt with."""
         self._waits = False
-        """Whether a large frame is whole and waits for its turn."""
+        """True while a whole large frame waits for its turn, or a request is dealt with in pieces."""
         self._finishing = False
         self.closed = False
         self.listener = listener
@@ -229,18 +232,37 @@ class Connection:
 
     def _take_frame(self, frame: Frame) -> None:
         """Takes a large frame that is whole."""
-        self._frame = None
+        self._frame, self._taken = None, frame
         try:
             self._request(frame.view)
         finally:
-            frame.release()
+            if not self._waits:
+                self._release_taken()
         self._settle()
+
+    def hold(self, frame: memoryview) -> memoryview:
+        """The request that is dealt with, to be kept beyond this turn. The next one is taken after `go_on`: until then
+        what the client sends stays where it is."""
+        self._waits = True
+        self._stop_reading()
+        return frame if self._taken is not None else memoryview(bytearray(frame))
+
+    def go_on(self) -> None:
+        """The request that was held is not needed any more."""
+        self._waits = False
+        self._release_taken()
+        self._resume_soon()
+
+    def _release_taken(self) -> None:
+        if self._taken is not None:
+            self._taken.release()
+            self._taken = None
 
     def _parse(self, end: int) -> None:
         """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
         scratch, at, taken = self._scratch, 0, 0
         while end - at >= 4:
-            if taken == REQUESTS_PER_EVENT or self._blocked or (self._queue and self._is_full()):
+            if taken == REQUESTS_PER_EVENT or self._blocked or self._waits or (self._queue and self._is_full()):
                 self._held = True
                 break
             (size,) = _SIZE.unpack_from(scratch, at)
@@ -432,6 +454,7 @@ class Connection:
         if self._frame is not None:
             self._frame.release()
             self._frame = None
+        self._release_taken()
         queue, self._queue = self._queue, deque()
         self._server.pending -= len(queue)
         self._hold(0)

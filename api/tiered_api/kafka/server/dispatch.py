@@ -47,7 +47,7 @@ class Dispatch:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self.latencies = Latencies(site.node.metrics)
+        self._note = Latencies(site.node.metrics).note
         self._mono_ns = site.clock.mono_ns
         self._produces = Produces(site, self)
         self.fetches = Fetches(site, self.guard)
@@ -61,34 +61,31 @@ class Dispatch:
     ) -> Sequence[Part] | None:
         """Deals with a request whose fields after the client id begin at `body`: its answer, or None when that comes
         later (the connection keeps its place) or never."""
-        connection.key, connection.since_ns = key, self._mono_ns()
-        answer = self._take(connection, frame, key, version, correlation_id, body)
-        if answer is not None:
-            self.latencies.note(connection.key, self._mono_ns() - connection.since_ns)
-        return answer
-
-    def answered(self, slot: Slot) -> None:
-        """An answer that came later is there."""
-        self.latencies.note(slot.key, self._mono_ns() - slot.since_ns)
-
-    def _take(
-        self, connection: Connection, frame: memoryview, key: int, version: int, correlation_id: int, body: int
-    ) -> Sequence[Part] | None:
+        connection.key = key
+        connection.since_ns = since_ns = self._mono_ns()
+        answer: Sequence[Part] | None = None
         try:
             if key == PRODUCE and 3 <= version <= 13:
-                return self._produces.take(connection, frame, version, correlation_id, body)
-            if key == FETCH and 4 <= version <= 18:
-                return self.fetches.take(connection, frame, version, correlation_id, body)
-            if key == API_VERSIONS:
+                answer = self._produces.take(connection, frame, version, correlation_id, body)
+            elif key == FETCH and 4 <= version <= 18:
+                answer = self.fetches.take(connection, frame, version, correlation_id, body)
+            elif key == API_VERSIONS:
                 self._site.requests[key] += 1
-                return [api_versions.answer(frame, version, correlation_id)]
-            self._begin(connection, frame)
+                answer = [api_versions.answer(frame, version, correlation_id)]
+            else:
+                self._begin(connection, frame)
         except Malformed as error:
             connection.refuse("malformed", f"{_name(key)} version {version}: {error}")
         except Exception as error:
             log.exception("request failed api=%s version=%d peer=%s", _name(key), version, connection.peer)
             self._failed(connection, error, _name(key))
-        return None
+        if answer is not None:
+            self._note(connection.key, self._mono_ns() - since_ns)
+        return answer
+
+    def answered(self, slot: Slot) -> None:
+        """An answer that came later is there."""
+        self._note(slot.key, self._mono_ns() - slot.since_ns)
 
     def spawn(self, connection: Connection, work: Work, what: str) -> None:
         """Runs what has to wait, and puts what it returns into the place that is kept from now on; None ends the
@@ -178,7 +175,7 @@ class Dispatch:
     def _handler(self, key: int) -> Handle:
         handle = self.handlers.get(key)
         if handle is None:
-            module = import_module(f"tiered_api.kafka.handlers.{ALL[key].module}")
+            module = import_module(f"tiered_api.kafka.server.handlers.{ALL[key].module}")
             handle = self.handlers[key] = module.handle
         return handle
 

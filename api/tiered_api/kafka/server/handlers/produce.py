@@ -5,16 +5,17 @@ Versions 0 to 2 are offered but end the connection, as in Kafka 4: some clients 
 (KIP-951), 13 topic ids (KIP-516).
 Transactional batches are refused: nobody could end their transaction.
 
-The work is done in the turn that brings the request. Only acks=all on a partition with other replicas, or with
-`flush=ack`, waits, and holds up nobody but the answers behind it on its connection. With acks=0 there is no answer at
-all, so an error ends the connection. Record batches are checked and stamped where they lie and go to the file from
-there; uncompressed records are checked one by one in C, compressed ones are not opened.
+The work is done in the turn that brings the request, unless it is long: records for very many partitions are appended
+in pieces, and the next request of that connection is taken after the last one. Only acks=all on a partition with other
+replicas, or with `flush=ack`, waits, and holds up nobody but the answers behind it on its connection. With acks=0 there
+is no answer at all, so an error ends the connection. Record batches are checked and stamped where they lie and go to
+the file from there; uncompressed records are checked one by one in C, compressed ones are not opened.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +28,7 @@ from tiered.replication.leader_replica import ALL, Replica
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.context import Site
 from tiered_api.kafka.server.leader_hints import ELSEWHERE, NO_TAGS, NewLeaders
-from tiered_api.kafka.server.produce import frames as produce_frames
+from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic, compact_text
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
@@ -44,6 +45,12 @@ LEADERS_FROM, LEADER_TAG = 10, 0
 KNOWN_MAX = 10_000
 HEAD_BYTES_MAX = 1024
 WAIT_MAX_MS = 600_000
+PIECE = 50
+"""Partitions whose records are appended in one go: some 5 ms."""
+LONG = 4 * PIECE
+"""A request of more is always dealt with in pieces; a shorter one only when others have used up the turn."""
+PART_BYTES = 128 << 10
+"""So many bytes count as one partition more."""
 TWICE = "the partition stands twice in the request"
 
 _SHAPE = Struct(">8xi4xb4xh")
@@ -58,6 +65,23 @@ class Head(NamedTuple):
     acks: int
     replica: Replica
     template: Template
+
+
+class Appending:
+    """One request, and what became of its parts so far."""
+
+    def __init__(self, connection: Connection, version: int, correlation_id: int, ask: ProduceAsk) -> None:
+        self.connection = connection
+        self.version = version
+        self.correlation_id = correlation_id
+        self.acks = ask.acks
+        self.timeout_ms = ask.timeout_ms
+        self.asked = ask.topics
+        """Empty once all is appended: their records are views of the request, whose memory is given back."""
+        self.topics: Outcomes = []
+        self.waiting: list[tuple[Replica, int, list[Outcome], int]] = []
+        """Parts that are not committed yet: up to which offset they have to be, and the place of their outcome."""
+        self.failed = False
 
 
 class Produces:
@@ -86,22 +110,67 @@ class Produces:
             done = self._append_known(head, frame, version, correlation_id, begin)
             if done is not None:
                 return done
-        ask = produce_frames.parse(frame, version, at)
+        ask = frames.parse(frame, version, at)
+        weight = sum(len(topic.parts) for topic in ask.topics) + len(frame) // PART_BYTES
+        if weight > PIECE and (weight > LONG or not site.turns.is_free()):
+            held = connection.hold(frame)
+            if held is not frame:
+                ask = frames.parse(held, version, at)
+            appending = Appending(connection, version, correlation_id, ask)
+            self._dispatch.spawn(connection, partial(self._append_long, appending), "Produce")
+            return None
+        appending = Appending(connection, version, correlation_id, ask)
+        for _ in self._append(appending):
+            pass
+        topics = appending.topics
+        if len(topics) == 1 and len(topics[0][1]) == 1 and not appending.failed and ask.acks:
+            self._learn(connection, frame, version, ask, topics[0][1][0])
+        if ask.acks == 0:
+            if appending.failed:
+                connection.refuse("acks_0", _first_failure(topics))
+            return None
+        if appending.waiting:
+            self._dispatch.spawn(connection, partial(self._wait, appending), "Produce")
+            return None
+        return self._answer(appending)
+
+    async def _append_long(self, appending: Appending) -> Sequence[Part] | None:
+        """Appends in pieces, between which others have their turns. The next request of the connection comes after."""
+        connection, turns = appending.connection, self._site.turns
+        try:
+            await turns.wait()
+            for _ in self._append(appending):
+                await turns.wait()
+        finally:
+            if not connection.closed:
+                connection.go_on()
+        if appending.acks == 0:
+            if appending.failed:
+                connection.refuse("acks_0", _first_failure(appending.topics))
+            return ()
+        return await self._wait(appending)
+
+    def _append(self, appending: Appending) -> Iterator[None]:
+        """Appends all parts, with a pause after each piece."""
+        site, connection, version, acks = self._site, appending.connection, appending.version, appending.acks
         known = self._by_id if version >= BY_ID else self._by_name
-        topics: Outcomes = []
-        waiting: list[tuple[Replica, int, list[Outcome], int]] = []
-        failed = False
-        record_errors = RecordErrors()
-        several = len(ask.topics) != 1 or len(ask.topics[0].parts) != 1
+        asked = appending.asked
+        several = len(asked) != 1 or len(asked[0].parts) != 1
         seen: set[tuple[bytes, int]] = set()
-        for topic in ask.topics:
+        record_errors = RecordErrors()
+        room = PIECE
+        for topic in asked:
             outcomes: list[Outcome] = []
-            topics.append((topic.echo, outcomes))
+            appending.topics.append((topic.echo, outcomes))
             for index, records in topic.parts:
+                if room <= 0:
+                    yield
+                    room = PIECE
+                room -= 1 + (len(records) // PART_BYTES if records is not None else 0)
                 replica = known.get((topic.echo, index))
                 if several:
                     if (topic.echo, index) in seen:
-                        failed = True
+                        appending.failed = True
                         outcomes.append(Outcome(index, Code.INVALID_REQUEST.number, why=TWICE))
                         continue
                     seen.add((topic.echo, index))
@@ -110,32 +179,20 @@ class Produces:
                         replica = self._find(known, topic, index)
                     _check_shape(records, version)
                     assert records is not None
-                    appended = replica.append_now(records, ask.acks)
+                    appended = replica.append_now(records, acks)
                 except Refused as fault:
-                    failed = True
+                    appending.failed = True
                     refused = _as_before(connection, (topic.echo, index), records, replica, fault)
                     outcomes.append(self._failure(index, refused, records, replica, version, record_errors))
                     continue
                 site.produced_bytes += len(records)
                 end = appended.last_offset + 1
-                if ask.acks == ALL and not replica.committed(end):
-                    waiting.append((replica, end, outcomes, len(outcomes)))
+                if acks == ALL and not replica.committed(end):
+                    appending.waiting.append((replica, end, outcomes, len(outcomes)))
                 outcomes.append(
                     Outcome(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
                 )
-        if len(topics) == 1 and len(outcomes) == 1 and not failed and ask.acks:
-            self._learn(connection, frame, version, ask, outcomes[0])
-        if ask.acks == 0:
-            if failed:
-                connection.refuse("acks_0", _first_failure(topics))
-            return None
-        if waiting:
-            timeout_ms = max(0, min(ask.timeout_ms, WAIT_MAX_MS))
-            wait = partial(self._wait, connection.listener, version, correlation_id, topics, waiting, timeout_ms)
-            self._dispatch.spawn(connection, wait, "Produce")
-            return None
-        tags = self._tell_leaders(connection.listener, version, topics) if failed else NO_TAGS
-        return (produce_frames.answer(version, correlation_id, topics, tags),)
+        appending.asked = []
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
@@ -148,7 +205,7 @@ class Produces:
     ) -> Sequence[Part] | None:
         """The short way; None, and nothing done, when it is not that simple."""
         acks, replica, template = head
-        records = produce_frames.only_records(frame, version, begin)
+        records = frames.only_records(frame, version, begin)
         if records is None or not (acks == 1 or replica.alone):
             return None
         try:
@@ -171,26 +228,33 @@ class Produces:
             self._heads[version, bytes(frame[CORRELATED : ask.head])] = head
             connection.produce_head = ask.head
 
-    async def _wait(
-        self,
-        listener: str,
-        version: int,
-        correlation_id: int,
-        topics: Outcomes,
-        waiting: list[tuple[Replica, int, list[Outcome], int]],
-        timeout_ms: int,
-    ) -> Sequence[Part]:
-        done = await asyncio.gather(
-            *(replica.until_committed(end, timeout_ms) for replica, end, _, _ in waiting), return_exceptions=True
-        )
+    async def _wait(self, appending: Appending) -> Sequence[Part]:
+        timeout_ms = max(0, min(appending.timeout_ms, WAIT_MAX_MS))
+        waiting = appending.waiting
+        pieces: list[asyncio.Future[list[BaseException | None]]] = []
+        try:
+            for first in range(0, len(waiting), PIECE):
+                if first:
+                    await self._site.turns.wait()
+                commits = (each.until_committed(end, timeout_ms) for each, end, _, _ in waiting[first : first + PIECE])
+                pieces.append(asyncio.gather(*commits, return_exceptions=True))
+            done = [fault for piece in pieces for fault in await piece]
+        finally:
+            for piece in pieces:
+                piece.cancel()
         for (_, _, outcomes, place), fault in zip(waiting, done, strict=True):
             if isinstance(fault, Refused):
                 # The offset stays, as with Kafka: it says that the records are in the log.
                 outcomes[place] = outcomes[place]._replace(code=fault.code.number, why=fault.why)
+                appending.failed = True
             elif fault is not None:
                 raise fault
-        tags = self._tell_leaders(listener, version, topics)
-        return (produce_frames.answer(version, correlation_id, topics, tags),)
+        return self._answer(appending)
+
+    def _answer(self, appending: Appending) -> Sequence[Part]:
+        version, topics = appending.version, appending.topics
+        tags = self._tell_leaders(appending.connection.listener, version, topics) if appending.failed else NO_TAGS
+        return (frames.answer(version, appending.correlation_id, topics, tags),)
 
     def _tell_leaders(self, listener: str, version: int, topics: Outcomes) -> bytes:
         """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""

@@ -1,0 +1,249 @@
+"""Produce requests for so many partitions that they are dealt with in pieces: the same answers, and others between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tiered.controller.requests import DeleteTopic
+from tiered.errors import Code
+from tiered.records.batch import encode
+from tiered.replication.leader_replica import Replica
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tiered_api.kafka.protocol.schema import ZERO_ID
+from tiered_api.kafka.server.handlers import produce as handler
+
+COUNT = 24
+
+
+@pytest.fixture(autouse=True)
+def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "PIECE", 1)
+    monkeypatch.setattr(handler, "LONG", 2)
+
+
+async def replicas(site: KafkaSite, topic: str = "t", **configs: str) -> list[Replica]:
+    await site.create(topic, COUNT, **configs)
+    return [site.node.replica(topic, p) for p in range(COUNT)]
+
+
+def request(held: Sequence[Replica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:
+    """One batch for each of the partitions, which are of one topic."""
+    parts = [PartitionProduceData(index=each.partition, records=batch([value])) for each in held]
+    topic = TopicProduceData(name=held[0].topic, topic_id=held[0].topic_id, partition_data=parts)
+    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[topic])
+
+
+def codes(answer: ProduceResponse) -> list[int]:
+    return [part.error_code for topic in answer.responses for part in topic.partition_responses]
+
+
+def busy_turns(site: KafkaSite) -> asyncio.Event:
+    """Work of others that leaves no time for more than one piece in a turn, until the event is set."""
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def lasts() -> None:
+        if not ended.is_set():
+            until_then = loop.time() + 0.011
+            while loop.time() < until_then:
+                pass
+            site.server.site.turns.soon(lasts)
+
+    lasts()
+    return ended
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+def test_a_long_request_is_answered_as_a_short_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, acks: int
+) -> None:
+    async def story(site: KafkaSite) -> None:
+        client = await site.client()
+        answers: list[ProduceResponse] = []
+        for long in (2, 1_000):
+            monkeypatch.setattr(handler, "LONG", long)
+            held = await replicas(site, f"t{long}")
+            wanted = request(held, acks=acks)
+            parts = wanted.topic_data[0].partition_data
+            parts[7].index = COUNT + 5
+            parts[8].index = 0
+            parts[9].records = None
+            parts[10].records = bytearray(encode([(1 << 50, None, b"late", ())]))
+            other = produce(await site.create(f"other{long}"), b"o").topic_data
+            answer = await client.ask(
+                ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[*wanted.topic_data, *other]),
+                version, ProduceResponse,
+            )  # fmt: skip
+            for each in answer.responses:
+                each.name, each.topic_id = "", ZERO_ID
+                for part in each.partition_responses:
+                    part.error_message = part.error_message and part.error_message.partition(" ")[0]
+                    for error in part.record_errors or ():
+                        error.batch_index_error_message = ""
+            answers.append(answer)
+            assert [each.high_watermark for each in held] == [int(p not in (7, 8, 9, 10)) for p in range(COUNT)]
+        assert answers[0] == answers[1]
+        assert codes(answers[0]).count(0) == COUNT - 3
+
+    run(tmp_path, story)
+
+
+def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        long, small = await site.client(), await site.client()
+        ended = busy_turns(site)
+        await long.send(long.frame(request(held), 9))
+        await until(lambda: held[0].high_watermark == 1)
+        await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
+        assert held[-1].high_watermark == 0, "the long one is not done yet"
+        assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
+        ended.set()
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
+def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, size: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        held, others = await replicas(site), await replicas(site, "others")
+        long, other = await site.client(), await site.client()
+        ended = busy_turns(site)
+        await long.send(long.frame(request(held, b"v" * size), 9))
+        await until(lambda: held[0].high_watermark == 1)
+        await other.send(other.frame(request(others, b"w" * size), 9))
+        await until(lambda: others[0].high_watermark == 1)
+        assert held[-1].high_watermark == 0, "the long one is not done yet"
+        ended.set()
+        assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
+        assert set(codes(await other.receive(ProduceResponse, 9))) == {0}
+        got = await long.ask(fetch((held[-1], 0)), 12, FetchResponse)
+        assert values_of(got.responses[0].partitions[0].records) == [b"v" * size]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, acks: int, size: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        client = await site.client()
+        ended = busy_turns(site)
+        sent = [
+            client.frame(request(held if n % 2 == 0 else held[-1:], b"%d" % n + bytes(size), acks), 9) for n in range(4)
+        ]
+        await client.send(*sent, client.frame(ApiVersionsRequest("a", "1"), 3))
+        for n in range(4 if acks else 0):
+            assert set(codes(await client.receive(ProduceResponse, 9, n))) == {0}
+        await client.receive(ApiVersionsResponse, 3, 4)
+        ended.set()
+        got = await client.ask(fetch((held[-1], 0)), 12, FetchResponse)
+        values = values_of(got.responses[0].partitions[0].records)
+        assert [value[:1] for value in values] == [b"0", b"1", b"2", b"3"]
+        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+
+    run(tmp_path, story)
+
+
+def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        client = await site.client()
+
+        def part(replica: Replica, sequence: int) -> PartitionProduceData:
+            data = encode([(site.node.world.clock.wall_ms(), None, b"v", ())], producer_id=7, producer_epoch=0,
+                          base_sequence=sequence)  # fmt: skip
+            return PartitionProduceData(index=replica.partition, records=bytearray(data))
+
+        for first in (0, 3, 3):  # the last three are sent again
+            frames = []
+            for sequence in range(first, first + 3):
+                parts = [part(each, sequence) for each in held]
+                topic = TopicProduceData(name="t", partition_data=parts)
+                frames.append(client.frame(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), 9))
+            await client.send(*frames)
+            for sequence in range(first, first + 3):
+                answer = await client.receive(ProduceResponse, 9)
+                assert set(codes(answer)) == {0}
+                assert {each.base_offset for each in answer.responses[0].partition_responses} == {sequence}
+        assert {each.high_watermark for each in held} == {6}
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("size", [1, 5_000], ids=["small frame", "large frame"])
+def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: int) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        gone, other = await site.client(), await site.client()
+        ended = busy_turns(site)
+        await gone.send(gone.frame(request(held, bytes(size)), 9))
+        await until(lambda: held[0].high_watermark == 1)
+        assert site.server.pending == 1
+        [connection] = [each for each in site.server.connections if each.pending]
+        connection.close()  # as it does with who does not take its answers
+        await until(lambda: not site.server.dispatch._tasks)
+        assert held[-1].high_watermark == 0
+        assert (site.server.pending, site.server.buffers.free) == (0, site.node.settings.queued_max_request_bytes)
+        ended.set()
+        assert set(codes(await other.ask(request(held), 9, ProduceResponse))) == {0}
+
+    run(tmp_path, story)
+
+
+def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        client = await site.client()
+        wanted = request(held, acks=0)
+        wanted.topic_data[0].partition_data[3].index = COUNT
+        await client.send(client.frame(wanted, 9))
+        assert await client.ended() == b""
+        assert site.refused("acks_0") == 1
+        assert [each.high_watermark for each in held].count(1) == COUNT - 1
+
+    run(tmp_path, story)
+
+
+def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        client = await site.client()
+        ended = busy_turns(site)
+        await client.send(client.frame(request(held), 13))
+        await until(lambda: held[0].high_watermark == 1)
+        await site.node.submit(DeleteTopic("t"))
+        ended.set()
+        got = codes(await client.receive(ProduceResponse, 13))
+        assert got[0] == 0 and got[-1] == Code.UNKNOWN_TOPIC_ID.number
+
+    run(tmp_path, story)
+
+
+def test_a_broker_that_stops_answers_a_long_request_first(tmp_path: Path) -> None:
+    async def story(site: KafkaSite) -> None:
+        held = await replicas(site)
+        client: Client = await site.client()
+        ended = busy_turns(site)
+        await client.send(client.frame(request(held), 9))
+        await until(lambda: held[0].high_watermark == 1)
+        stopping = asyncio.create_task(site.server.close())
+        await asyncio.sleep(0)
+        ended.set()
+        assert set(codes(await client.receive(ProduceResponse, 9))) == {0}
+        await stopping
+
+    run(tmp_path, story)
