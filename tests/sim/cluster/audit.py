@@ -1,6 +1,6 @@
 """The end of a run: everything is read, and every predicate is asked.
 
-Who holds which predicate of reliability.md 3.2: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11
+Who holds which predicate of docs/INVARIANTS.md: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11
 to I13, I17, I18 and their part of I6: no end that ListOffsets names goes back; a fetch's may, for a moment after an
 election, as in Kafka); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16, I22
 with `expiry`, rules R1 to R5); over the bucket, at every write and delete, `bucket_rules` and `truth` (I16 of
@@ -199,7 +199,7 @@ def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]
     """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was; and not below what
     somebody was told is deleted."""
     for where, dump in dumps.items():
-        pid, told = run.pid(where), run.expected.deleted_before.get(where, 0)
+        pid, told = run.pid(where), run.hearing.told.deleted_to(where, run.loop.now_ns)
         known = run.truth.of(pid).log_start if pid is not None else dump.start
         if dump.start > known:
             yield Finding("I22", f"{where} starts at {dump.start}, it was put at {known}")

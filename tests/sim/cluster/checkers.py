@@ -1,5 +1,5 @@
-"""Predicates over what clients did and saw: I1, I2, I4, I11 to I13, I17 and I18 of reliability.md 3, the client's half
-of I3, I6 and I8. Pure: observations in, broken rules out.
+"""Predicates over what clients did and saw: I1, I2, I4, I11 to I13, I17 and I18 of docs/INVARIANTS.md, and the client's
+half of I3 and I6. Pure: observations in, broken rules out.
 
 `Dump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
 """

@@ -68,8 +68,6 @@ class Expected:
         for_all: Callable[[], Mapping[str, str]] = dict,
         began_with: Mapping[str, str] | None = None,
     ) -> None:
-        self.deleted_before: dict[TopicPartition, int] = {}
-        """Up to where DeleteRecords was answered."""
         self.delete_asked: dict[TopicPartition, int] = {}
         self._topics: dict[str, Topic] = {}
         self._found = found
@@ -130,7 +128,6 @@ class Expected:
 
     def records_deleted(self, where: TopicPartition, start: int) -> Iterator[Finding]:
         """DeleteRecords was answered with this log start: it stands in the manifest by then."""
-        self.deleted_before[where] = max(start, self.deleted_before.get(where, 0))
         if self._start(where) < start:
             yield Finding("I22", f"{where}: told was the log start {start}, the manifest has {self._start(where)}")
 

@@ -1,7 +1,7 @@
 """What clients did and were told, and what their errors mean: the observations that the predicates judge.
 
-A send is `OK` (acknowledged), `FAILED` (surely not applied) or `UNKNOWN`. The table of codes is that of reliability.md
-3.1, with one more doubt: who waited for acks=all when leadership went is told NOT_LEADER, and the record may live on.
+A send is `OK` (acknowledged), `FAILED` (surely not applied) or `UNKNOWN`; `verdict_of` reads that from the error code.
+One code is doubtful: who waited for acks=all when leadership went is told NOT_LEADER, and the record may live on.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.sim.cluster.world import Listening
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client import group_member as membership
+from tiered_api.kafka.client import group_member
 from tiered_api.kafka.client.client import Client
 from tiered_api.kafka.client.consumer import Consumer
 from tiered_api.kafka.client.group_member import Member
@@ -40,14 +40,14 @@ HEARTBEAT_SECONDS = 1.0
 def short_sessions() -> Iterator[None]:
     """Members that are missed within a run's time."""
     names = {"SESSION_MS": SESSION_MS, "REBALANCE_MS": REBALANCE_MS, "HEARTBEAT_SECONDS": HEARTBEAT_SECONDS}
-    before = {name: getattr(membership, name) for name in names}
+    before = {name: getattr(group_member, name) for name in names}
     for name, value in names.items():
-        setattr(membership, name, value)
+        setattr(group_member, name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(membership, name, value)
+            setattr(group_member, name, value)
 
 
 A = TypeVar("A", bound=Message)

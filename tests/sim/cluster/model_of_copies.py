@@ -1,9 +1,9 @@
 """All copies of one partition, what is committed of them, and the rules that bind them: a reference model.
 
 It is told what happens (a batch is appended here, a log cut there, a high watermark moves, the metadata log says who is
-in sync, a machine loses power) and says at once which rule that breaks: I3, I5 to I10 of reliability.md 3 and R1 to R4.
-It knows more than any broker: the true high watermark, the true content of every disk. Pure; whoever observes stands in
-`witness.py` and `truth.py`.
+in sync, a machine loses power) and says at once which rule of docs/INVARIANTS.md that breaks: I3, I5 to I10, I16, I22,
+R1, and R3 to R5. It knows more than any broker: the true high watermark, the true content of every disk. Pure; whoever
+observes stands in `witness.py` and `truth.py`.
 
 Durability is conditional on a budget: a committed record may be lost only from the moment on at which no member of ISR
 or ELR, and not the bucket either, kept it.
@@ -163,8 +163,8 @@ class Copies:
 
     def died_in_doubt(self, node: int, life: int, *, full: bool) -> None:
         """Its process is gone before it could believe the directory (`Joining.trusted`). What its start had doubted,
-        the next one doubts again, though the copy may have joined meanwhile. `full`: its disk had no room for a note
-        of what the start had proved either."""
+        the next one doubts again, though the copy may have joined meanwhile. `full`: nothing on its disk speaks for
+        the log, for there was no room for a note, or the log is new and not synced before it counts."""
         copy = self.copy(node)
         if copy.doubted or full:
             copy.doubted_after = life

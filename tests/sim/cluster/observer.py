@@ -20,9 +20,10 @@ from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import PROCESS
 from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Unavailable
+from tiered.hot.checkpoints import BOOT_MARK
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
-from tiered.replication import become_leader as leading
+from tiered.replication import become_leader
 from tiered.replication import follower_replica as copy
 from tiered.replication.follower_replica import Copy
 from tiered.replication.leader_replica import Replica
@@ -103,7 +104,7 @@ class Witness:
             (Replica, "__init__", self._replica),
             (Partition, "_move", self._move),
             (Copy, "_append", self._follower_append),
-            (leading, "begin_behind", self._begin_behind),
+            (become_leader, "begin_behind", self._begin_behind),
             (copy, "begin_behind", self._begin_behind),
         )
         with ExitStack() as stack:
@@ -274,6 +275,12 @@ def held_by(log: DiskLog) -> list[Batch]:
         if isinstance(node, Inode):
             found += batches_of(bytes(node.data[: view.size]))
     return found
+
+
+def is_marked(disk: SimDisk) -> bool:
+    """True if the next start believes all that was written since the machine began."""
+    mark = disk._find(f"{LOGS}/{BOOT_MARK}")
+    return isinstance(mark, Inode) and bytes(mark.data).decode() == disk.boot_mark()
 
 
 def on_disk(disk: SimDisk, directory: str) -> tuple[int, list[Batch]]:

@@ -49,7 +49,8 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
         assert await sender.repeat(where) == WINDOW, f"liveness: nobody says what became of the retries for {where}"
     await sender.close()
     after = await audit.dump_all(run)
-    for where in astray(offsets, found, {where: min(dump.end, left[where].end) for where, dump in before.items()}):
+    ends = {where: (min(dump.end, left[where].end), left[where].end) for where, dump in before.items()}
+    for where in astray(offsets, found, ends):
         run.findings.red("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
     for where, old in before.items():
         new = after[where]
@@ -77,14 +78,18 @@ async def _write(run: Run, sender: Sender) -> None:
 
 
 def astray(
-    was: Mapping[TopicPartition, int], found: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    was: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> list[TopicPartition]:
     """Where a group is elsewhere after the rebuild. What it had committed may have stood above the end of a partition
-    that lost records once, where its coordinator did not lead that partition then; the rebuild cuts it to that end."""
+    that lost records once, where its coordinator did not lead that partition then; the rebuild cuts it to the end that
+    the partition has by then, between the two of `ends`."""
     wrong = []
     for where in sorted({*was, *found}):
         before, now = was.get(where, -1), found.get(where, -1)
-        if now not in (before, min(before, ends.get(where, before))):
+        lowest, highest = ends.get(where, (before, before))
+        if now != before and not min(before, lowest) <= now <= min(before, highest):
             wrong.append(where)
     return wrong
 

@@ -21,7 +21,7 @@ from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_
 from tests.sim.cluster.model import Truth
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
-from tests.sim.cluster.observer import Broken, Findings, Witness, on_disk
+from tests.sim.cluster.observer import Broken, Findings, Witness, is_marked, on_disk
 from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON, Options
 from tests.sim.cluster.readers import Reader
@@ -314,11 +314,14 @@ class Run:
                 copies.died_in_doubt(host.node_id, host.lives, full=True)
             return
         full = host.machine.disk.capacity is not None or host.lives in host.filled
-        for copies in self.truth.copies.values():
+        marked = is_marked(host.machine.disk)
+        for pid, copies in self.truth.copies.items():
             if believed:
                 copies.believed(host.node_id)
             elif host.latest is not None:
-                copies.died_in_doubt(host.node_id, host.lives, full=full)
+                # Without the mark nothing speaks for a log that is new since the cut either, but what it synced.
+                alone = marked or (self.truth.follows(pid) and self.truth.flush(pid) == {"ack"})
+                copies.died_in_doubt(host.node_id, host.lives, full=full or not alone)
 
     def _acted(self, node: int) -> int:
         """Up to which slot a broker has acted on the metadata log."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,7 +13,9 @@ from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.history import Commit, End, History, Owned, Places, Poll, Row, Send, Verdict, verdict_of
 from tests.sim.cluster.moves import OFFSETS, Ends
-from tests.sim.cluster.observer import Finding
+from tests.sim.cluster.observer import Finding, is_marked
+from tests.sim.harness.disk import SimDisk
+from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 
@@ -303,3 +307,19 @@ def test_offsets_of_groups_that_moved_to_fewer_brokers_gain_the_missing_one() ->
         ends.answered(where, (3, 1), Code.NONE)
         assert (not list(ends.astray({where: (3, 1, 2)}.__getitem__))) is gains
         assert list(ends.astray({where: (1, 3, 2)}.__getitem__))
+
+
+def test_a_directory_is_marked_until_the_machine_loses_power() -> None:
+    """A process may die as it likes: what it wrote is in the page cache."""
+    disk = SimDisk(random.Random(0))
+
+    async def trust(marked: SimDisk) -> None:
+        directory = DataDirectory(marked)
+        await directory.open("cluster", 1, "directory")
+        assert not is_marked(marked)
+        await directory.trust()
+
+    asyncio.run(trust(disk))
+    assert is_marked(disk)
+    assert is_marked(disk.after_kill())
+    assert not is_marked(disk.after_power_cut())

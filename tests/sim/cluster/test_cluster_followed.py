@@ -8,7 +8,7 @@ from tests.sim.cluster.observer import Broken
 from tests.sim.cluster.run import run
 from tests.sim.cluster.test_cluster_stored import peace
 from tests.sim.cluster.test_model_of_copies import LIVE, three_of
-from tiered.replication import follower_step as following
+from tiered.replication import follower_step
 
 
 def test_i6_a_follower_serves_what_is_committed() -> None:
@@ -47,7 +47,7 @@ def test_i6_a_follower_may_hear_of_a_loss_later() -> None:
 def test_i6_a_follower_that_serves_all_it_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Followers are looked at now and then: in some runs only when they have no more than is committed."""
     run(1, peace)
-    monkeypatch.setattr(following, "high_watermark", lambda known, told, end: end)
+    monkeypatch.setattr(follower_step, "high_watermark", lambda known, told, end: end)
     with pytest.raises(Broken, match="I6: t0-0: follower"):
         for seed in range(1, 6):
             run(seed, peace)

@@ -28,7 +28,10 @@ T, U = TopicPartition("t", 0), TopicPartition("t", 1)
         ({T: 5}, {T: 10}, [T]),
         ({T: 12}, {T: 12}, []),
         ({T: 12}, {T: 10}, []),
-        ({T: 12}, {T: 11}, [T]),
+        ({T: 12}, {T: 11}, []),
+        ({T: 14}, {T: 11}, []),
+        ({T: 14}, {T: 12}, []),
+        ({T: 14}, {T: 13}, [T]),
         ({T: 12}, {T: 9}, [T]),
         ({T: 12}, {}, [T]),
     ],
@@ -36,8 +39,8 @@ T, U = TopicPartition("t", 0), TopicPartition("t", 1)
 def test_i31_a_group_is_where_it_was_or_is_cut_to_the_end(
     was: dict[TopicPartition, int], found: dict[TopicPartition, int], wrong: list[TopicPartition]
 ) -> None:
-    """Both partitions end at 10."""
-    assert astray(was, found, {T: 10, U: 10}) == wrong
+    """Both partitions end at 10, and go on to 12 while all are on their way back."""
+    assert astray(was, found, {T: (10, 12), U: (10, 12)}) == wrong
 
 
 @pytest.mark.parametrize("jumped", [False, True])

@@ -130,6 +130,18 @@ def test_i22_below_what_was_told_to_be_deleted_nobody_is_shown_anything_who_asks
     assert heard.fetched(PartitionData(0, 0, 10, log_start_offset=7, records=holds(5, 2)), 70) == []
 
 
+@pytest.mark.parametrize(("sole", "cold_end", "after", "wrong"), [(0, 0, 0, 1), (-1, 0, 0, 0), (0, 1, 1, 1)])
+def test_i22_who_is_elected_uncleanly_may_lack_a_deletion(sole: int, cold_end: int, after: int, wrong: int) -> None:
+    """A deletion that the new leader answers itself holds, and so does a log start in a manifest."""
+    heard = Listener(sole)
+    heard.told.deleted(T, 50, 5)
+    assert heard.starts(4, 60) == ["I22"]
+    heard.copies.parted, heard.copies.cold_end = 1, cold_end
+    assert heard.starts(4, 60) == ["I22"] * after
+    heard.told.deleted(T, 80, 2)
+    assert heard.starts(1, 90) == ["I22"] * wrong and heard.starts(2, 90) == ["I22"] * after
+
+
 def test_i21_the_leader_sends_nobody_away_from_what_may_be_read() -> None:
     away = PartitionData(0, Code.OFFSET_OUT_OF_RANGE.number, -1)
     heard = Listener()

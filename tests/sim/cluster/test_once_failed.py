@@ -11,43 +11,81 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import test_node_faults
+from tests.e2e import test_node_faults, test_node_races
 from tests.sim.__main__ import outcome
-from tests.sim.cluster import test_cluster_checkers, test_cluster_cuts
-from tests.sim.cluster import test_cluster_model as test_cluster_truth
-from tests.sim.cluster import test_model_of_copies as test_cluster_copies
-from tests.sim.scenarios import test_cut_off
-from tests.sim.scenarios import test_deleted_records as test_sim_deleted_records
-from tests.sim.scenarios import test_follower_node as test_sim_follower_node
-from tests.sim.scenarios import test_losses as test_sim_losses
-from tests.sim.scenarios import test_nearest as test_sim_nearest
-from tests.sim.scenarios import test_start_behind_a_cut as test_sim_start_behind_a_cut
-from tests.unit.broker import test_registration as test_joining_a_cluster
+from tests.sim.cluster import (
+    test_cluster_checkers,
+    test_cluster_cuts,
+    test_cluster_model,
+    test_cluster_rebuilding,
+    test_cluster_told,
+    test_model_of_copies,
+)
+from tests.sim.scenarios import (
+    test_cut_off,
+    test_deleted_records,
+    test_follower_node,
+    test_losses,
+    test_nearest,
+    test_start_behind_a_cut,
+)
+from tests.unit.broker import test_registration
 from tests.unit.controller import test_controller
-from tests.unit.groups import test_member_requests as test_membership
-from tests.unit.hot import test_log_bad_days, test_retention, test_rotten_logs
-from tests.unit.hot import test_unopened_log as test_unopened
-from tests.unit.metadata import test_loader as test_committed
-from tests.unit.replication import test_leader_state as test_partition
-from tests.unit.replication import test_producers_behind_the_bucket
-from tests.unit.replication import test_replica_fetcher as test_fetcher
+from tests.unit.groups import test_member_requests
+from tests.unit.hot import (
+    test_log_bad_days,
+    test_producer_recovery,
+    test_retention,
+    test_rotten_logs,
+    test_unopened_log,
+)
+from tests.unit.metadata import test_loader
+from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    11402388: (
+        "a leader that was cut off was answered a deletion by the manifest alone, which its successor had read before",
+        test_deleted_records.test_deletion_below_min_insync_replicas_is_not_answered,
+    ),
+    11402378: (
+        "a log that was new began where one of an earlier topic of its name had started",
+        test_node_races.test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_topic_of_its_name,
+    ),
+    11401862: (
+        "a clean stop wrote a producer snapshot anew, which a power cut tore, and retries were written twice",
+        test_producer_recovery.test_what_is_known_of_producers_of_before_the_log_outlives_a_clean_stop_and_a_power_cut,
+    ),
+    11402112: (
+        "bytes that came wrong twice made a leader without its disk forget all but the last batch of a producer",
+        test_producers_behind_the_bucket.test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong,
+    ),
+    11400000: (
+        "a record of that moment went with an old segment, for its timestamp was ahead of the broker's clock",
+        test_retention.test_a_record_of_this_moment_stays_though_its_clock_is_ahead_and_its_segment_is_old,
+    ),
+    11410063: (
+        "the model believed a log that was new in a life without a boot mark",
+        test_cluster_checkers.test_a_directory_is_marked_until_the_machine_loses_power,
+    ),
+    11410559: (
+        "the model knew one end of a partition where the rebuild had gone through several",
+        test_cluster_rebuilding.test_i31_a_group_is_where_it_was_or_is_cut_to_the_end,
+    ),
     9010668: (
         "the model held a leader to what is cold that was deposed before it could begin",
-        test_cluster_copies.test_r5_who_was_deposed_before_it_could_begin_may_begin_below,
+        test_model_of_copies.test_r5_who_was_deposed_before_it_could_begin_may_begin_below,
     ),
     9031250: (
         "a leader died before it could tell its loss, and who had joined it meanwhile led",
-        test_sim_losses.test_nobody_joins_who_leads_with_a_loss_that_is_not_told,
+        test_losses.test_nobody_joins_who_leads_with_a_loss_that_is_not_told,
     ),
     8054: (
         "a disk that failed under a log that goes did not end the broker when it was to follow the next",
-        test_sim_follower_node.test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new,
+        test_follower_node.test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new,
     ),
     20519: (
         "the model held a deposed leader to a replica that the metadata log had taken away",
-        test_cluster_copies.test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count,
+        test_model_of_copies.test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count,
     ),
     21472: (
         "a loss that was told while another leader was elected was told to nobody",
@@ -55,11 +93,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     50083: (
         "a log that began anew on a full disk kept the epochs of before, and its followers began anew without end",
-        test_partition.test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts,
+        test_leader_state.test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts,
     ),
     50190: (
         "a start waited 30 s for one connection",
-        test_sim_start_behind_a_cut.test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended,
+        test_start_behind_a_cut.test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended,
     ),
     2042069: (
         "an I/O error under a checkpoint did not end the broker",
@@ -67,19 +105,19 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2044372: (
         "a follower that cut its log kept the old point up to which it was durable",
-        test_fetcher.test_nothing_is_asked_for_after_a_cut_until_it_is_durable,
+        test_replica_fetcher.test_nothing_is_asked_for_after_a_cut_until_it_is_durable,
     ),
     2060655: (
         "the model asked for records below the log start",
-        test_cluster_copies.test_what_lies_below_the_log_start_may_be_of_another_history,
+        test_model_of_copies.test_what_lies_below_the_log_start_may_be_of_another_history,
     ),
     2064508: (
         "a member that asked for its place again kept the session from before, and lost its place with it",
-        test_membership.test_a_member_that_asks_for_its_place_again_begins_a_new_session,
+        test_member_requests.test_a_member_that_asks_for_its_place_again_begins_a_new_session,
     ),
     5011457: (
         "a replica that went elsewhere while its broker started left its log there, open",
-        test_committed.test_what_changed_while_a_start_opened_its_logs_is_acted_on,
+        test_loader.test_what_changed_while_a_start_opened_its_logs_is_acted_on,
     ),
     5021583: (
         "the model held a follower that had been put out, and heard a leader of before, to what was committed since",
@@ -87,7 +125,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     6000217: (
         "what a full disk kept closed counted as empty in an election, and another one led with less",
-        test_unopened.test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_nothing,
+        test_unopened_log.test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_nothing,
     ),
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
@@ -99,7 +137,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7013914: (
         "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
-        test_joining_a_cluster.test_a_log_stays_in_doubt_until_somebody_else_leads,
+        test_registration.test_a_log_stays_in_doubt_until_somebody_else_leads,
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
@@ -135,7 +173,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000285: (
         "the model wanted a manifest that names nothing to say where a log starts",
-        test_cluster_truth.test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest,
+        test_cluster_model.test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest,
     ),
     11000590: (
         "the model did not know whom a broker had relied on that left in one slot with another one's return",
@@ -143,11 +181,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000871: (
         "a log that its broker alone held counted as empty once a move of it had begun",
-        test_sim_losses.test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records,
+        test_losses.test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records,
     ),
     11001077: (
         "a broker that was to lead, and did not yet, sent consumers away from what is cold",
-        test_sim_nearest.test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads,
+        test_nearest.test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads,
     ),
     11001247: (
         "the model knew nothing of what a leader begins with after two unclean elections",
@@ -155,7 +193,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11001491: (
         "a leader asked for a new incarnation by what the one before had",
-        test_partition.test_a_new_incarnation_does_not_join_by_what_the_one_before_had,
+        test_leader_state.test_a_new_incarnation_does_not_join_by_what_the_one_before_had,
     ),
     11100104: (
         "a power cut brought back the note that a log had rotted",
@@ -163,11 +201,23 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11100511: (
         "a deletion that the bucket did not take kept followers out of the in-sync set",
-        test_sim_deleted_records.test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set,
+        test_deleted_records.test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set,
+    ),
+    11300287: (
+        "a broker that had a loss to tell wrote before it told, and its next start told the loss from behind that",
+        test_losses.test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole,
+    ),
+    11300365: (
+        "a broker that was cut off stood for controller on what an earlier one had said of the bucket",
+        test_cut_off.test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_since,
+    ),
+    11500009: (
+        "the model asked of a leader that was elected uncleanly for a deletion that the one before had answered",
+        test_cluster_told.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",
-        test_fetcher.test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from,
+        test_replica_fetcher.test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from,
     ),
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it

@@ -25,17 +25,19 @@ _BASE, _DELTA = slice(0, 8), slice(23, 27)
 
 @dataclass
 class Deleted:
-    """Up to where DeleteRecords was answered, and when: (ns, offset), both growing."""
+    """Up to where DeleteRecords was answered, when, and after which unclean election: (ns, offset, its epoch or -1)."""
 
-    answers: list[tuple[int, int]] = field(default_factory=list)
+    answers: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def answered(self, at_ns: int, offset: int) -> None:
-        if not self.answers or offset > self.answers[-1][1]:
-            self.answers.append((at_ns, offset))
+    def answered(self, at_ns: int, offset: int, parted: int) -> None:
+        if not self.answers or offset > self.answers[-1][1] or parted != self.answers[-1][2]:
+            self.answers.append((at_ns, offset, parted))
 
-    def before(self, at_ns: int) -> int:
-        """What somebody had been told by then."""
-        return max((offset for told_ns, offset in self.answers if told_ns <= at_ns), default=0)
+    def before(self, at_ns: int, parted: int) -> int:
+        """Returns the highest offset of a deletion that was answered by then and after the unclean election of that
+        epoch. A leader of an unclean election may lack a deletion as it lacks records."""
+        answers = self.answers
+        return max((offset for told_ns, offset, after in answers if told_ns <= at_ns and after >= parted), default=0)
 
 
 class Told:
@@ -61,7 +63,18 @@ class Told:
         """DeleteRecords was answered with this log start."""
         pid = self._pid(where)
         if pid is not None:
-            self._deleted.setdefault(pid, Deleted()).answered(at_ns, offset)
+            # By a leader that may not have heard of that election, it was not after it.
+            parted = self._copies(pid).parted if self._sole(where) >= 0 else -1
+            self._deleted.setdefault(pid, Deleted()).answered(at_ns, offset, parted)
+
+    def deleted_to(self, where: TopicPartition, at_ns: int) -> int:
+        """Up to where records stay deleted that somebody had been told of by then."""
+        pid = self._pid(where)
+        known = self._deleted.get(pid) if pid is not None else None
+        if pid is None or known is None:
+            return 0
+        copies = self._copies(pid)
+        return known.before(at_ns, copies.parted if copies.cold_end == 0 else -1)  # a manifest keeps where a log starts
 
     def before(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
         """What is to be kept of the moment in which a client asks, for `heard`: of each partition that it asks for at
@@ -102,7 +115,7 @@ class Told:
         known = self._deleted.get(pid) if pid is not None else None
         if pid is not None and known is not None:
             self.judged += 1
-            if start < known.before(asked_ns) and not self._copies(pid).may_be_gone(start, 0):
+            if start < self.deleted_to(where, asked_ns) and not self._copies(pid).may_be_gone(start, 0):
                 yield Finding("I22", f"{where}: {who} says that it starts at {start}, {known.answers[-1]} was told")
 
     def _fetched(
@@ -119,7 +132,7 @@ class Told:
         if pid is not None and known is not None and part.records is not None and len(part.records):
             head = bytes(part.records[:27])
             last = int.from_bytes(head[_BASE], "big") + int.from_bytes(head[_DELTA], "big")
-            if last < known.before(asked_ns) and not self._copies(pid).may_be_gone(last, 0):
+            if last < self.deleted_to(where, asked_ns) and not self._copies(pid).may_be_gone(last, 0):
                 yield Finding("I22", f"{where}: a fetch from {offset} gives {last}, {known.answers[-1]} was told")
 
     def _sent_away(self, where: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
