@@ -7,6 +7,7 @@
 #   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
+#   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
 #   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
@@ -34,7 +35,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check lock sim sim-plants mutation-test fuzz sanitize chaos \
+.PHONY: demo test test-all compat compat-ours compat-peer check look lock sim sim-plants mutation-test fuzz sanitize chaos \
   hostile bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -64,6 +65,9 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py tests/test_dependencies.py
 	$(BIN)/python -m tests.dependencies audit
+
+look: $(VENV)/.dev
+	$(BIN)/python -m tests.look $(if $(BEFORE),--before $(BEFORE))
 
 lock: $(VENV)/.dev
 	$(BIN)/python -m tests.dependencies lock

@@ -5,16 +5,21 @@ python -m tests.test_docs       writes the generated pages anew
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import sys
+import tokenize
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.sim.mutants.mutants import PLANTS
-from tests.sources import ROOT, modules
+from tests.sources import ROOT, modules, tree
+from tests.test_floors import pure_files
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
 from tiered.config.setting import Row, text_of
 from tiered.config.settings import broker_rows, topic_rows
@@ -23,12 +28,13 @@ from tiered_api.cli.broker.sources import variable
 from tiered_api.cli.exits import Exit
 
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+INVARIANTS = ROOT / "docs" / "INVARIANTS.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 HEAD = """\
 # Settings
 
-Generated from `tiered/config/settings.py` by `python -m tests.test_docs`. How they are given: [OPERATIONS.md](OPERATIONS.md).
+Generated from `tiered/config/` by `python -m tests.test_docs`. How they are given: [OPERATIONS.md](OPERATIONS.md).
 """
 
 
@@ -123,6 +129,21 @@ def test_metrics_that_operators_are_told_of_exist() -> None:
     assert told and all(f'"{name}"' in text for name in told), told
 
 
+MAPS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "GLOSSARY.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+"""Pages that lead a reader to files by their paths from the root."""
+
+
+@pytest.mark.parametrize("page", MAPS, ids=lambda page: page.name)
+def test_files_and_names_that_a_page_points_at_exist(page: Path) -> None:
+    """`path`, or `path` and behind it a `name` that stands in that file."""
+    for path, name in re.findall(
+        r"`((?:api|bench|docs|infra|spark|tests|tiered)/[\w./-]+)`(?: `([\w.]+)`)?", page.read_text()
+    ):
+        assert (ROOT / path).exists(), f"{page.name}: {path}"
+        for word in name.split(".") if name else ():
+            assert re.search(rf"\b{word}\b", (ROOT / path).read_text()), f"{page.name}: no {word} in {path}"
+
+
 def acks() -> list[list[str]]:
     """The cells of the rows of the table of docs/GUARANTEES.md: acks, where the record is, what it survives, tests."""
     head, _, rest = (ROOT / "docs" / "GUARANTEES.md").read_text().partition("| --- | --- | --- | --- |\n")
@@ -141,6 +162,108 @@ def test_what_an_ack_promises_is_shown_by_tests_and_plants_that_exist(row: list[
         path, _, function = each.partition("::")
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
     assert set(re.findall(r"`([^`]+)`", plants)) <= PLANTS.keys()
+
+
+RULE = re.compile(r"\b([RMI])(\d{1,2})(?:(?:-| to )\1(\d{1,2}))?\b")
+"""A rule number, or a range of them."""
+SPOKEN = {"COMMENT", "STRING", "FSTRING_MIDDLE"}
+"""Tokens of Python that speak to a reader: a name of a variable is no citation."""
+
+
+class Rule(NamedTuple):
+    """One section of docs/INVARIANTS.md, by its parts."""
+
+    kept_by: str
+    shown_by: str
+
+
+def rules() -> dict[str, Rule]:
+    """Every rule of docs/INVARIANTS.md by its number or name."""
+    sections = re.findall(r"^### (\w+) .*?\n(.*?)(?=^##|\Z)", INVARIANTS.read_text(), re.MULTILINE | re.DOTALL)
+    found = {}
+    for number, body in sections:
+        assert number not in found, f"{number} is defined twice"
+        parts = dict(re.findall(r"^\*\*([A-Z][a-z ]+)\.\*\* (.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL))
+        assert list(parts) == ["Rule", "Why", "Kept by", "Shown by"], f"{number} has the parts {list(parts)}"
+        found[number] = Rule(parts["Kept by"], parts["Shown by"])
+    return found
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(path, what it says to a reader) of all code, tests and docs that may cite a rule."""
+    folders = ("api", "bench", "docs", "infra", "spark", "tests", "tiered")
+    kinds = {".c", ".h", ".java", ".md", ".py", ".pyi", ".sh", ".toml", ".txt", ".yml"}
+    paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in sorted((ROOT / folder).rglob("*.*")))]
+    for path in paths:
+        if path.suffix in kinds and "node_modules" not in path.parts:
+            text = path.read_text(errors="replace")
+            if path.suffix == ".py" and RULE.search(text):
+                tokens = tokenize.generate_tokens(StringIO(text).readline)
+                text = "\n".join(each.string for each in tokens if tokenize.tok_name[each.type] in SPOKEN)
+            yield str(path.relative_to(ROOT)), text
+
+
+def cited() -> dict[str, str]:
+    """Every rule number that is cited anywhere, with one file that does; of a range all numbers."""
+    return {number: path for path, text in texts() for number in _numbers(text)}
+
+
+def red_rules() -> set[str]:
+    """Names of rules that checkers of the simulator report: first arguments of `Finding`, `red` and `_red`."""
+    calls = [
+        (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), node.args[0])
+        for path in sorted((ROOT / "tests" / "sim").rglob("*.py"))
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and node.args
+    ]
+    told = [each for name, first in calls if name in ("Finding", "red", "_red") for each in ast.walk(first)]
+    words = {each.value for each in told if isinstance(each, ast.Constant)}
+    return {word for word in words if isinstance(word, str) and re.fullmatch(r"[A-Z]+\d*", word)}
+
+
+def test_rules_that_are_cited_are_defined() -> None:
+    assert red_rules() >= {"I30", "R4", "ID", "MOVED"}, "rules of the simulator are not found any more"
+    homes = cited() | dict.fromkeys(red_rules(), "tests/sim")
+    assert not {number: path for number, path in homes.items() if number not in rules()}
+
+
+def test_rules_that_are_defined_are_cited_by_code_or_tests() -> None:
+    """A rule that nothing cites has lost its code, or its number."""
+    homes = {number for path, text in texts() if not path.startswith("docs") for number in _numbers(text)}
+    assert not rules().keys() - homes - red_rules()
+
+
+def _numbers(text: str) -> set[str]:
+    ranges = [(family, int(first), int(last or first)) for family, first, last in RULE.findall(text)]
+    return {f"{family}{number}" for family, first, last in ranges for number in range(first, last + 1)}
+
+
+@pytest.mark.parametrize("number", sorted(rules()))
+def test_rule_names_tests_that_exist(number: str) -> None:
+    shown, _, planted = rules()[number].shown_by.partition("planted bug")
+    named = [each for each in re.findall(r"`([^`]+)`", shown) if each.startswith("tests/")]
+    assert any("/test_" in each or each.startswith(("tests/transcripts/", "tests/hostile")) for each in named), number
+    for each in named:
+        path, _, function = each.partition("::")
+        assert (ROOT / path).exists(), f"{number}: {path}"
+        if function:
+            assert re.search(rf"^(async )?def {function}\(", (ROOT / path).read_text(), re.MULTILINE), (
+                f"{number}: {each}"
+            )
+    bugs = re.findall(r"`([^`]+)`", planted.partition(".")[0])
+    assert bool(bugs) == bool(planted) and set(bugs) <= PLANTS.keys(), f"{number}: {bugs}"
+
+
+@pytest.mark.parametrize("number", sorted(rules()))
+def test_rule_names_the_files_that_keep_it(number: str) -> None:
+    """`path` (pure: `name`, `name`): the file exists, is pure where that is said, and has these names."""
+    for path, said in re.findall(r"`([a-z_/]+\.py)`(?:\s\(([^)]*)\))?", rules()[number].kept_by):
+        assert (ROOT / path).exists(), f"{number}: {path}"
+        module = next(name for name, known in modules().items() if known == ROOT / path)
+        if module.startswith("tiered."):
+            assert said.startswith("pure") == (module in pure_files()), f"{number}: {path} is pure, or is not"
+        for name in re.findall(r"`(\w+)`", said):
+            assert re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text()), f"{number}: {path} has no {name}"
 
 
 def test_the_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
