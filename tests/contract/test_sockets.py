@@ -29,9 +29,7 @@ def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.Mo
         arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
         listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
         with socket.socket() as client:
-            lowest_free = os.dup(0)
-            os.close(lowest_free)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # nobody gets one, whatever else is closed meanwhile
             try:
                 client.connect((HOST, listener.port))
                 with pytest.raises(TimeoutError):
@@ -47,6 +45,29 @@ def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.Mo
     asyncio.run(body())
 
 
+def test_the_first_connection_needs_no_descriptor_but_its_own() -> None:
+    """What watches connections took the last descriptor, and the connection was gone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def body() -> None:
+        arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
+        listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
+        with socket.socket() as client:
+            client.connect((HOST, listener.port))
+            spare = os.dup(0)  # the lowest free one, while there is one
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 1, hard))
+                os.close(spare)
+                async with asyncio.timeout(10):
+                    stream = await arrived.get()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            stream.close()
+        listener.close()
+
+    asyncio.run(body())
+
+
 def test_a_listener_may_close_while_it_waits_for_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -54,9 +75,7 @@ def test_a_listener_may_close_while_it_waits_for_descriptors() -> None:
         arrived: list[Stream] = []
         listener = await SocketNet().listen(HOST, 0, arrived.append)
         with socket.socket() as client:
-            lowest_free = os.dup(0)
-            os.close(lowest_free)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
             try:
                 client.connect((HOST, listener.port))
                 await asyncio.sleep(0.05)

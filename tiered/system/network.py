@@ -47,11 +47,11 @@ class SocketNet:
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(BACKLOG)
+            return SocketListener(sock, accepted, self._ready())
         except OSError as error:
             sock.close()
             taken = error.errno == errno.EADDRINUSE  # whoever has it may go
             raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=not taken) from None
-        return SocketListener(sock, accepted, self._ready())
 
     async def connect(self, host: str, port: int, timeout: float) -> SocketStream:
         try:
@@ -61,6 +61,7 @@ class SocketNet:
                 try:
                     sock.setblocking(False)
                     await asyncio.get_running_loop().sock_connect(sock, address)
+                    return SocketStream(sock, self._ready())
                 except BaseException:
                     sock.close()
                     raise
@@ -68,7 +69,6 @@ class SocketNet:
             why = os.strerror(error.errno) if error.errno else "timeout"
             refused = isinstance(error, ConnectionRefusedError)
             raise Unavailable(f"cannot connect to {host}:{port}: {why}", refused=refused) from None
-        return SocketStream(sock, self._ready())
 
 
 async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, int]]:
@@ -90,12 +90,14 @@ class SocketListener:
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self.host, self.port = sock.getsockname()[:2]
+        ready.opened()  # what watches connections is there before the first: it takes a descriptor, and may fail
         self._resume()
 
     def close(self) -> None:
         if self._pause:
             self._pause.cancel()
         self._loop.remove_reader(self._sock.fileno())
+        self._ready.closing(self._sock.fileno())
         self._sock.close()
 
     def _resume(self) -> None:
