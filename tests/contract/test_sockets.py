@@ -19,6 +19,9 @@ from tiered.system.local_disk import LocalDisk
 from tiered.system.network import SocketNet
 
 HOST = "127.0.0.1"
+LONG_OPEN = 5
+"""With this limit nobody gets a descriptor, whatever other threads close: those below are open since the process began.
+They are enough for `poll` of another thread, which refuses to watch more than the limit."""
 
 
 def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +32,7 @@ def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.Mo
         arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
         listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
         with socket.socket() as client:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # nobody gets one, whatever else is closed meanwhile
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
             try:
                 client.connect((HOST, listener.port))
                 with pytest.raises(TimeoutError):
@@ -75,7 +78,7 @@ def test_a_listener_may_close_while_it_waits_for_descriptors() -> None:
         arrived: list[Stream] = []
         listener = await SocketNet().listen(HOST, 0, arrived.append)
         with socket.socket() as client:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
             try:
                 client.connect((HOST, listener.port))
                 await asyncio.sleep(0.05)
