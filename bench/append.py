@@ -12,7 +12,7 @@ from bench.figures import Figure, median_ratio, paired
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.system.clock import SystemClock
 from tiered.system.local_disk import LocalDisk
 
@@ -26,7 +26,7 @@ def batch_of(size: int, value_bytes: int) -> bytes:
     count = max(1, (size - 61) // (value_bytes + 12))
     value = os.urandom(value_bytes)
     now = int(time.time() * 1000)
-    return encode([(now, None, value, ()) for _ in range(count)])
+    return encode_batch([(now, None, value, ()) for _ in range(count)])
 
 
 def open_log(root: Path, name: str) -> DiskLog:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bench.broker import TICKS, Broker
 from bench.figures import Figure, median_ratio, paired
 from tests.peer.kafka import Peer, tool
-from tiered.records.batch import Codec, encode, stamp
+from tiered.records.batch import Codec, encode_batch, stamp
 from tiered.records.native import walk
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def batches(partition: int) -> Iterator[bytearray]:
             rows.append(
                 (STARTED_MS + i // 100, None, f"{head:a<{VALUE_BYTES - 2}}".encode()[: VALUE_BYTES - 2] + b'"}', ())
             )
-        yield bytearray(encode(rows, codec=Codec.ZSTD))
+        yield bytearray(encode_batch(rows, codec=Codec.ZSTD))
 
 
 def fill(broker: Broker) -> None:

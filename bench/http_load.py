@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.broker import Broker
 from bench.figures import Figure
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 SECONDS = 5.0
 CONNECTIONS = 64
@@ -127,7 +127,7 @@ def fill(broker: Broker, topic: str, value_bytes: int, count: int, batches: int)
     """Raw batches of `count` records into partition 0; returns the records written."""
     value = json.dumps({"n": 1, "text": "x" * (value_bytes - 20)}).encode()
     now = int(time.time() * 1000)
-    body = encode([(now, b"key", value, ()) for _ in range(count)])
+    body = encode_batch([(now, b"key", value, ()) for _ in range(count)])
     for _ in range(batches):
         status, answer = broker.request(
             "POST", f"/topics/{topic}/partitions/0/records", body, "application/octet-stream"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.broker import Broker
 from bench.figures import Figure
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 IDLE_SECONDS = 60.0
 BATCH_BYTES = 16 * 1024
@@ -52,7 +52,7 @@ def fill(broker: Broker, topic: str, partitions: int, total: int) -> None:
         for _ in range(total // partitions // (BATCH_BYTES * per_request)):
             body = bytearray()
             for _ in range(per_request):
-                body += encode(records, producer_id=1000 + partition, producer_epoch=0, base_sequence=sequence)
+                body += encode_batch(records, producer_id=1000 + partition, producer_epoch=0, base_sequence=sequence)
                 sequence += count
             path = f"/topics/{topic}/partitions/{partition}/records"
             status, answer = broker.request("POST", path, bytes(body), "application/octet-stream")

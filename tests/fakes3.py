@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from tests.s3_rules import BUCKET, S3Rules, error_reply
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 __all__ = ["BUCKET", "FakeS3", "HttpFault", "S3Server", "s3_fake", "s3_moto"]
 
@@ -49,7 +49,7 @@ class S3Server:
 
 
 @dataclass
-class HttpFault(Fault):
+class HttpFault(FaultRule):
     """A fault of one kind of request. Verbs are GET, HEAD, PUT, POST, DELETE and LIST; ERROR answers `status`."""
 
     verbs: tuple[str, ...] = ("GET", "HEAD", "PUT", "POST", "DELETE", "LIST")
@@ -86,26 +86,26 @@ class FakeS3(S3Server):
         self.log.append((verb, key))
         fault = next((rule for rule in self.faults if rule.hits(verb, key, self.random.random)), None)
         body = await _body(request)
-        if fault and fault.kind is Kind.FLIPPED and body:
+        if fault and fault.kind is FaultKind.FLIPPED and body:
             body = bytes([body[0] ^ 1]) + body[1:]
-        delay = self.first_byte_seconds + (fault.seconds if fault and fault.kind is Kind.DELAY else 0.0)
+        delay = self.first_byte_seconds + (fault.seconds if fault and fault.kind is FaultKind.DELAY else 0.0)
         if delay:
             await asyncio.sleep(delay)
         match fault:
-            case HttpFault(kind=Kind.ERROR):
+            case HttpFault(kind=FaultKind.ERROR):
                 return error_reply(
                     fault.status, {503: "SlowDown", 403: "AccessDenied"}.get(fault.status, "InternalError")
                 )
-            case HttpFault(kind=Kind.CONFLICT):
+            case HttpFault(kind=FaultKind.CONFLICT):
                 return error_reply(409, "ConditionalRequestConflict")
-            case HttpFault(kind=Kind.LATE_APPLY):
+            case HttpFault(kind=FaultKind.LATE_APPLY):
                 task = asyncio.create_task(self._apply_late(fault.seconds, request, bucket, key, body))
                 self.late[task] = None
                 task.add_done_callback(self.late.pop)
                 return _hang_up(request)
-        stale_seconds = fault.seconds if fault and fault.kind is Kind.STALE_LIST else 0.0
+        stale_seconds = fault.seconds if fault and fault.kind is FaultKind.STALE_LIST else 0.0
         response = self.rules.answer(request, bucket, key, body, stale_seconds)
-        if fault and fault.kind is Kind.LOST_REPLY:
+        if fault and fault.kind is FaultKind.LOST_REPLY:
             return _hang_up(request)
         return await self._send(request, response, fault)
 
@@ -116,10 +116,10 @@ class FakeS3(S3Server):
     async def _send(self, request: web.Request, response: web.Response, fault: HttpFault | None) -> web.StreamResponse:
         """Whole, or broken off, or spoiled, or at the pace of a link."""
         body = response.body if isinstance(response.body, bytes) else b""
-        if fault and fault.kind is Kind.FLIPPED and request.method == "GET" and body:
+        if fault and fault.kind is FaultKind.FLIPPED and request.method == "GET" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
             response.body = body
-        truncated = fault is not None and fault.kind is Kind.TRUNCATED
+        truncated = fault is not None and fault.kind is FaultKind.TRUNCATED
         if not truncated and not (self.bytes_per_second and request.method == "GET"):
             return response
         stream = web.StreamResponse(status=response.status, headers=response.headers)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tests.sources import ROOT
-from tiered.cold.manifest import SegmentEntry, Spill
+from tiered.cold.manifest import SegmentEntry, SubmanifestRef
 from tiered.coordinator import snapshot
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
@@ -65,7 +65,7 @@ def test_every_field_of_a_snapshots_tables_stands_there(table: type) -> None:
         assert f"`{field.name}`" in part("Snapshots"), field.name
 
 
-@pytest.mark.parametrize("node", [SegmentEntry, Spill])
+@pytest.mark.parametrize("node", [SegmentEntry, SubmanifestRef])
 def test_every_field_of_a_manifests_nodes_stands_there(node: type) -> None:
     for field in fields(node):
         assert f"`{field.name}`" in part("Partition manifest"), field.name
@@ -76,7 +76,7 @@ def test_the_size_of_a_producer_is_what_the_page_says() -> None:
     assert said is not None
     listed = (1).to_bytes(4, "big") + bytes(int(said.group(1)))
     file = struct.pack(">hI", 1, crc32c(listed)) + listed
-    assert ProducerStates.from_snapshot(file, 0).snapshot() == file
+    assert ProducerStates.from_snapshot(file, 0).encode_snapshot() == file
 
 
 def test_an_image_of_groups_has_its_fields_where_the_page_says() -> None:

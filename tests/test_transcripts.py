@@ -27,7 +27,7 @@ from tiered.metadata.image import Image
 from tiered.metadata.log_reader import load, read_boundary
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Fault, Faults, Kind
+from tiered.object_store.faulty import FaultRule, Faults, FaultKind
 from tiered.replication.leader_state import Cold, Lineage, Restart, reconcile
 
 FOLDER = ROOT / "tests" / "transcripts"
@@ -80,7 +80,7 @@ class Controllers:
     async def _die_creating(self, command: Command) -> str:
         """NAME dies with its put under way, which lands `after` seconds."""
         name = command.words[0]
-        self._faults[name].rules = [Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=command.number("after"))]
+        self._faults[name].rules = [FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=command.number("after"))]
         task = self._loop.create_task(self._create(command))
         await asyncio.sleep(0.5)
         task.cancel()
@@ -89,7 +89,7 @@ class Controllers:
 
     async def _lose_reply(self, command: Command) -> str:
         """The next put of NAME lands, and NAME does not hear of it."""
-        self._faults[command.words[0]].rules = [Fault(Kind.LOST_REPLY, ("put",), times=1)]
+        self._faults[command.words[0]].rules = [FaultRule(FaultKind.LOST_REPLY, ("put",), times=1)]
         return ""
 
     async def _snapshot(self, command: Command) -> str:

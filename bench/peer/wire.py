@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered_api.kafka.protocol import codec
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.primitives import varint
@@ -36,7 +36,7 @@ def api_versions() -> bytes:
 
 def produce(topic: str, partition: int, value: bytes) -> bytes:
     """A Produce request of one record, acks=1."""
-    batch = encode([(int(time.time() * 1000), None, value, ())])
+    batch = encode_batch([(int(time.time() * 1000), None, value, ())])
     body = b"\0" + struct.pack(">hi", ACKS_LEADER, 30_000)
     body += b"\x02" + _short(topic.encode()) + b"\x02" + struct.pack(">i", partition)
     body += varint(len(batch) + 1) + batch + b"\0\0\0"

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pyspark_tiered.offsets import Bound, Kind
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.records.model import Walked
+from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
 SECONDS = 60.0
@@ -66,7 +66,7 @@ class Broker:
                 records = self._json(_records(topic, partition.partition, query))["records"]
                 return min(records[0]["offset"], partition.end) if records else partition.end
 
-    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[memoryview, list[Walked]]]:
+    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
         """Whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
         where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
         while offset < end:

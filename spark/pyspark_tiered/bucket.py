@@ -9,10 +9,10 @@ from contextlib import aclosing
 from pyspark_tiered.offsets import Bound, Kind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
 from tiered.cold.manifest import Manifest
-from tiered.cold.stream import Piece
+from tiered.cold.stream import ColdBatches
 from tiered.ids import PartitionId
 from tiered.offline.bucket import Bucket, open_bucket
-from tiered.records.model import Walked
+from tiered.records.model import WalkedBatch
 
 TASK_READ_AHEAD_BYTES = 32 << 20
 """Of one task: a machine runs one for each core."""
@@ -20,7 +20,7 @@ TASK_READ_AHEAD_BYTES = 32 << 20
 
 async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
     """What is cold of a topic now; of each partition only segments that end above `starts`. `Refused`."""
-    found = await bucket.topic(name)
+    found = await bucket.find_topic(name)
     pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
     manifests = await asyncio.gather(*(bucket.manifests.load(pid) for pid in pids))
     partitions = [
@@ -33,7 +33,7 @@ async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None
 async def _partition(bucket: Bucket, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
     if manifest is None:
         return ColdPartition(number, 0, 0, ())
-    entries = tuple([entry async for entry in bucket.manifests.entries(manifest, start)])
+    entries = tuple([entry async for entry in bucket.manifests.list_segments(manifest, start)])
     return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries)
 
 
@@ -42,7 +42,7 @@ def check_topic(store: str, name: str) -> None:
 
     async def look() -> None:
         async with open_bucket(store) as bucket:
-            await bucket.topic(name)
+            await bucket.find_topic(name)
 
     asyncio.run(look())
 
@@ -63,7 +63,7 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
             return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
 
 
-def batches(url: str, split: Split) -> Generator[tuple[memoryview, list[Walked]]]:
+def batches(url: str, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
     """The batches of a split, some MiB at a time, every CRC checked, with read-ahead; for plain, blocking code.
 
     `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
@@ -80,7 +80,7 @@ def batches(url: str, split: Split) -> Generator[tuple[memoryview, list[Walked]]
         loop.close()
 
 
-async def _pieces(url: str, split: Split) -> AsyncGenerator[Piece]:
+async def _pieces(url: str, split: Split) -> AsyncGenerator[ColdBatches]:
     pid = PartitionId(split.topic_id, split.partition)
     async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
         walk = bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest())

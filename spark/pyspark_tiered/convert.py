@@ -25,8 +25,8 @@ from pyspark_tiered.table import Converted, LoadedFile, Range, Stop
 from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.url import open_store
 from tiered.ports import FileSlice, Ok
-from tiered.records.batch import records
-from tiered.records.model import Walked
+from tiered.records.batch import decode_records
+from tiered.records.model import WalkedBatch
 from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
@@ -90,7 +90,7 @@ class _Reading:
         self._store = store
         self._split = split
         self._null_timestamps = null_timestamps
-        self._piece: tuple[memoryview, list[Walked]] = (memoryview(b""), [])
+        self._piece: tuple[memoryview, list[WalkedBatch]] = (memoryview(b""), [])
 
     def rows(self) -> Iterator[pyarrow.RecordBatch]:
         """Record batches that have rows; after the last one `reached` and `stop` are known."""
@@ -113,7 +113,7 @@ class _Reading:
         finally:
             pieces.close()
 
-    def _pieces(self) -> Generator[tuple[memoryview, list[Walked]]]:
+    def _pieces(self) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
         with closing(batches(self._store, self._split)) as found:
             for piece in found:
                 self._piece = piece
@@ -138,8 +138,8 @@ class _Reading:
     def _milliseconds(self, offset: int) -> int:
         """What the record itself says."""
         data, found = self._piece
-        at = next(batch.at for batch in found if batch.base_offset <= offset <= batch.last_offset) - found[0].at
-        return next(record.timestamp for record in records(data, at) if record.offset == offset)
+        at = next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset) - found[0].position
+        return next(record.timestamp for record in decode_records(data, at) if record.offset == offset)
 
     def _key(self, offset: int) -> str:
         return next((entry.key for entry in self._split.entries if offset < entry.next_offset), "")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.records.arrow import record_batch
-from tiered.records.batch import sections
-from tiered.records.model import CONTROL, TRANSACTIONAL, Section, Walked
+from tiered.records.batch import open_sections
+from tiered.records.model import CONTROL, TRANSACTIONAL, RecordSection, WalkedBatch
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,7 +40,7 @@ class Decoded(NamedTuple):
 
 
 def arrow_batches(
-    found: Iterable[tuple[memoryview, list[Walked]]],
+    found: Iterable[tuple[memoryview, list[WalkedBatch]]],
     bounds: tuple[int, int],
     columns: Sequence[str],
     group_bytes: int = GROUP_BYTES,
@@ -52,7 +52,7 @@ def arrow_batches(
 
 
 def decoded(
-    found: Iterable[tuple[memoryview, list[Walked]]],
+    found: Iterable[tuple[memoryview, list[WalkedBatch]]],
     bounds: tuple[int, int],
     columns: Sequence[str],
     group_bytes: int = GROUP_BYTES,
@@ -64,9 +64,9 @@ def decoded(
     `Corrupt` for records that do not parse. All batches before these were handed out.
     """
     for data, batches in found:
-        first = batches[0].at
+        first = batches[0].position
         for group in _groups(batches, group_bytes):
-            placed = [batch._replace(at=batch.at - first) for batch in group] if first else group
+            placed = [batch._replace(at=batch.position - first) for batch in group] if first else group
             yield from _decoded(data, placed, bounds, columns)
 
 
@@ -103,14 +103,14 @@ def beyond_us(timestamps: pyarrow.Array) -> pyarrow.Array | None:
 
 
 def _decoded(
-    data: memoryview, group: list[Walked], bounds: tuple[int, int], columns: Sequence[str]
+    data: memoryview, group: list[WalkedBatch], bounds: tuple[int, int], columns: Sequence[str]
 ) -> Iterator[Decoded]:
     """A group in one go, or in as many as keep what is opened at once within `OPENED_BYTES`."""
-    held: list[tuple[Walked, list[Section]]] = []
+    held: list[tuple[WalkedBatch, list[RecordSection]]] = []
     room = OPENED_BYTES
     for batch in group:
         try:
-            found = sections(data, [batch])
+            found = open_sections(data, [batch])
         except Corrupt:
             yield from _rows_of(held, bounds, columns)
             raise
@@ -124,7 +124,7 @@ def _decoded(
 
 
 def _rows_of(
-    held: Sequence[tuple[Walked, list[Section]]], bounds: tuple[int, int], columns: Sequence[str]
+    held: Sequence[tuple[WalkedBatch, list[RecordSection]]], bounds: tuple[int, int], columns: Sequence[str]
 ) -> Iterator[Decoded]:
     """Opened batches in one go; where one of them does not parse one by one, so that those before it are not lost."""
     if not held:
@@ -152,8 +152,8 @@ def _without_beyond(rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     return rows.set_column(at, rows.schema.field(at), held)
 
 
-def _groups(batches: Iterable[Walked], group_bytes: int) -> Iterator[list[Walked]]:
-    group: list[Walked] = []
+def _groups(batches: Iterable[WalkedBatch], group_bytes: int) -> Iterator[list[WalkedBatch]]:
+    group: list[WalkedBatch] = []
     size = 0
     for batch in batches:
         if batch.attributes & TRANSACTIONAL and not batch.attributes & CONTROL:

@@ -50,7 +50,7 @@ def copies(directory: Path) -> dict[Place, list[Batch]]:
         for file in sorted(folder.glob("*.log")):
             data, at = file.read_bytes(), 0
             while at < len(data):
-                head = batch.check(data, at)
+                head = batch.check_batch(data, at)
                 batches.append(_batch(head))
                 at += head.size
     return found
@@ -61,14 +61,14 @@ async def cold(store: str, places: Iterable[Place]) -> dict[Place, Cold]:
     found: dict[Place, Cold] = {}
     async with open_bucket(store) as bucket:
         for topic, number in places:
-            pid = PartitionId((await bucket.topic(topic)).topic_id, number)
+            pid = PartitionId((await bucket.find_topic(topic)).topic_id, number)
             manifest = await bucket.manifests.load(pid)
             if manifest is None:
                 continue
             batches: list[Batch] = []
             async for piece in bucket.reader.iterate(pid, manifest.log_start_offset, manifest=manifest):
-                origin = piece.batches[0].at
-                batches += [_batch(batch.check(piece.data, each.at - origin)) for each in piece.batches]
+                origin = piece.batches[0].position
+                batches += [_batch(batch.check_batch(piece.data, each.position - origin)) for each in piece.batches]
             found[topic, number] = Cold(
                 manifest.log_start_offset, manifest.cold_end_offset, manifest.leader_epoch, batches
             )

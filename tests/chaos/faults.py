@@ -10,7 +10,7 @@ from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, Trio
 from tests.chaos.views import View
 from tests.chaos.wires import BUCKET, CLIENT, Link
 from tests.fakes3 import HttpFault
-from tiered.object_store.faulty import Kind
+from tiered.object_store.faulty import FaultKind
 
 WRITES = ("PUT", "POST")
 WHOLE_SECONDS = 60.0
@@ -248,19 +248,19 @@ def from_bucket(node: int) -> list[Link]:
 
 
 def away() -> HttpFault:
-    return HttpFault(Kind.ERROR)
+    return HttpFault(FaultKind.ERROR)
 
 
 def lost() -> HttpFault:
-    return HttpFault(Kind.LOST_REPLY, verbs=WRITES, chance=0.4)
+    return HttpFault(FaultKind.LOST_REPLY, verbs=WRITES, probability=0.4)
 
 
 def late() -> HttpFault:
-    return HttpFault(Kind.LATE_APPLY, verbs=WRITES, chance=0.3, seconds=2.0)
+    return HttpFault(FaultKind.LATE_APPLY, verbs=WRITES, probability=0.3, seconds=2.0)
 
 
 def slow() -> HttpFault:
-    return HttpFault(Kind.DELAY, seconds=0.7)
+    return HttpFault(FaultKind.DELAY, seconds=0.7)
 
 
 ON_ANY_STORE = (

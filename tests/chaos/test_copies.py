@@ -37,7 +37,7 @@ def test_a_copy_is_read_from_its_segments(tmp_path: Path) -> None:
     folder = tmp_path / "log" / "my-topic-3"
     folder.mkdir(parents=True)
     for offset in (0, 2):
-        data = bytearray(batch.encode([(1000, b"k", b"v", ()), (1000, b"k", b"w", ())]))
+        data = bytearray(batch.encode_batch([(1000, b"k", b"v", ()), (1000, b"k", b"w", ())]))
         batch.stamp(data, 0, offset, 5)
         (folder / f"{offset:020d}.log").write_bytes(data)
     found = copies(tmp_path)

@@ -16,13 +16,13 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import Fault, Faults, Kind
+from tiered.object_store.faulty import FaultRule, Faults, FaultKind
 from tiered.object_store.url import open_store
 from tiered.ports import Got, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
 
 WRITERS = 4
-KINDS = (Kind.ERROR, Kind.LOST_REPLY, Kind.LATE_APPLY, Kind.CONFLICT)
+KINDS = (FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.LATE_APPLY, FaultKind.CONFLICT)
 
 
 def slot_key(slot: int) -> str:
@@ -68,7 +68,7 @@ async def check(store: ObjectStore, count: int) -> None:
 def test_in_virtual_time(seed: int) -> None:
     loop = SimLoop(seed)
     clock, bucket = SimClock(loop), SimBucket(loop)
-    rules = [Fault(kind, ("put",), chance=0.07, seconds=random.Random(seed).choice((0.5, 5, 60))) for kind in KINDS]
+    rules = [FaultRule(kind, ("put",), probability=0.07, seconds=random.Random(seed).choice((0.5, 5, 60))) for kind in KINDS]
     faulty = [
         bucket.store(Faults(rules, random.Random(f"{seed}/{writer}"), first_byte_seconds=0.01), clock)
         for writer in range(WRITERS)
@@ -86,7 +86,7 @@ def test_in_virtual_time(seed: int) -> None:
 def test_on_s3(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
-    fake.faults += [HttpFault(kind, ("PUT",), chance=0.07, seconds=0.05) for kind in KINDS]
+    fake.faults += [HttpFault(kind, ("PUT",), probability=0.07, seconds=0.05) for kind in KINDS]
 
     async def main() -> None:
         store = open_store(f"s3://{BUCKET}/append", SystemClock(), SystemRng())

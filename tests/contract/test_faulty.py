@@ -12,7 +12,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket, SimStore
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import Fault, Faults, Kind, Throttle
+from tiered.object_store.faulty import FaultRule, Faults, FaultKind, RequestThrottle
 from tiered.ports import Conflict, FileSlice, Got, NotFound, Ok, Unknown
 
 
@@ -32,7 +32,7 @@ def test_an_error_leaves_nothing() -> None:
         assert clock.mono_ns() == 1_000_000_000
         assert await store.get("k") == NotFound()
 
-    run(Faults([Fault(Kind.ERROR, times=1)]), body)
+    run(Faults([FaultRule(FaultKind.ERROR, times=1)]), body)
 
 
 def test_a_lost_reply_leaves_the_object() -> None:
@@ -40,7 +40,7 @@ def test_a_lost_reply_leaves_the_object() -> None:
         assert isinstance(await store.put("k", b"x"), Unknown)
         assert isinstance(await store.get("k"), Got)
 
-    run(Faults([Fault(Kind.LOST_REPLY, times=1)]), body)
+    run(Faults([FaultRule(FaultKind.LOST_REPLY, times=1)]), body)
 
 
 def test_late_writes_land_when_they_fall_due_and_their_conditions_count_then() -> None:
@@ -53,7 +53,7 @@ def test_late_writes_land_when_they_fall_due_and_their_conditions_count_then() -
         found = [await store.get("k"), await store.get("free")]
         assert [got.data for got in found if isinstance(got, Got)] == [b"mine", b"late"]
 
-    run(Faults([Fault(Kind.LATE_APPLY, ("put",), seconds=20, times=2)]), body)
+    run(Faults([FaultRule(FaultKind.LATE_APPLY, ("put",), seconds=20, times=2)]), body)
 
 
 def test_a_late_write_outlives_the_process_that_sent_it() -> None:
@@ -61,7 +61,7 @@ def test_a_late_write_outlives_the_process_that_sent_it() -> None:
     clock, bucket = SimClock(loop), SimBucket(loop)
 
     async def main() -> None:
-        dead = bucket.store(Faults([Fault(Kind.LATE_APPLY, seconds=5)]), clock)
+        dead = bucket.store(Faults([FaultRule(FaultKind.LATE_APPLY, seconds=5)]), clock)
         await dead.put("k", b"late")
         dead.revoke()
         await clock.sleep(5)
@@ -79,7 +79,7 @@ def test_a_lost_reply_of_a_delete_is_unavailable_and_the_object_is_gone() -> Non
             await store.delete(["k"])
         assert await store.get("k") == NotFound()
 
-    run(Faults([Fault(Kind.LOST_REPLY, ("delete",))]), body)
+    run(Faults([FaultRule(FaultKind.LOST_REPLY, ("delete",))]), body)
 
 
 def test_a_late_upload_holds_what_the_file_held_when_it_was_sent() -> None:
@@ -93,7 +93,7 @@ def test_a_late_upload_holds_what_the_file_held_when_it_was_sent() -> None:
         got = await store.get("k")
         assert isinstance(got, Got) and got.data == b"segment footer"
 
-    run(Faults([Fault(Kind.LATE_APPLY, ("upload",), seconds=5)]), body)
+    run(Faults([FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=5)]), body)
 
 
 def test_a_conflict_leaves_nothing() -> None:
@@ -101,7 +101,7 @@ def test_a_conflict_leaves_nothing() -> None:
         assert await store.put("k", b"x", if_absent=True) == Conflict()
         assert await store.get("k") == NotFound()
 
-    run(Faults([Fault(Kind.CONFLICT, ("put",))]), body)
+    run(Faults([FaultRule(FaultKind.CONFLICT, ("put",))]), body)
 
 
 def test_reads_can_be_cut_short_or_rotten() -> None:
@@ -113,7 +113,7 @@ def test_reads_can_be_cut_short_or_rotten() -> None:
         wrong = [a ^ b for a, b in zip(rotten.data, whole.data, strict=True) if a != b]
         assert len(wrong) == 1 and wrong[0].bit_count() == 1
 
-    run(Faults([Fault(Kind.TRUNCATED, ("get",), times=1), Fault(Kind.FLIPPED, ("get",), times=1)]), body)
+    run(Faults([FaultRule(FaultKind.TRUNCATED, ("get",), times=1), FaultRule(FaultKind.FLIPPED, ("get",), times=1)]), body)
 
 
 def test_a_stale_list_misses_what_is_young() -> None:
@@ -125,7 +125,7 @@ def test_a_stale_list_misses_what_is_young() -> None:
         await clock.sleep(60)
         assert [entry.key for entry in await store.list("")] == ["old", "young"]
 
-    run(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)]), body)
+    run(Faults([FaultRule(FaultKind.STALE_LIST, ("list",), seconds=30)]), body)
 
 
 def test_a_stale_list_gives_full_pages_of_what_is_old() -> None:
@@ -138,7 +138,7 @@ def test_a_stale_list_gives_full_pages_of_what_is_old() -> None:
             await store.put(name, b"x")
         assert [entry.key for entry in await store.list("", limit=2)] == ["z"]
 
-    run(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)], list_keys=2), body)
+    run(Faults([FaultRule(FaultKind.STALE_LIST, ("list",), seconds=30)], list_keys=2), body)
 
 
 def test_a_stale_list_hides_what_another_wrote() -> None:
@@ -147,7 +147,7 @@ def test_a_stale_list_hides_what_another_wrote() -> None:
 
     async def body() -> None:
         await bucket.store(Faults(), clock).put("k", b"x")
-        stale = bucket.store(Faults([Fault(Kind.STALE_LIST, ("list",), seconds=30)]), clock)
+        stale = bucket.store(Faults([FaultRule(FaultKind.STALE_LIST, ("list",), seconds=30)]), clock)
         assert await stale.list("") == []
         await clock.sleep(60)
         assert [entry.key for entry in await stale.list("")] == ["k"]
@@ -170,7 +170,7 @@ def test_lists_come_in_pages() -> None:
 
 def test_who_asks_too_much_is_refused_for_a_while() -> None:
     """At once and by its name; nothing happens to what is refused."""
-    throttle = Throttle(rate=2.0, burst=3.0, seconds=1.0)
+    throttle = RequestThrottle(rate=2.0, burst=3.0, seconds=1.0)
 
     async def body(store: SimStore, clock: SimClock) -> None:
         began = clock.mono_ns()
@@ -178,7 +178,7 @@ def test_who_asks_too_much_is_refused_for_a_while() -> None:
         for call in (store.get("0"), store.list(""), store.delete(["0"])):
             with pytest.raises(Unavailable, match="SlowDown"):
                 await call
-        assert clock.mono_ns() == began and (store.hits[Kind.THROTTLE], throttle.refused) == (5, 5)
+        assert clock.mono_ns() == began and (store.hits[FaultKind.THROTTLE], throttle.refused_count) == (5, 5)
         await clock.sleep(1.0)
         assert [entry.key for entry in await store.list("")] == ["0", "1", "2"]
         await clock.sleep(10.0)
@@ -192,9 +192,9 @@ def test_rules_choose_by_verb_key_and_count() -> None:
         await store.put("meta/1", b"x")
         answers = [type(await store.put("data/1", b"x")) for _ in range(4)]
         assert answers == [Ok, Unknown, Unknown, Ok]
-        assert (store.calls["put"], store.hits[Kind.ERROR]) == (5, 2)
+        assert (store.calls["put"], store.hits[FaultKind.ERROR]) == (5, 2)
 
-    run(Faults([Fault(Kind.ERROR, ("put",), key="data/", skip=1, times=2)]), body)
+    run(Faults([FaultRule(FaultKind.ERROR, ("put",), key="data/", skip=1, times=2)]), body)
 
 
 def test_an_outage_fails_everything_until_it_ends() -> None:
@@ -223,7 +223,7 @@ def test_a_slow_link_takes_its_time() -> None:
 
 def test_chance_is_drawn_from_the_given_source() -> None:
     def hits(seed: int) -> list[bool]:
-        faults = Faults([Fault(Kind.ERROR, chance=0.5)], random.Random(seed))
-        return [faults.draw("get", "k") is not None for _ in range(50)]
+        faults = Faults([FaultRule(FaultKind.ERROR, probability=0.5)], random.Random(seed))
+        return [faults.find_fault("get", "k") is not None for _ in range(50)]
 
     assert hits(1) == hits(1) != hits(2)

@@ -121,9 +121,9 @@ def test_a_sync_that_fails_after_its_caller_was_cancelled_ends_all_writing_too(d
 def test_a_file_system_that_gave_up_is_final_and_one_that_is_full_is_not(
     disk: LocalDisk, number: int, final: bool
 ) -> None:
-    error = disk.failure("append", "f", OSError(number, os.strerror(number)))
+    error = disk.make_error("append", "f", OSError(number, os.strerror(number)))
     assert error.final is final
-    assert disk.failure("pread", "f", OSError(number, os.strerror(number)), read_only=True).final is final
+    assert disk.make_error("pread", "f", OSError(number, os.strerror(number)), read_only=True).final is final
 
 
 def test_no_descriptor_left_for_a_sync_is_unavailable(disk: LocalDisk) -> None:

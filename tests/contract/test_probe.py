@@ -14,9 +14,9 @@ from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.errors import Refused, Unavailable
-from tiered.object_store.faulty import Fault, Faults, Kind
+from tiered.object_store.faulty import FaultRule, Faults, FaultKind
 from tiered.object_store.memory import MemoryStore
-from tiered.object_store.probe import probe, probe_again
+from tiered.object_store.probe import probe, probe_at_restart
 from tiered.object_store.url import open_store
 from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, Ok, PutResult
 from tiered.system.clock import SystemClock, SystemRng
@@ -130,7 +130,7 @@ def test_a_server_that_ignores_conditions_is_refused(fake: FakeS3, monkeypatch: 
 
 def test_probe_waits_with_the_words_of_a_ranged_get_that_fails(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that went on would tier nothing: each upload is proved by a ranged get."""
-    fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",), skip=1))  # the first get is of FORMAT
+    fake.faults.append(HttpFault(FaultKind.TRUNCATED, ("GET",), skip=1))  # the first get is of FORMAT
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("tiered.object_store.s3.BACKOFF_SECONDS", 0.001)
@@ -140,7 +140,7 @@ def test_probe_waits_with_the_words_of_a_ranged_get_that_fails(fake: FakeS3, mon
         await store.put("k", b"held", if_absent=True)
         assert isinstance(await store.get("k"), Got)
         with pytest.raises(Unavailable, match=r"get failed .* error=the body breaks off: .") as caught:
-            await probe_again(store, "k", b"held", SystemRng())
+            await probe_at_restart(store, "k", b"held", SystemRng())
         assert not caught.value.refused
         await store.close()
 
@@ -177,7 +177,7 @@ def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_hold
         store = kind(SystemClock())
         await store.put("k", b"held")
         with pytest.raises(Refused, match=reason):
-            await probe_again(store, "k", b"held", SystemRng())
+            await probe_at_restart(store, "k", b"held", SystemRng())
         got = await store.get("k")
         assert isinstance(got, Got) and got.data == b"held"
 
@@ -192,7 +192,7 @@ def test_the_second_look_takes_five_requests_and_changes_nothing() -> None:
     async def body() -> None:
         await store.put("k", b"held")
         before, version = bucket.requests, (await bucket.memory.get("k"),)
-        await probe_again(store, "k", b"held", SimRng(1))
+        await probe_at_restart(store, "k", b"held", SimRng(1))
         assert bucket.requests - before == 1 + 5
         assert (await bucket.memory.get("k"),) == version and list(bucket.objects) == ["k"]
 
@@ -212,22 +212,22 @@ def test_who_may_only_read_a_store_in_use_is_refused() -> None:
         store = ReadOnly(SystemClock())
         assert isinstance(await store.put("k", b"held", if_absent=True), Ok)
         with pytest.raises(Unavailable, match="Permission denied"):
-            await probe_again(store, "k", b"held", SystemRng())
+            await probe_at_restart(store, "k", b"held", SystemRng())
 
     asyncio.run(body())
 
 
 def test_a_second_look_that_gets_no_clear_answer_is_made_again_later() -> None:
     loop = SimLoop(1)
-    store = SimBucket(loop).store(Faults([Fault(Kind.CONFLICT, ("put",))]), SimClock(loop))
+    store = SimBucket(loop).store(Faults([FaultRule(FaultKind.CONFLICT, ("put",))]), SimClock(loop))
     with pytest.raises(Unavailable, match="no clear answer"):
-        loop.run(probe_again(store, "k", b"held", SimRng(1)))
+        loop.run(probe_at_restart(store, "k", b"held", SimRng(1)))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_lost_replies_and_conflicts_alone_do_not_make_a_liar(seed: int) -> None:
-    kinds = (Kind.ERROR, Kind.LOST_REPLY, Kind.CONFLICT)
-    rules = [Fault(kind, ("put",), chance=0.05) for kind in kinds]
+    kinds = (FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.CONFLICT)
+    rules = [FaultRule(kind, ("put",), probability=0.05) for kind in kinds]
     try:
         simulated(Faults(rules, random.Random(seed)), seed)
     except Unavailable as error:

@@ -30,14 +30,14 @@ def run(kind: type[LoopReadiness | EpollReadiness], story: Callable[[Readiness, 
         ready = kind(asyncio.get_running_loop())
         one, two = socket.socketpair(), socket.socketpair()
         try:
-            ready.opened()
-            ready.opened()
+            ready.on_open()
+            ready.on_open()
             async with asyncio.timeout(10):
                 await story(ready, one, two)
         finally:
             for each in (one[0], two[0]):
                 if each.fileno() >= 0:
-                    ready.closing(each.fileno())
+                    ready.on_close(each.fileno())
             for each in (*one, *two):
                 each.close()
 
@@ -108,9 +108,9 @@ def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
 
         def first(other: socket.socket) -> None:
             number = other.fileno()
-            ready.closing(number)
+            ready.on_close(number)
             os.dup2(near.fileno(), number)
-            ready.opened()
+            ready.on_open()
             ready.on_readable(number, lambda: wrong.append("called"))
             for each in (one[0], two[0]):
                 if each is not other:

@@ -13,7 +13,7 @@ from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
 from tiered.errors import Unavailable
 from tiered.object_store import s3
-from tiered.object_store.faulty import Kind
+from tiered.object_store.faulty import FaultKind
 from tiered.object_store.s3 import S3Store
 from tiered.ports import Conflict, Got, NotFound, Ok, Unknown
 from tiered.system.clock import SystemClock, SystemRng
@@ -44,7 +44,7 @@ def run(fake: FakeS3, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 
 def test_a_conditional_put_is_sent_once_and_a_503_decides_nothing(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.ERROR, ("PUT",), times=1))
+        fake.faults.append(HttpFault(FaultKind.ERROR, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"x", if_absent=True), Unknown)
         assert fake.requests["PUT"] == 1
         assert await store.get("k") == NotFound()
@@ -54,7 +54,7 @@ def test_a_conditional_put_is_sent_once_and_a_503_decides_nothing(fake: FakeS3, 
 
 def test_a_lost_reply_is_unknown_and_the_object_is_there(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("PUT",), times=1))
+        fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"mine", if_absent=True), Unknown)
         assert fake.requests["PUT"] == 1
         got = await store.get("k")
@@ -67,7 +67,7 @@ def test_a_lost_reply_of_a_swap_is_unknown_and_the_object_is_the_new_one(fake: F
     async def body(store: S3Store) -> None:
         first = await store.put("k", b"first")
         assert isinstance(first, Ok)
-        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("PUT",), times=1))
+        fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"second", if_match=first.version), Unknown)
         got = await store.get("k")
         assert isinstance(got, Got) and got.data == b"second"
@@ -77,7 +77,7 @@ def test_a_lost_reply_of_a_swap_is_unknown_and_the_object_is_the_new_one(fake: F
 
 def test_a_put_may_land_after_its_caller_gave_up(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.LATE_APPLY, ("PUT",), times=1, seconds=0.3))
+        fake.faults.append(HttpFault(FaultKind.LATE_APPLY, ("PUT",), times=1, seconds=0.3))
         assert isinstance(await store.put("k", b"late", if_absent=True), Unknown)
         assert await store.get("k") == NotFound()
         async with asyncio.timeout(10):
@@ -89,7 +89,7 @@ def test_a_put_may_land_after_its_caller_gave_up(fake: FakeS3, run: Run) -> None
 
 def test_a_409_is_a_conflict_and_nothing_landed(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.CONFLICT, ("PUT",), times=1))
+        fake.faults.append(HttpFault(FaultKind.CONFLICT, ("PUT",), times=1))
         assert await store.put("k", b"x", if_absent=True) == Conflict()
         assert await store.get("k") == NotFound()
 
@@ -98,7 +98,7 @@ def test_a_409_is_a_conflict_and_nothing_landed(fake: FakeS3, run: Run) -> None:
 
 def test_a_put_without_condition_is_tried_again(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("PUT",), times=1))
+        fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"x"), Ok)
         assert fake.requests["PUT"] == 2
 
@@ -110,7 +110,7 @@ def test_a_refusal_is_unavailable_and_final_only_when_the_store_cannot(
     fake: FakeS3, run: Run, status: int, final: bool
 ) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.ERROR, status=status))
+        fake.faults.append(HttpFault(FaultKind.ERROR, status=status))
         for call in (store.put("k", b"x", if_absent=True), store.get("k"), store.list(""), store.delete(["k"])):
             with pytest.raises(Unavailable, match=re.escape(store.url)) as caught:
                 await call
@@ -138,7 +138,7 @@ def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: in
 
     async def body(store: S3Store) -> None:
         await store.put("k", data)
-        fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",), times=1))
+        fake.faults.append(HttpFault(FaultKind.TRUNCATED, ("GET",), times=1))
         got = await store.get("k", 0, length)
         assert isinstance(got, Got) and got.data == data[:length]
         assert fake.requests["GET"] == 2
@@ -153,7 +153,7 @@ def test_a_body_that_breaks_off_every_time_is_unavailable(
 
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")
-        fake.faults.append(HttpFault(Kind.TRUNCATED, ("GET",)))
+        fake.faults.append(HttpFault(FaultKind.TRUNCATED, ("GET",)))
         with pytest.raises(Unavailable, match=r"the body breaks off: .*IncompleteRead"):
             await store.get("k", 2, 6)
 
@@ -166,7 +166,7 @@ def test_rotten_bytes_pass_so_their_reader_must_check_them(
 ) -> None:
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")
-        fake.faults.append(HttpFault(Kind.FLIPPED, ("GET",), times=1))
+        fake.faults.append(HttpFault(FaultKind.FLIPPED, ("GET",), times=1))
         got = await store.get("k", start, length)
         assert isinstance(got, Got) and len(got.data) == (length or 10) and got.data not in b"0123456789"
 
@@ -186,7 +186,7 @@ def test_range_is_read_from_store_that_sends_checksum_of_whole_object(fake: Fake
 @pytest.mark.parametrize("size", [10, 9 * PART_BYTES])
 def test_store_refuses_upload_that_changed_on_the_way(fake: FakeS3, run: Run, size: int) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.FLIPPED, ("PUT",)))
+        fake.faults.append(HttpFault(FaultKind.FLIPPED, ("PUT",)))
         with pytest.raises(Unavailable, match="XAmzContentSHA256Mismatch"):
             await store.upload("k", [bytes(size)])
         with pytest.raises(Unavailable, match="XAmzContentSHA256Mismatch"):
@@ -199,7 +199,7 @@ def test_store_refuses_upload_that_changed_on_the_way(fake: FakeS3, run: Run, si
 def test_a_listing_may_be_stale(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         await store.put("k", b"x")
-        fake.faults.append(HttpFault(Kind.STALE_LIST, ("LIST",), times=1, seconds=60))
+        fake.faults.append(HttpFault(FaultKind.STALE_LIST, ("LIST",), times=1, seconds=60))
         assert await store.list("") == []
         assert [entry.key for entry in await store.list("")] == ["k"]
 
@@ -236,7 +236,7 @@ def test_a_big_upload_goes_in_parts(fake: FakeS3, run: Run) -> None:
 
 def test_a_lost_reply_to_the_last_step_of_an_upload_is_found_out(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.LOST_REPLY, ("POST",), skip=1, times=1))
+        fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("POST",), skip=1, times=1))
         result = await store.upload("k", [BIG])
         got = await store.get("k", 0, 10)
         assert isinstance(got, Got) and result == Ok(got.version)
@@ -246,7 +246,7 @@ def test_a_lost_reply_to_the_last_step_of_an_upload_is_found_out(fake: FakeS3, r
 
 def test_an_upload_that_fails_is_taken_back(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(Kind.ERROR, ("PUT",), skip=3, status=403))
+        fake.faults.append(HttpFault(FaultKind.ERROR, ("PUT",), skip=3, status=403))
         with pytest.raises(Unavailable):
             await store.upload("k", [BIG])
         assert fake.rules.uploads == {}

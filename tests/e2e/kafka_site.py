@@ -16,7 +16,7 @@ from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import Buffer, World
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import Replica
 from tiered_api.kafka.protocol.apis import APIS, Api
@@ -181,4 +181,4 @@ def values_of(data: Buffer) -> list[bytes]:
     """The values of all records of an answer, whose batches are whole."""
     walked = walk(data)
     assert walked.why == "", walked
-    return [record.value or b"" for each in walked.batches for record in records(data, each.at)]
+    return [record.value or b"" for each in walked.batches for record in decode_records(data, each.position)]

@@ -17,7 +17,7 @@ from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice
-from tiered.records.batch import encode, records
+from tiered.records.batch import encode_batch, decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import Replica
 
@@ -80,7 +80,7 @@ def run(story: Callable[[Site], Coroutine[Any, Any, None]], seed: int = 1) -> No
 
 
 def batch(values: list[bytes], timestamp: int = 1_700_000_000_000) -> bytearray:
-    return bytearray(encode([(timestamp + i, b"k", value, ()) for i, value in enumerate(values)]))
+    return bytearray(encode_batch([(timestamp + i, b"k", value, ()) for i, value in enumerate(values)]))
 
 
 async def fill(replica: Replica, count: int, start: int = 0) -> None:
@@ -101,7 +101,7 @@ async def read_values(replica: Replica, start: int, *, max_bytes: int = 3000) ->
         walked = walk(data)
         assert walked.why == "" and walked.batches, (offset, walked)
         for each in walked.batches:
-            found += [(record.value or b"")[:6] for record in records(data, each.at) if record.offset >= offset]
+            found += [(record.value or b"")[:6] for record in decode_records(data, each.position) if record.offset >= offset]
         offset = walked.batches[-1].last_offset + 1
     return found
 

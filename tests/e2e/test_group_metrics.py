@@ -51,7 +51,7 @@ def test_lag_is_the_sum_over_partitions_and_as_old_as_the_oldest(tmp_path: Path)
         assert await looked(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
         held = site.node.partitions.get(TopicPartition("t", 0))
         assert held is not None
-        began = held.log.began_ms(2)
+        began = held.log.segment_created_ms(2)
         behind = await looked(site, "kafka_consumergroup_lag_seconds")
         assert behind["done", "t"] == 0
         assert 0 < behind["g", "t"] <= (site.node.world.clock.wall_ms() - began) / 1000 + 0.001

@@ -12,7 +12,7 @@ from tests.e2e.http_site import RAW, Site, run, until
 from tests.sim.harness.disk import SimDisk
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 PATH = "/topics/t/partitions/0/records"
 
@@ -36,7 +36,7 @@ def test_a_full_disk_refuses_records_and_goes_on_giving_them(tmp_path: Path) -> 
         for n in range(3):
             refused = await site.ask("POST", post, record(f"lost {n}" * 1000))
             assert (refused.status, refused.json["error_code"]) == (500, 50003), refused
-        raw = encode([(site.node.world.clock.wall_ms(), None, b"x" * 9000, ())])
+        raw = encode_batch([(site.node.world.clock.wall_ms(), None, b"x" * 9000, ())])
         assert (await site.ask("POST", PATH, raw, kind=RAW)).json["error_code"] == 50003
         stream = await site.ask("POST", post, b'{"value":{"type":"STRING","data":"%b"}} ' % (b"y" * 9000) * 2)
         assert stream.body.count(b'"error_code":50003') == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.http_site import RAW, Site, run, until
-from tiered.records.batch import Codec, encode
+from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.server.limits import Limits
 
 HOST = b"Host: localhost\r\n"
@@ -104,7 +104,7 @@ def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        data = encode([(site.node.world.clock.wall_ms(), None, b"v", ())])
+        data = encode_batch([(site.node.world.clock.wall_ms(), None, b"v", ())])
         writer.write(
             b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: application/octet-stream\r\n"
             b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(data)
@@ -193,7 +193,7 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
     async def story(site: Site) -> None:
         await site.create("t", 1, max_message_bytes="20000000")
         now = site.node.world.clock.wall_ms()
-        data = encode([(now, None, b"x" * 5_000_000, ())])
+        data = encode_batch([(now, None, b"x" * 5_000_000, ())])
         for _ in range(4):
             await site.ask("POST", "/topics/t/partitions/0/records", data, kind=RAW)
         host, port = site.url.removeprefix("http://").split(":")
@@ -216,7 +216,7 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
     async def story(site: Site) -> None:
         await site.create("t")
         value = random.Random(1).randbytes(220_000) + bytes(20 << 20)  # not more than a hundred times its size
-        bomb = encode([(site.node.world.clock.wall_ms(), None, value, ())], codec=Codec.ZSTD)
+        bomb = encode_batch([(site.node.world.clock.wall_ms(), None, value, ())], codec=Codec.ZSTD)
         assert len(bomb) < 230_000
         path = "/topics/t/partitions/0/records?format=binary"
         assert (await site.ask("POST", path.partition("?")[0], bomb, kind=RAW)).status == 200

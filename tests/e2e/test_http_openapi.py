@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.http_site import RAW, Answer, Site, run
-from tiered.records.batch import Codec, encode
+from tiered.records.batch import Codec, encode_batch
 
 REQUESTS = 500
 TOPICS = ("t", "u", "-")
@@ -74,7 +74,7 @@ class Asker:
     def body(self, kind: str, schema: dict[str, Any]) -> bytes:
         """A body of a media type, now and then with a byte changed or an end that is missing."""
         if kind == RAW:
-            data = bytearray(encode([(0, b"k", b"v" * 50, ())] * 3, codec=self.chance.choice(list(Codec))))
+            data = bytearray(encode_batch([(0, b"k", b"v" * 50, ())] * 3, codec=self.chance.choice(list(Codec))))
         else:
             data = bytearray(json.dumps(self.value(schema)).encode())
         if self.often(0.1):

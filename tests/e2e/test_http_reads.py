@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.http_site import RAW, Site, run, site, until
-from tiered.records.batch import Codec, encode, header, records
+from tiered.records.batch import Codec, encode_batch, decode_header, decode_records
 
 PATH = "/topics/t/partitions/0/records"
 EVENTS = "text/event-stream"
@@ -21,7 +21,7 @@ KEEP = {"retention_ms": "-1", "message_timestamp_after_max_ms": str(NOW)}
 
 def batch(first: int, count: int, codec: Codec = Codec.NONE) -> bytes:
     """Records n = first, first + 1, ...: key "kn", value {"n":n}, a second apart."""
-    return encode(
+    return encode_batch(
         [(NOW + n * 1000, b"k%d" % n, b'{"n":%d}' % n, (("h", b"x"),)) for n in range(first, first + count)],
         codec=codec,
     )
@@ -95,13 +95,13 @@ def test_raw_reads_give_the_stored_batches_byte_for_byte(tmp_path: Path) -> None
         assert whole.headers["Tiered-High-Watermark"] == "100"
         at, offsets = 0, []
         while at < len(whole.body):
-            offsets += [record.offset for record in records(whole.body, at)]
-            at += header(whole.body, at).size
+            offsets += [record.offset for record in decode_records(whole.body, at)]
+            at += decode_header(whole.body, at).size
         assert offsets == list(range(100))
         middle = await site.get(f"{PATH}?offset=55&max_bytes=10000000", RAW)
-        assert header(middle.body).base_offset == 50 and whole.body.endswith(middle.body)
+        assert decode_header(middle.body).base_offset == 50 and whole.body.endswith(middle.body)
         one = await site.get(f"{PATH}?offset=55&max_bytes=1", RAW)
-        assert one.body == middle.body[: header(middle.body).size]
+        assert one.body == middle.body[: decode_header(middle.body).size]
         end = await site.get(f"{PATH}?offset=100", RAW)
         assert (end.status, end.body) == (200, b"")
         only_head = await site.ask("HEAD", f"{PATH}?offset=0&max_bytes=10000000", accept=RAW)
@@ -113,7 +113,7 @@ def test_raw_reads_give_the_stored_batches_byte_for_byte(tmp_path: Path) -> None
 def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.create("t", 1, **KEEP)
-        big = encode([(NOW, None, bytes([n % 251]) * 900_000, ()) for n in range(1)])
+        big = encode_batch([(NOW, None, bytes([n % 251]) * 900_000, ()) for n in range(1)])
         for _ in range(12):
             await site.ask("POST", PATH, big, kind=RAW)
         host, port = site.url.removeprefix("http://").split(":")
@@ -252,10 +252,10 @@ def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
             "trailing": good + b"x",
             "empty": b"",
             "garbage": b"\xff" * 300,
-            "control": encode([(NOW, b"\0\0\0\0", b"", ())], control=True),
-            "transactional": encode([(NOW, b"k", b"v", ())], transactional=True, producer_id=1),
-            "large": encode([(NOW, None, b"x" * 2_000_000, ())]),
-            "bomb": encode([(NOW, None, b"\0" * (80 << 20), ())], codec=Codec.ZSTD),
+            "control": encode_batch([(NOW, b"\0\0\0\0", b"", ())], control=True),
+            "transactional": encode_batch([(NOW, b"k", b"v", ())], transactional=True, producer_id=1),
+            "large": encode_batch([(NOW, None, b"x" * 2_000_000, ())]),
+            "bomb": encode_batch([(NOW, None, b"\0" * (80 << 20), ())], codec=Codec.ZSTD),
         }
         for name, data in wrong.items():
             answer = await site.ask("POST", PATH, data, kind=RAW)
@@ -271,7 +271,7 @@ def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path:
     async def story(site: Site) -> None:
         await site.create("t", 1, **KEEP)
         await site.produce("t", "before")
-        data = encode([(NOW, None, b"v", ())], producer_id=5, producer_epoch=0, base_sequence=0)
+        data = encode_batch([(NOW, None, b"v", ())], producer_id=5, producer_epoch=0, base_sequence=0)
         first = (await site.ask("POST", PATH, data, kind=RAW)).json
         again = (await site.ask("POST", PATH, data, kind=RAW)).json
         assert (first["base_offset"], first["duplicate"]) == (1, False)

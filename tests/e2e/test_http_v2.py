@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.e2e.http_site import Site, run
-from tiered.records.batch import header
+from tiered.records.batch import decode_header
 
 V2 = "application/vnd.kafka.v2+json"
 BINARY = "application/vnd.kafka.binary.v2+json"
@@ -136,7 +136,7 @@ def test_batches_that_the_broker_builds_are_compressed_as_the_topic_says(tmp_pat
             assert (await site.ask("POST", f"/topics/{name}", sent, kind=JSON)).status == 200
             path = f"/topics/{name}/partitions/0/records?offset=0"
             stored = (await site.ask("GET", path, accept="application/octet-stream")).body
-            assert header(stored).codec == codec
+            assert decode_header(stored).codec == codec
             assert (await site.ask("GET", path, accept=JSON)).json[0]["value"] == "a" * 1000
 
     run(tmp_path, story)

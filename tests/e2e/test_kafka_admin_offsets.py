@@ -12,7 +12,7 @@ from tests.e2e.site import batch
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import Replica
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -244,7 +244,7 @@ def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
         replica = await site.create("t", 2)
         for sequence in (0, 3):
             records = [(1_000 + n, None, b"v", ()) for n in range(3)]
-            await replica.append(bytearray(encode(records, producer_id=7, producer_epoch=1, base_sequence=sequence)))
+            await replica.append(bytearray(encode_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence)))
         client = await site.client()
         asked = DescribeProducersRequest([TopicRequest("t", [0, 1, 0, 9]), TopicRequest("no", [0])])
         known, unknown = (await client.ask(asked, 0, DescribeProducersResponse)).topics

@@ -14,7 +14,7 @@ from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
 from tiered.ports import FileSlice
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -317,7 +317,7 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
         fetched = await replica.read(4, 1 << 20)
         assert isinstance(fetched.data, FileSlice)
         held = fetched.data.file.pread(fetched.data.start, fetched.data.length)
-        assert [record.offset for record in records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
+        assert [record.offset for record in decode_records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
 
     run(tmp_path, story)
 

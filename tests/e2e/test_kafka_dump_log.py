@@ -19,7 +19,7 @@ from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_files import OpenFiles
 from tiered.metrics import Metrics
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered.records.native import walk
 from tiered.system.local_disk import LocalDisk
@@ -89,7 +89,7 @@ def test_kafkas_dump_tool_reads_our_files(disk: LocalDisk, tmp_path: Path) -> No
         for number in range(3000):
             codec = Codec(number % 5)
             made = [(NOW + number * 7 % 1000, b"k", random.Random(number).randbytes(900), (("h", b"v"),))]
-            data = encode(made, codec=codec, producer_id=9, producer_epoch=0, base_sequence=number)
+            data = encode_batch(made, codec=codec, producer_id=9, producer_epoch=0, base_sequence=number)
             log.append(bytearray(data), leader_epoch=number // 1000, now_ms=NOW)
         assert log.segment_count > 1
         await log.close_clean()
@@ -122,7 +122,7 @@ def test_the_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path)
             ours = await open_log(disk, topic_id=topic_id)
             for name in sorted(name for name in files if name.endswith(".log")):
                 for one in walk(files[name]).batches:
-                    ours.append_as_follower(files[name][one.at : one.at + one.size], now_ms=NOW)
+                    ours.append_as_follower(files[name][one.position : one.position + one.size], now_ms=NOW)
             await ours.close_clean()
             written = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
             assert len([name for name in files if name.endswith(".log")]) > 2
@@ -130,7 +130,7 @@ def test_the_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path)
 
             opened = await open_log(LocalDisk(str(peer.logs)), topic_id=topic_id)
             assert opened.end_offset == RECORDS
-            assert opened.gaps == []
+            assert opened.offset_gaps == []
             assert len(read_all(opened, max_bytes=1 << 20)) == sum(len(files[n]) for n in files if n.endswith(".log"))
             assert len(opened.producers) == 1
             opened.close()

@@ -13,7 +13,7 @@ from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, 
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.ports import World
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import Replica
 from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
@@ -302,7 +302,7 @@ def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         replica = await site.create("t", 1)
         await fill(replica, b"a")
-        begun = encode(
+        begun = encode_batch(
             [(1_700_000_000_000, None, b"open", ())], base_offset=1, leader_epoch=replica.leader_epoch,
             producer_id=1, producer_epoch=0, base_sequence=0, transactional=True,
         )  # fmt: skip

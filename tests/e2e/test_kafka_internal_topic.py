@@ -13,7 +13,7 @@ from tests.e2e.kafka_site import KafkaSite, run
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -40,7 +40,7 @@ def test_nobody_writes_cuts_grows_or_deletes_it(tmp_path: Path) -> None:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=OFFSETS_TOPIC)])
         shown = await client.ask(asked, 12, MetadataResponse)
         assert shown.topics[0].is_internal and len(shown.topics[0].partitions) == 3
-        records = encode([(1, b"k", b"v", ())])
+        records = encode_batch([(1, b"k", b"v", ())])
         produce = ProduceRequest(
             acks=-1,
             timeout_ms=1000,

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import Replica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
@@ -80,7 +80,7 @@ def test_a_long_request_is_answered_as_a_short_one_is(
             parts[7].index = COUNT + 5
             parts[8].index = 0
             parts[9].records = None
-            parts[10].records = bytearray(encode([(1 << 50, None, b"late", ())]))
+            parts[10].records = bytearray(encode_batch([(1 << 50, None, b"late", ())]))
             other = produce(await site.create(f"other{long}"), b"o").topic_data
             answer = await client.ask(
                 ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[*wanted.topic_data, *other]),
@@ -164,7 +164,7 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
         client = await site.client()
 
         def part(replica: Replica, sequence: int) -> PartitionProduceData:
-            data = encode([(site.node.world.clock.wall_ms(), None, b"v", ())], producer_id=7, producer_epoch=0,
+            data = encode_batch([(site.node.world.clock.wall_ms(), None, b"v", ())], producer_id=7, producer_epoch=0,
                           base_sequence=sequence)  # fmt: skip
             return PartitionProduceData(index=replica.partition, records=bytearray(data))
 

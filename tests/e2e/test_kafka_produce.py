@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.kafka_site import KafkaSite, batch, fetch, produce, run, until, values_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered.records.native import crc32c
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
@@ -95,9 +95,9 @@ def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version:
 
 def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing(tmp_path: Path) -> None:
     two = [(NOW, None, b"v", ())] * 2
-    zstd = bytearray(encode(two, codec=Codec.ZSTD))
-    transactional = bytearray(encode(two, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
-    lying = bytearray(encode(two))
+    zstd = bytearray(encode_batch(two, codec=Codec.ZSTD))
+    transactional = bytearray(encode_batch(two, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+    lying = bytearray(encode_batch(two))
     lying[lying.index(b"v") + 2 + 3] = 8  # offset delta of the second record
     cases = [
         (batch([b"v"])[:-1], 9, Code.INVALID_RECORD),
@@ -121,7 +121,7 @@ def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing
             before = replica.log.end_offset
             assert code(await client.ask(produce(replica, raw=raw), version, ProduceResponse)) is expected, expected
             assert (replica.log.end_offset > before) == (expected is Code.NONE)
-        old = bytearray(encode(two))
+        old = bytearray(encode_batch(two))
         old[16] = 1
         assert code(await client.ask(produce(replica, raw=old), 9, ProduceResponse)) is Code.INVALID_RECORD
         assert code(await client.ask(produce(replica, b"v", acks=2), 9, ProduceResponse)) is Code.INVALID_REQUIRED_ACKS
@@ -137,7 +137,7 @@ def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> Non
             replica = await site.create("t", message_timestamp_after_max_ms="0")
             client = await site.client()
             ahead = site.node.world.clock.wall_ms() - NOW + 50_000
-            raw = encode([(stamp + ahead + 100_000, None, b"v", ()) for stamp in stamps], codec=codec)
+            raw = encode_batch([(stamp + ahead + 100_000, None, b"v", ()) for stamp in stamps], codec=codec)
             part = only(await client.ask(produce(replica, raw=raw), 8, ProduceResponse))
             assert part.error_code == Code.INVALID_TIMESTAMP.number
             assert [each.batch_index for each in part.record_errors] == [0, 1, 2]
@@ -156,7 +156,7 @@ def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) 
             await site.create(name, partitions=partitions, message_timestamp_after_max_ms="0")
             client = await site.client()
             late = site.node.world.clock.wall_ms() + 1_000_000
-            raw = encode([(late, None, bytes(size), ())], codec=Codec.ZSTD)
+            raw = encode_batch([(late, None, bytes(size), ())], codec=Codec.ZSTD)
             parts = [PartitionProduceData(number, raw) for number in range(partitions)]
             request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name, partition_data=parts)])
             answer = await client.ask(request, 9, ProduceResponse)
@@ -294,13 +294,13 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 
         async def send(producer: int, sequence: int = 0) -> tuple[int, int]:
             now = site.node.world.clock.wall_ms()
-            data = encode([(now, None, b"v", ())], producer_id=producer, producer_epoch=0, base_sequence=sequence)
+            data = encode_batch([(now, None, b"v", ())], producer_id=producer, producer_epoch=0, base_sequence=sequence)
             answer = await client.ask(produce(replica, raw=bytearray(data)), 9, ProduceResponse)
             return only(answer).error_code, only(answer).base_offset
 
         assert [await send(producer) for producer in (1, 2, 3, 2)] == [(0, 0), (0, 1), (89, -1), (0, 1)]
         assert await send(1, 1) == (0, 2)
-        assert site.node.partitions.producer_limits.held == 2
+        assert site.node.partitions.producer_limits.producer_count == 2
         other = await site.create("u")
         replica = other
         assert await send(3) == (0, 0)

@@ -18,7 +18,7 @@ from tiered.ids import incarnation_digest
 from tiered.metadata.log_reader import load_image
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, Stream
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 # -- the main path ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
 
     def sent(sequence: int) -> bytearray:
         records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
-        return bytearray(encode(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
+        return bytearray(encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
 
     async def story(site: Site) -> None:
         await site.start()
@@ -159,7 +159,7 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
         again = (await site.start()).replica("t", 0)
         for sequence in range(3, 8):
             retried = await again.append(sent(sequence))
-            assert (retried.base_offset, retried.duplicate) == (sequence, True)
+            assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
         for forgotten in (2, 9):
             with pytest.raises(Refused) as refused:
                 await again.append(sent(forgotten))

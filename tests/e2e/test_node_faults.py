@@ -16,7 +16,7 @@ from tiered.metadata.changes import TopicConfigChanged
 from tiered.metadata.layout import BOUNDARY_KEY
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.object_store.metered import Outage
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
         await site.start()
         await fill(await site.create(), 3)
         await site.crash(site.machine.power_cut)
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest")]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
         node = await site.start()
         assert node.partitions.unopened
         await site.stop()
@@ -166,7 +166,7 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         await fill(replica, 10)
         await site.until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.lose_disk)
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest", times=3)]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3)]
         node = await site.start()
         with pytest.raises(Refused, match="not served"):
             node.replica("t", 0)
@@ -187,7 +187,7 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
         replica = await site.create()
         await fill(replica, 10)
         await site.crash(site.machine.power_cut)
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("get",), key="/manifest")]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
         node = await site.start(Settings())
         await asyncio.sleep(60)
         assert node.partitions.unopened
@@ -240,9 +240,9 @@ def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_se
 def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
     async def story(site: Site) -> None:
         site.machine.faults.rules = [
-            Fault(Kind.ERROR, chance=0.1),
-            Fault(Kind.LOST_REPLY, ("put", "upload"), chance=0.2),
-            Fault(Kind.LATE_APPLY, ("put", "upload"), chance=0.1, seconds=3),
+            FaultRule(FaultKind.ERROR, probability=0.1),
+            FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
+            FaultRule(FaultKind.LATE_APPLY, ("put", "upload"), probability=0.1, seconds=3),
         ]
         for _ in range(50):
             try:
@@ -286,9 +286,9 @@ def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> No
         with pytest.raises(Unavailable):
             await node.store.get("data/any")
         await asyncio.sleep(300)
-        began = node.store.requests()
+        began = node.store.request_count()
         await asyncio.sleep(3600)
-        assert 55 <= node.store.requests() - began <= 61
+        assert 55 <= node.store.request_count() - began <= 61
         site.machine.faults.outage = False
         await site.until(lambda: node.store.outage is None)
         await site.stop()
@@ -306,7 +306,7 @@ def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
         await site.crash(site.machine.kill)
         site.machine.disk.open(f"log/t-0/{first.base_offset:020d}.log").truncate(first.size - 1)
         again = (await site.start()).replica("t", 0)
-        assert again.log.gaps == [(first.next_offset - 1, first.next_offset)]
+        assert again.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
         assert await read_values(again, 0) == numbers(0, 12)
         await site.stop()
 
@@ -330,11 +330,11 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
         node = await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
-        began = node.store.requests()
+        began = node.store.request_count()
         for number in range(360):
             await fill(replica, 3, start=3 * number)
             await asyncio.sleep(10)
-        assert node.store.requests() - began < 250
+        assert node.store.request_count() - began < 250
         assert node.health().details["waiting_segments"] >= 350
         site.machine.faults.outage = False
         await site.until(lambda: replica.cold_end_offset >= 1070, 300)

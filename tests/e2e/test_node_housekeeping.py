@@ -11,7 +11,7 @@ from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import Op
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered.broker import housekeeping
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import Replica
 
 
@@ -69,14 +69,14 @@ def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the
             await replica.append(of_producer(producer, 0))
         await asyncio.sleep(50)
         again = await replica.append(of_producer(0, 0))
-        assert (again.base_offset, again.duplicate) == (0, True)
+        assert (again.base_offset, again.is_duplicate) == (0, True)
         await replica.append(of_producer(1, 1))
         await asyncio.sleep(20)
         assert len(replica.log.producers) == 1
         assert replica.log.producers.get(1) is not None
         await site.crash(site.machine.kill)
         again_led = (await site.start(replace(QUICK, producer_id_expiration_ms=60_000))).replica("t", 0)
-        assert (await again_led.append(of_producer(1, 1))).duplicate
+        assert (await again_led.append(of_producer(1, 1))).is_duplicate
         await asyncio.sleep(70)
         assert len(again_led.log.producers) == 0
         await site.stop()
@@ -87,7 +87,7 @@ def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the
 def of_producer(producer: int, sequence: int) -> bytearray:
     """One record of ten years ago."""
     record = (1_400_000_000_000, b"k", b"v", ())
-    return bytearray(encode([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
+    return bytearray(encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
 
 
 def test_others_have_their_turn_between_two_rolls() -> None:

@@ -14,14 +14,14 @@ from tiered.broker.broker import Node
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Fenced
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 
 def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:
     async def story(site: Site) -> None:
         await site.start(replace(QUICK, remote_log_manager_copier_thread_pool_size=1))
         first, second = await site.create("a"), await site.create("b")
-        site.machine.faults.rules = [Fault(Kind.DELAY, ("upload",), seconds=5)]
+        site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("upload",), seconds=5)]
         await fill(first, 5)
         await fill(second, 5)
         await asyncio.sleep(1)
@@ -43,8 +43,8 @@ def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> 
         await site.until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.lose_disk)
         site.machine.faults.rules = [
-            Fault(Kind.ERROR, ("get",), key="/manifest", times=3),
-            Fault(Kind.DELAY, ("get",), key="/manifest", seconds=10),
+            FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3),
+            FaultRule(FaultKind.DELAY, ("get",), key="/manifest", seconds=10),
         ]
         node = await site.start()
         await asyncio.sleep(5)
@@ -82,7 +82,7 @@ def test_a_slow_bucket_delays_a_start_with_many_partitions_and_does_not_fail_it(
         await site.start()
         await site.create("t", 320)
         await site.crash(site.machine.kill)
-        site.machine.faults.rules = [Fault(Kind.DELAY, ("put",), key="/manifest", seconds=9)]
+        site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=9)]
         node = await site.start()
         assert len(node.replicas()) == 320
         await site.stop()
@@ -94,7 +94,7 @@ def test_a_start_waits_for_a_bucket_that_takes_no_writes() -> None:
     async def story(site: Site) -> None:
         await site.start()
         await site.crash(site.machine.kill)
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("put",))]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
         starts = asyncio.create_task(site.start())
         await asyncio.sleep(600)
         assert not starts.done() and site.node.health().problems
@@ -130,7 +130,7 @@ def test_local_copies_of_what_is_cold_go_in_time_although_uploads_fail() -> None
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
         await fill(replica, 10)
         await site.until(lambda: replica.cold_end_offset == 9)
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("upload",))]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("upload",))]
         await fill(replica, 6, start=10)
         await site.node.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
         await site.until(lambda: replica.local_start_offset >= 9)
@@ -143,7 +143,7 @@ def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_agai
     async def story(site: Site) -> None:
         await site.start()
         replica = await site.create()
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("put",), key="/manifest", skip=1)]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",), key="/manifest", skip=1)]
         await fill(replica, 4)
         await asyncio.sleep(1200)
         assert sum(key.endswith(".seg") for key, _ in site.bucket.written) == 1
@@ -178,8 +178,8 @@ def test_an_upload_that_fails_after_its_topic_was_deleted_ends_no_broker() -> No
         await site.start()
         replica = await site.create()
         site.machine.faults.rules = [
-            Fault(Kind.DELAY, ("upload",), seconds=5, times=1),
-            Fault(Kind.ERROR, ("get",), key=".seg"),
+            FaultRule(FaultKind.DELAY, ("upload",), seconds=5, times=1),
+            FaultRule(FaultKind.ERROR, ("get",), key=".seg"),
         ]
         await fill(replica, 4)
         await asyncio.sleep(1)
@@ -195,7 +195,7 @@ def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
     async def story(site: Site) -> None:
         await site.start(replace(QUICK, tiered_topic_delete_delay_ms=1000))
         replica = await site.create()
-        site.machine.faults.rules = [Fault(Kind.LATE_APPLY, ("upload",), seconds=70, times=1)]
+        site.machine.faults.rules = [FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=70, times=1)]
         await fill(replica, 4)
         await asyncio.sleep(1)
         await site.node.submit(DeleteTopic("t"))

@@ -14,7 +14,7 @@ from tiered.cold import manifest_store
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreatePartitions, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> 
         await fill(first, 4)
         await fill(second, 4)
         await site.until(lambda: first.cold_end_offset == second.cold_end_offset == 3)
-        site.machine.faults.rules = [Fault(Kind.ERROR, ("list",), key=first.topic_id)]
+        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("list",), key=first.topic_id)]
         await site.node.submit(DeleteTopic("a"))
         await site.node.submit(DeleteTopic("b"))
         await site.until(lambda: list(site.node.image.deleted) == [first.topic_id], 600)
@@ -256,9 +256,9 @@ def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
         await fill(replica, 10)
         await site.until(lambda: replica.cold_end_offset == 9)
         await asyncio.sleep(20 * 60)
-        before = site.node.store.requests()
+        before = site.node.store.request_count()
         await asyncio.sleep(60 * 60)
-        assert site.node.store.requests() - before <= 60
+        assert site.node.store.request_count() - before <= 60
         await site.stop()
 
     run(story)
@@ -280,9 +280,9 @@ def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch
         await asyncio.sleep(60)
         assert not [key for key, _ in site.bucket.written[written:] if key.endswith("/manifest")]
         await asyncio.sleep(20 * 60)
-        before = node.store.requests()
+        before = node.store.request_count()
         await asyncio.sleep(60 * 60)
-        assert node.store.requests() - before <= 60, "more than the one look a minute for a newer controller"
+        assert node.store.request_count() - before <= 60, "more than the one look a minute for a newer controller"
         await node.submit(AlterTopicConfigs("t", {"retention.bytes": "20000"}))
         await site.until(lambda: node.replica("t", 0).log_start_offset > 0)
         await site.stop()

@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.serving import COMMAND, Served, tiered
 from tests.fakes3 import FakeS3, HttpFault, s3_fake
 from tests.ports import held_port
-from tiered.object_store.faulty import Kind
+from tiered.object_store.faulty import FaultKind
 
 SECONDS = 60.0
 STORE = "s3://bucket/x"
@@ -92,7 +92,7 @@ def waiting(directory: Path, env: dict[str, str], *words: str) -> Iterator[Waiti
 
 
 def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path: Path) -> None:
-    fake.faults.append(HttpFault(Kind.ERROR, status=429))
+    fake.faults.append(HttpFault(FaultKind.ERROR, status=429))
     with waiting(tmp_path, fake.environment, "serve") as broker:
         health = broker.until_it_waits()
         assert health["details"]["store_unreachable_since_ms"]
@@ -109,14 +109,14 @@ def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path
     assert broker.log.read_text().count("the start waits for the bucket") == 1
 
 
-@pytest.mark.parametrize(("how", "kind"), [(signal.SIGTERM, Kind.ERROR), (signal.SIGINT, Kind.DELAY)])
+@pytest.mark.parametrize(("how", "kind"), [(signal.SIGTERM, FaultKind.ERROR), (signal.SIGINT, FaultKind.DELAY)])
 def test_a_start_that_waits_ends_when_it_is_told_to(
-    fake: FakeS3, tmp_path: Path, how: signal.Signals, kind: Kind
+    fake: FakeS3, tmp_path: Path, how: signal.Signals, kind: FaultKind
 ) -> None:
     """Also where the bucket takes the question and says nothing."""
     fake.faults.append(HttpFault(kind, seconds=600.0))
     with waiting(tmp_path, fake.environment, "serve") as broker:
-        broker.until_it_waits() if kind is Kind.ERROR else broker.health()
+        broker.until_it_waits() if kind is FaultKind.ERROR else broker.health()
         assert broker.stop(how) == 0
     assert broker.log.read_text().splitlines()[-1].endswith("told to stop before it served")
 
@@ -132,7 +132,7 @@ def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_w
 
 
 def test_a_cluster_on_one_machine_is_ready_once_its_bucket_is(fake: FakeS3, tmp_path: Path) -> None:
-    fake.faults.append(HttpFault(Kind.ERROR, status=500))
+    fake.faults.append(HttpFault(FaultKind.ERROR, status=500))
     with waiting(tmp_path, fake.environment, "up", "--brokers", "3") as cluster:
         cluster.until_it_waits()
         fake.mend()
@@ -152,7 +152,7 @@ def test_what_waiting_would_not_mend_ends_the_start(
     fake: FakeS3, tmp_path: Path, store: str, keys: dict[str, str], status: int, words: str
 ) -> None:
     if status:
-        fake.faults.append(HttpFault(Kind.ERROR, status=status))
+        fake.faults.append(HttpFault(FaultKind.ERROR, status=status))
     where = ("--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
     done = tiered("serve", "--store", store, *where, env=fake.environment | keys)
     assert done.returncode == 4, done.stderr

@@ -21,7 +21,7 @@ from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records
 from tiered.hot import checkpoints, clean_shutdown, index
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import ProducerStates, decode_aborted
+from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.records.native import crc32c, walk
@@ -107,7 +107,7 @@ async def opened(name: str, data: bytes, unproved: bool) -> None:
         end = log.end_offset
         await log.close_clean()
         again = await open_log(tried.after_kill(), same_boot=True, clean=True, recovery_point=end)
-        assert (rotten and again.doubted) or (again.end_offset == end and read(again)[: len(served)] == served)
+        assert (rotten and again.suspect) or (again.end_offset == end and read(again)[: len(served)] == served)
         again.close()
 
 
@@ -136,18 +136,18 @@ _RECORDS = asyncio.run(stored(_WRITTEN))
 
 def indexes(data: bytes) -> None:
     """Both kinds of index: what is kept of them is sound, and looking up is defined for anything."""
-    kept = data[: index.sound_offsets(data, 1 << 20)]
-    assert index.sound_offsets(kept, 1 << 20) == len(kept)
-    times = data[: index.sound_times(data)]
-    assert index.sound_times(times) == len(times)
-    index.IndexBuilder(0, 100, kept, times).note(5, 10, 3, 7)
+    kept = data[: index.valid_offset_bytes(data, 1 << 20)]
+    assert index.valid_offset_bytes(kept, 1 << 20) == len(kept)
+    times = data[: index.valid_time_bytes(data)]
+    assert index.valid_time_bytes(times) == len(times)
+    index.IndexBuilder(0, 100, kept, times).add_batch(5, 10, 3, 7)
     for wanted in (-1, 0, 5, 2**31 - 1, 2**63 - 1):
-        offset, _ = index.position_for(kept, wanted)
+        offset, _ = index.lookup_offset(kept, wanted)
         assert offset <= wanted or offset == -1
-        index.position_below(kept, wanted)
-        index.offset_before(times, wanted)
-        index.times_below(times, wanted)
-    index.rebased(kept, times, 2, 3)
+        index.lookup_position(kept, wanted)
+        index.lookup_timestamp(times, wanted)
+        index.time_bytes_below(times, wanted)
+    index.rebase_indexes(kept, times, 2, 3)
 
 
 def producers(data: bytes) -> None:
@@ -190,10 +190,10 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "metadata": (checkpoints.parse_metadata, checkpoints.is_torn_metadata),
     **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (indexes,)),
     "snapshot": (producers,),
-    "aborted": (decode_aborted,),
+    "aborted": (decode_aborted_txns,),
     "left": (clean_shutdown.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
-    "manifest": (lambda data: manifest_codec.decode(data, "x"), lambda data: manifest_codec.decode_sub(data, "x")),
+    "manifest": (lambda data: manifest_codec.decode(data, "x"), lambda data: manifest_codec.decode_submanifest(data, "x")),
     "entry": (lambda data: layout.decode_entry(data, 3),),
     "format": (layout.decode_format,),
     "boundary": (layout.decode_boundary,),

@@ -92,13 +92,13 @@ def fitted(log: bytes, base_offset: int, most: int) -> None:
 def opened(draw: Random, log: bytes) -> None:
     """The first batch through its codec. What it becomes is bounded."""
     try:
-        head = batch.header(log)
-        body = batch.payload(exact(log), 0, head, max_bytes=1 << 20)
+        head = batch.decode_header(log)
+        body = batch.decompress_payload(exact(log), 0, head, max_bytes=1 << 20)
     except Corrupt:
         return
     assert len(body) <= 1 << 20
-    outcome(lambda: batch.check(log, max_bytes=1 << 20))
-    outcome(lambda: batch.records(log, max_bytes=1 << 20))
+    outcome(lambda: batch.check_batch(log, max_bytes=1 << 20))
+    outcome(lambda: batch.decode_records(log, max_bytes=1 << 20))
     if head.codec:
         sections(draw, bytes(body)[: 16 << 10])
 

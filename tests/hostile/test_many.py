@@ -10,7 +10,7 @@ from tests.e2e.kafka_site import Client, batch
 from tests.hostile.target import Target, sized, target
 from tests.hostile.test_records import now_ms, produce
 from tiered.errors import Code
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -54,7 +54,7 @@ def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
 
         async def invent(start: int) -> None:
             for n in range(start, sized(1_200, 100_000), len(clients)):
-                data = encode([(now_ms(), None, b"v", ())], producer_id=n, producer_epoch=0, base_sequence=0)
+                data = encode_batch([(now_ms(), None, b"v", ())], producer_id=n, producer_epoch=0, base_sequence=0)
                 codes.extend(await produce(clients[start], "t", (0, bytearray(data))))
 
         async with to.attack("invented producers", memory=50):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tests.e2e.kafka_site import Client
 from tests.hostile.target import Target, sized, target
 from tiered.errors import Code
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
 from tiered.records.native import crc32c
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
@@ -39,7 +39,7 @@ def now_ms() -> int:
 
 
 def packed(timestamp: int, size: int = OPENED) -> bytearray:
-    return bytearray(encode([(timestamp, None, bytes(size), ())], codec=Codec.ZSTD))
+    return bytearray(encode_batch([(timestamp, None, bytes(size), ())], codec=Codec.ZSTD))
 
 
 def claiming(data: bytearray, max_timestamp: int) -> bytearray:
@@ -114,7 +114,7 @@ def test_a_record_of_very_many_headers_is_not_made_into_objects(tmp_path: Path) 
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
         headers = (("", None),) * (OPENED // 2 - 100)
-        crowded = bytearray(encode([(now_ms(), None, None, headers)], codec=Codec.ZSTD))
+        crowded = bytearray(encode_batch([(now_ms(), None, None, headers)], codec=Codec.ZSTD))
         assert len(crowded) < 2000
         for _ in range(sized(3, 30)):
             assert await produce(client, "t", (0, crowded)) == [0]

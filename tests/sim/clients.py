@@ -17,7 +17,7 @@ from tiered.broker.broker import Node
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.ports import FileSlice
-from tiered.records.batch import Codec, encode, records
+from tiered.records.batch import Codec, encode_batch, decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import Replica
 
@@ -76,7 +76,7 @@ class Clients:
         codec = draw.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4))
         rows = [(now, None, value, ()) for value in values]
         epoch = 0 if producer >= 0 else -1
-        return encode(rows, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence), values
+        return encode_batch(rows, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence), values
 
     async def produce(self, number: int) -> None:
         """One partition; an idempotent producer sends the same batch again until it knows what became of it."""
@@ -116,7 +116,7 @@ class Clients:
                         return False
                 else:
                     self.counts["acked"] += len(values)
-                    self.counts["duplicates"] += appended.duplicate
+                    self.counts["duplicates"] += appended.is_duplicate
                     for i, value in enumerate(values):
                         self._ledger.ack(pid, appended.base_offset + i, value)
                     return True
@@ -164,7 +164,7 @@ class Clients:
         assert walked.why == "", f"{replica.at} {offset}: {walked.why}"
         sizes = self._sizes.setdefault(replica.pid, {})
         sizes.update((batch.last_offset, batch.size) for batch in walked.batches)
-        rows = [record for batch in walked.batches for record in records(body, batch.at)]
+        rows = [record for batch in walked.batches for record in decode_records(body, batch.position)]
         assert not rows or rows[0].offset <= offset <= rows[-1].offset, f"{replica.at} {offset}: {rows[0].offset}"
         assert not rows or rows[-1].offset < fetched.high_watermark
         return [(row.offset, row.value or b"") for row in rows if row.offset >= offset]

@@ -26,7 +26,7 @@ from tiered.coordinator.snapshot import ImageName, parse_key
 from tiered.errors import Corrupt, Unavailable
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Fault, Throttle
+from tiered.object_store.faulty import FaultRule, RequestThrottle
 
 PARTITIONS = 3
 GROUPS = 6
@@ -43,7 +43,7 @@ class GroupOptions:
     """What a seed draws of the bucket; printed with a failing run."""
 
     seed: int
-    rules: tuple[Fault, ...] = ()
+    rules: tuple[FaultRule, ...] = ()
     reply_seconds: float = 1.0
     list_keys: int = 0
     burst: int = 0
@@ -87,7 +87,7 @@ class GroupRun:
         self.machine.faults.reply_seconds = self.options.reply_seconds
         self.machine.faults.list_keys = self.options.list_keys
         if self.options.burst:
-            self.machine.faults.throttle = Throttle(10.0, self.options.burst, 1.0)
+            self.machine.faults.throttle = RequestThrottle(10.0, self.options.burst, 1.0)
         tasks = [self._loop.create_task(self.clients.work(group), name=group) for group in self.clients.told]
         end_ns = self._loop.now_ns + round(SECONDS * 1e9)
         while self._loop.now_ns < end_ns:
@@ -101,7 +101,7 @@ class GroupRun:
         assert self.node is not None
         await self.node.stop()
         self.counts["acked"] = self.clients.acked
-        self.counts["refused"] = throttle.refused if throttle else 0
+        self.counts["refused"] = throttle.refused_count if throttle else 0
 
     async def _prepare(self, node: Node) -> None:
         await node.submit(CreateTopic(TOPIC, 1, configs={"segment.bytes": str(1 << 20), "retention.ms": "-1"}))

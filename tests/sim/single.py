@@ -247,7 +247,7 @@ class Run:
 
     def _forgive(self, *, everything_local: bool) -> None:
         """What neither an fsync nor the bucket holds may be gone."""
-        cold = {manifest.pid: manifest.cold_end_offset for manifest in self.rules.manifests()}
+        cold = {manifest.partition_id: manifest.cold_end_offset for manifest in self.rules.manifests()}
         for pid in self.ledger.told:
             kept = 0 if everything_local else self._durable.get(pid, 0)
             self.ledger.may_lose(pid, max(kept, cold.get(pid, 0)))

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tiered.cold.layout import SectionKind, SegmentFacts, build_tail, segment_key
-from tiered.cold.manifest import Manifest, Opened, SegmentEntry
+from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, segment_key
+from tiered.cold.manifest import Manifest, Submanifests, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.hot.checkpoints import encode_lineage
 from tiered.ids import PartitionId, TopicId
@@ -17,8 +17,8 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
-from tiered.records.batch import encode
-from tiered.records.model import Codec, Produced
+from tiered.records.batch import encode_batch
+from tiered.records.model import Codec, ProducerRecord
 from tiered.records.native import crc32c, walk
 from tiered.system.clock import SystemClock, SystemRng
 
@@ -69,7 +69,7 @@ def upload(url: str, name: str, pid: PartitionId, segments: Sequence[Segment]) -
 def expire(url: str, name: str, pid: PartitionId, offset: int) -> None:
     """Retention: the log of the partition begins at `offset` from now on, older objects are gone."""
 
-    def advance(manifest: Manifest, opened: Opened) -> Manifest:
+    def advance(manifest: Manifest, opened: Submanifests) -> Manifest:
         return manifest.advance_start(offset, opened)
 
     async def run() -> None:
@@ -85,7 +85,7 @@ def expire(url: str, name: str, pid: PartitionId, offset: int) -> None:
 
 
 def segments(
-    rows: Sequence[Produced],
+    rows: Sequence[ProducerRecord],
     *,
     base_offset: int = 0,
     rows_per_batch: int = 100,
@@ -97,7 +97,7 @@ def segments(
     for first in range(0, len(rows), step):
         share = rows[first : first + step]
         log = b"".join(
-            encode(
+            encode_batch(
                 share[at : at + rows_per_batch], base_offset=base_offset + first + at, leader_epoch=EPOCH, codec=codec
             )
             for at in range(0, len(share), rows_per_batch)
@@ -116,14 +116,14 @@ async def _upload(store: ObjectStore, pid: PartitionId, segment: Segment) -> Seg
         len(segment.log),
         crc32c(segment.log),
     )
-    offset_index = b"".join(struct.pack(">ii", b.base_offset - segment.base_offset, b.at) for b in batches)
+    offset_index = b"".join(struct.pack(">ii", b.base_offset - segment.base_offset, b.position) for b in batches)
     time_index = b"".join(struct.pack(">qi", b.max_timestamp, b.last_offset - segment.base_offset) for b in batches)
     sections = {
         SectionKind.OFFSET_INDEX: offset_index,
         SectionKind.TIME_INDEX: time_index,
         SectionKind.LINEAGE: encode_lineage(LINEAGE),
     }
-    tail, refs = build_tail(pid, EPOCH, facts, sections)
+    tail, refs = build_trailer(pid, EPOCH, facts, sections)
     unique = f"{SystemRng().stream('fill').getrandbits(128):032x}"
     key = segment_key(pid, segment.base_offset, EPOCH, unique)
     await store.upload(key, [segment.log, tail])

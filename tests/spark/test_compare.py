@@ -15,7 +15,7 @@ from pyspark_tiered.load import load
 from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tiered.ids import PartitionId
-from tiered.records.model import Produced
+from tiered.records.model import ProducerRecord
 
 pytestmark = pytest.mark.java
 
@@ -31,7 +31,7 @@ def drawn_bytes(drawn: Random) -> bytes | None:
     return drawn.choice([None, b"", b"a", b"ab", b"abc", b"null", bytes(drawn.randbytes(drawn.randrange(40)))])
 
 
-def drawn_row(drawn: Random, i: int) -> Produced:
+def drawn_row(drawn: Random, i: int) -> ProducerRecord:
     headers = tuple(
         (drawn.choice(["", "a", "ab", "h"]), drawn_bytes(drawn)) for _ in range(drawn.choice([0, 0, 1, 2, 3]))
     )

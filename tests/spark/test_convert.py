@@ -20,7 +20,7 @@ from pyspark_tiered.rounds import loadable, next_round
 from pyspark_tiered.table import Converted
 from tests.spark import filling
 from tiered.ids import PartitionId
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 TOPIC = filling.topic_id(5)
 BATCH = 100
@@ -140,8 +140,8 @@ def test_what_stands_before_a_transaction_is_loaded(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     filling.create_topic(store, "t", TOPIC, 1)
     record, epoch = (filling.BASE_MS, b"k", b"v", ()), filling.EPOCH
-    open_ended = encode([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True)
-    batches = [encode([record], leader_epoch=epoch), open_ended]
+    open_ended = encode_batch([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True)
+    batches = [encode_batch([record], leader_epoch=epoch), open_ended]
     filling.upload(store, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 2, b"".join(batches))])
     cold = compare.cold(store, "t")
     (split,) = splits(cold, {0: (0, 2)}, 1)

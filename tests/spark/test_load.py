@@ -23,7 +23,7 @@ from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
 from tiered.errors import Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
-from tiered.records.model import Codec, Produced
+from tiered.records.model import Codec, ProducerRecord
 
 pytestmark = pytest.mark.java
 
@@ -32,7 +32,7 @@ SMALL = 8_000
 """Bytes of a split in these tests: many small ones."""
 
 
-def rows(partition: int, count: int, first: int = 0) -> list[Produced]:
+def rows(partition: int, count: int, first: int = 0) -> list[ProducerRecord]:
     """Records with and without key, value and headers."""
     return [
         (

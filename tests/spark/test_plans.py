@@ -68,7 +68,7 @@ def test_splits_cover_each_offset_once_and_stay_in_size(sizes: list[list[tuple[i
             held = [(e.base_offset, e.next_offset) for e in split.entries]
             assert held[0][0] <= split.start < split.end <= held[-1][1]
             assert all(low < split.end and high > split.start for low, high in held)
-            assert split.manifest().find(split.start) == split.entries[0]
+            assert split.manifest().find_node(split.start) == split.entries[0]
             assert split.log_bytes <= 2 * SPLIT_BYTES_MAX
         if len(run) > 1:
             assert sum(s.log_bytes for s in run) / len(run) >= SPLIT_BYTES_MIN / 2

@@ -10,7 +10,7 @@ from pyspark_tiered import rows
 from pyspark_tiered.rows import OPENED_BYTES, decoded
 from tiered.errors import Corrupt
 from tiered.records.arrow import record_batch as record_batch_of
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.records.model import HEADER_BYTES, Codec
 from tiered.records.native import walk
 
@@ -33,7 +33,7 @@ def offsets_of(data: bytes) -> tuple[list[int], list[int], str]:
 
 
 def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
-    data = b"".join(encode([(0, None, bytes(MIB - 20), ())], base_offset=base, codec=Codec.ZSTD) for base in range(100))
+    data = b"".join(encode_batch([(0, None, bytes(MIB - 20), ())], base_offset=base, codec=Codec.ZSTD) for base in range(100))
     assert len(data) < rows.GROUP_BYTES
     most = 0
 
@@ -53,7 +53,7 @@ def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("bad", [0, 3, 9])
 def test_what_stands_before_a_batch_that_does_not_parse_is_handed_out_once(codec: Codec, bad: int) -> None:
-    batches = [bytearray(encode([(0, None, b"v" * 50, ())], base_offset=base, codec=codec)) for base in range(10)]
+    batches = [bytearray(encode_batch([(0, None, b"v" * 50, ())], base_offset=base, codec=codec)) for base in range(10)]
     batches[bad][HEADER_BYTES:] = bytes(len(batches[bad]) - HEADER_BYTES)
     found, _, why = offsets_of(b"".join(batches))
     assert found == [*range(bad)]

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark import filling
 from tiered.ids import PartitionId
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 pytestmark = pytest.mark.java
 TOPIC = filling.topic_id(3)
@@ -130,11 +130,11 @@ def test_control_batches_are_no_rows_and_transactions_are_refused(spark: SparkSe
     filling.create_topic(url, "t", TOPIC, 1)
     record = (filling.BASE_MS, b"k", b"v", ())
     epoch = filling.EPOCH
-    control = encode([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True, control=True)
-    batches = [encode([record], leader_epoch=epoch), control, encode([record], base_offset=2, leader_epoch=epoch)]
+    control = encode_batch([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True, control=True)
+    batches = [encode_batch([record], leader_epoch=epoch), control, encode_batch([record], base_offset=2, leader_epoch=epoch)]
     filling.upload(url, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 3, b"".join(batches))])
     assert [row["offset"] for row in read(spark, url, "offset long").collect()] == [0, 2]
-    open_ended = encode([record], base_offset=3, leader_epoch=epoch, producer_id=1, transactional=True)
+    open_ended = encode_batch([record], base_offset=3, leader_epoch=epoch, producer_id=1, transactional=True)
     filling.upload(url, "t", PartitionId(TOPIC, 0), [filling.Segment(3, 4, open_ended)])
     with pytest.raises(PySparkException, match="offset 3 is of a transaction"):
         read(spark, url, "offset long").collect()

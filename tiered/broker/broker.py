@@ -51,8 +51,8 @@ from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.log_reader import read_format
 from tiered.metadata.log_writer import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.metered import ObservedStore
-from tiered.object_store.probe import probe, probe_again
+from tiered.object_store.metered import MeteredStore
+from tiered.object_store.probe import probe, probe_at_restart
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.replication.follower_reads import Followed
@@ -95,7 +95,7 @@ class Node:
     ) -> None:
         self.settings = settings
         self.metrics = metrics
-        self.store = ObservedStore(world.store, world.clock, metrics)
+        self.store = MeteredStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
         self.peers = peers
         self._log_level = log_level
@@ -166,7 +166,7 @@ class Node:
             manifests,
             ColdReader(self.store, manifests, cache, metrics, world.clock),
             uploader,
-            Collector(self.store, manifests, uploader.busy, world.clock, metrics, grace_ms=grace_ms),
+            Collector(self.store, manifests, uploader.keys_in_flight, world.clock, metrics, grace_ms=grace_ms),
         )
 
     # -- what others ask ----------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Node:
         if found is None:
             await probe(self.store, self.world.rng)
         else:
-            await probe_again(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
+            await probe_at_restart(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
         held, _ = await self._soon(self._metadata.format())
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
@@ -425,7 +425,7 @@ class Node:
             with contextlib.suppress(Unavailable):
                 self.directory.distrust()
         durable = clean and not self.partitions.unreported and await self.partitions.close_clean()
-        if durable and not self.cold.manifests.undecided and not self.partitions.owes:
+        if durable and not self.cold.manifests.has_undecided_change and not self.partitions.owes:
             await self._leave()
             await self._say(requests.StopBroker(self.settings.node_id, self.incarnation))
         elif self.disk.dead is not None:

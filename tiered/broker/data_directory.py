@@ -18,9 +18,9 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot import checkpoints
 from tiered.hot import clean_shutdown as left_logs
 from tiered.hot import synced_logs as synced
-from tiered.hot.clean_shutdown import Left
+from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.synced_logs import NOTHING, Noted
+from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
 
@@ -44,9 +44,9 @@ class Found(NamedTuple):
     clean: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
-    left: Mapping[TopicPartition, Left] = MappingProxyType({})
+    left: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
     """What a clean stop said of small logs; empty after any other end."""
-    synced: Noted = NOTHING
+    synced: SyncedLogsContent = NO_SYNCED_LOGS
     """Which logs are whole at what they synced."""
 
     @property
@@ -117,7 +117,7 @@ class DataDirectory:
                 self._saved = number
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        cuts = [(each.cuts, each.cuts.made) for each in logs.values()]
+        cuts = [(each.truncations, each.truncations.made) for each in logs.values()]
         starts = [(each, each.start_offset) for each in logs.values()]
         for name, offsets in (
             (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
@@ -126,11 +126,11 @@ class DataDirectory:
         ):
             await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
         for each, made in cuts:
-            each.note(made)
+            each.mark_checkpointed(made)
         for hot, start in starts:
-            hot.noted_start_offset = start
+            hot.checkpointed_start_offset = start
 
-    def _left(self) -> dict[TopicPartition, Left]:
+    def _left(self) -> dict[TopicPartition, CleanLogEntry]:
         try:
             data = checkpoints.load(self._disk, ROOT, left_logs.FILE)
             return left_logs.parse(data, where=left_logs.FILE) if data is not None else {}
@@ -138,15 +138,15 @@ class DataDirectory:
             log.warning("what a clean stop said is not used why=%s", error)
             return {}
 
-    def _synced(self) -> Noted:
+    def _synced(self) -> SyncedLogsContent:
         try:
             data = checkpoints.load(self._disk, ROOT, synced.FILE)
-            return synced.parse(data, where=synced.FILE) if data is not None else NOTHING
+            return synced.parse(data, where=synced.FILE) if data is not None else NO_SYNCED_LOGS
         except Corrupt as error:
             log.warning("which logs are whole at what they synced is not known why=%s", error)
-            return NOTHING
+            return NO_SYNCED_LOGS
 
-    async def mark_clean(self, left: Iterable[tuple[TopicPartition, Left]]) -> None:
+    async def mark_clean(self, left: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
         """All logs are closed and durable; of the small ones the next start need only read this."""
         rows: list[bytes] = []
         for at, each in left:

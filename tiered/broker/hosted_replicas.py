@@ -15,7 +15,7 @@ from tiered.broker.suspects import Doubts
 from tiered.config.settings import Settings
 from tiered.coordinator.snapshot_store import GroupImages
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
-from tiered.hot.clean_shutdown import Left
+from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import ProducerLimits
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition, incarnation_number
@@ -112,7 +112,7 @@ class Partitions:
         gauge = metrics.gauge("tiered_partitions_followed", "Partitions that this broker follows.")
         gauge.read(lambda: float(len(self._copies)))
         gauge = metrics.gauge("tiered_producer_ids", "Producers that the logs of this broker remember.")
-        gauge.read(lambda: float(self.producer_limits.held))
+        gauge.read(lambda: float(self.producer_limits.producer_count))
 
     @property
     def producer_limits(self) -> ProducerLimits:
@@ -196,7 +196,7 @@ class Partitions:
             if not self._alone(last):
                 continue
             self._settled[at] = last.leader_epoch + 1
-            never_cold = left is not None and not left.cold and left.leader_epoch == last.leader_epoch
+            never_cold = left is not None and not left.has_cold_segments and left.leader_epoch == last.leader_epoch
             if never_cold and self._logs.get(at) is not None:
                 self._never_cold.add(at)
 
@@ -316,7 +316,7 @@ class Partitions:
                 await asyncio.sleep(0)  # a thousand new logs wait for nothing: others have their turn between them
             try:
                 replica = await self._begin(topic, lead)
-                if replica.log.cuts.unsettled:  # else parts of what was cut off could come back
+                if replica.log.truncations.is_unsettled:  # else parts of what was cut off could come back
                     await self._disk.flush(replica.log)
                     await self._logs.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
@@ -347,7 +347,7 @@ class Partitions:
     def _judge(self, at: TopicPartition, final: bool, why: str) -> None:
         """A log that broke while it was changed: on a full disk it is opened anew, on a failing one nothing is."""
         hot = self._logs.get(at)
-        if hot is None or not hot.broken:
+        if hot is None or not hot.write_failure:
             return
         if final:
             self._disk.died(why)
@@ -429,8 +429,8 @@ class Partitions:
         if self._copies.get(copy.at) is copy:
             self._end_copy(copy.at)
             follow = Follow(copy.at, copy.topic_id, copy.leader, copy.leader_epoch)
-            self.uncopied[copy.at] = (follow, copy.log.broken)
-            self._judge(copy.at, final, copy.log.broken)
+            self.uncopied[copy.at] = (follow, copy.log.write_failure)
+            self._judge(copy.at, final, copy.log.write_failure)
 
     def _configure(self, topic: TopicImage) -> None:
         config = self._logs.config_of(topic)
@@ -445,7 +445,7 @@ class Partitions:
 
     def _look_at(self, hot: DiskLog) -> None:
         """Has it noted soon whether the log is whole at what it syncs, also where nobody writes."""
-        if hot.synced.is_due:
+        if hot.synced_entry.is_due:
             self.synced_due.set()
 
     def resign(self, at: TopicPartition, why: Refused) -> None:
@@ -490,12 +490,12 @@ class Partitions:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""
         return await self._logs.close_clean(self._left)
 
-    def _left(self, at: TopicPartition, hot: DiskLog) -> Left | None:
+    def _left(self, at: TopicPartition, hot: DiskLog) -> CleanLogEntry | None:
         """What the next start need not read anew."""
         replica, copy = self._replicas.get(at), self._copies.get(at)
         if replica is not None:
-            return hot.left(replica.leader_epoch, replica.manifest is not None or replica.owes)
-        return hot.left(copy.leader_epoch, True) if copy is not None else None
+            return hot.make_clean_entry(replica.leader_epoch, replica.manifest is not None or replica.owes)
+        return hot.make_clean_entry(copy.leader_epoch, True) if copy is not None else None
 
 
 def _deleted(at: TopicPartition) -> Refused:

@@ -142,20 +142,20 @@ class Housekeeping:
 
     async def _look_after(self, replica: Replica | Copy, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""
-        await replica.log.sweep(now_ms)
+        await replica.log.delete_dropped_files(now_ms)
         if replica.gone:
             return
         node = self._node
         idle_ms = node.settings.producer_id_expiration_ms
-        if node.partitions.producer_limits.is_pressed:
+        if node.partitions.producer_limits.is_nearly_full:
             idle_ms = min(idle_ms, IDLE_MS)
-        replica.log.producers.expire(now_ms, idle_ms)
+        replica.log.producers.remove_expired(now_ms, idle_ms)
         max_age_ms: int | None = None
         if (
             isinstance(replica, Copy) and replica.config.remote_storage_enable
         ):  # what is led here tiering closes in time
             max_age_ms = self._node.settings.tiered_upload_max_lag_ms
-        if replica.log.roll_due(now_ms, max_age_ms=max_age_ms):
+        if replica.log.is_roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
         if isinstance(replica, Copy):
             await replica.retain()
@@ -177,7 +177,7 @@ class Housekeeping:
         while True:
             await partitions.synced_due.wait()
             partitions.synced_due.clear()
-            due = [held for held in partitions.held() if held.log.synced.is_due and not held.gone]
+            due = [held for held in partitions.held() if held.log.synced_entry.is_due and not held.gone]
             for first in range(0, len(due), SETTLED_AT_ONCE):
                 some = due[first : first + SETTLED_AT_ONCE]
                 found = await asyncio.gather(
@@ -188,7 +188,7 @@ class Housekeeping:
                         log.warning("change of flush is noted later partition=%s why=%s", held.at, error)
                     elif isinstance(error, BaseException):
                         raise error
-            if any(held.log.synced.is_due for held in due if not held.gone):
+            if any(held.log.synced_entry.is_due for held in due if not held.gone):
                 await self._node.world.clock.sleep(MAKE_UP_SECONDS[0])
                 partitions.synced_due.set()
 
@@ -222,7 +222,7 @@ class Housekeeping:
 
     async def collect_expired(self) -> None:
         """Deletes expired objects after their delay."""
-        await self._node.cold.collector.delete_due()
+        await self._node.cold.collector.delete_expired()
 
     async def collect_topics(self) -> None:
         """Deletes the objects of deleted topics after the stated delay. One that the bucket does not let go holds up no

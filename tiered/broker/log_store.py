@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from tiered.broker.data_directory import BETWEEN_YIELDS, ROOT, DataDirectory, Found
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable, always
-from tiered.hot.clean_shutdown import Left
+from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.log_loader import Rotten
+from tiered.hot.log_loader import CorruptLog
 from tiered.hot.producer_state import ProducerLimits
 from tiered.hot.segment_files import OpenFiles
-from tiered.hot.synced_logs import Synced, SyncedLogs
-from tiered.hot.unopened_log import proved_end
+from tiered.hot.synced_logs import SyncedLogEntry, SyncedLogs
+from tiered.hot.unopened_log import find_proved_end
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
 from tiered.metadata.image import TopicImage
@@ -86,7 +86,7 @@ class Logs:
         self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
         self._noted_before = noted - {*found.recovery_points, *found.log_starts}
         rows = found.synced.logs.items()
-        self._synced.adopt({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
+        self._synced.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
         for number, (at, topic) in enumerate(known.items(), 1):
             if number % BETWEEN_YIELDS == 0:
                 await asyncio.sleep(0)
@@ -97,12 +97,12 @@ class Logs:
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", at, error)
                 self._unjudged.add(at)
-                if isinstance(error, Rotten):
+                if isinstance(error, CorruptLog):
                     self._rotten.add(at)
-                if not isinstance(error, Corrupt) or isinstance(error, Rotten):
+                if not isinstance(error, Corrupt) or isinstance(error, CorruptLog):
                     with contextlib.suppress(Unavailable):
                         point = found.recovery_points.get(at, 0)
-                        end = proved_end(self._world.disk, self._directory.path(at), point)
+                        end = find_proved_end(self._world.disk, self._directory.path(at), point)
                         self._ends[PartitionId(topic.topic_id, at.partition)] = end
         return found
 
@@ -113,7 +113,7 @@ class Logs:
             await self._synced.save(self._found.synced.incarnations)
         finally:
             for hot in self._open.values():
-                hot.synced.look()
+                hot.synced_entry.refresh()
 
     async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:
         """The log of a partition that is led or followed from now on, opened or made where it is not there. Of a
@@ -137,7 +137,7 @@ class Logs:
         self._half_cut.discard(at)
         known = topic.partitions[at.partition]
         counts = self._settings().node_id in (*known.isr, *known.elr)
-        if hot.doubted and counts and at not in self._rotten:
+        if hot.suspect and counts and at not in self._rotten:
             # The cluster relies on what it had: not before it was left out, or the next start has told of it.
             hot.close()
             raise Corrupt("records have rotted away; start the broker again", where=hot.name)
@@ -159,17 +159,17 @@ class Logs:
             topic_id=topic.topic_id,
             name=str(at),
             files=self._files,
-            fresh=fresh,
-            cut=at in self._half_cut,
-            left=None if left is None or left.topic_id != topic.topic_id else left,
-            synced=Synced(self._synced, at, topic.topic_id),
+            is_new=fresh,
+            truncation_interrupted=at in self._half_cut,
+            clean_entry=None if left is None or left.topic_id != topic.topic_id else left,
+            synced_entry=SyncedLogEntry(self._synced, at, topic.topic_id),
             producer_limits=self.producer_limits,
         )
 
     def is_doubted(self, at: TopicPartition) -> bool:
         """Whether records of it have rotted away that the cluster believes to be here."""
         hot = self._open.get(at)
-        return at in self._rotten or (hot is not None and hot.doubted)
+        return at in self._rotten or (hot is not None and hot.suspect)
 
     @property
     def unjudged(self) -> bool:
@@ -179,7 +179,7 @@ class Logs:
     async def believe(self) -> None:
         """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""
         for hot in list(self._open.values()):
-            await hot.believe()
+            await hot.clear_suspicion()
 
     def config_of(self, topic: TopicImage) -> TopicConfig:
         """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
@@ -209,7 +209,7 @@ class Logs:
     def drop(self, at: TopicPartition, topic_id: str) -> None:
         """The partition is not held here any more; its files go later."""
         hot = self._open.pop(at, None)
-        self._synced.withdraw((at, TopicId(topic_id)))
+        self._synced.remove_row((at, TopicId(topic_id)))
         self._noted_before.add(at)
         self._unjudged.discard(at)
         self._half_cut.discard(at)
@@ -225,7 +225,7 @@ class Logs:
 
     def _put_aside(self, at: TopicPartition, topic_id: str, delay_ms: int) -> None:
         """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
-        self._files.forget_below(self._directory.path(at))  # of a log that was never opened to the end, too
+        self._files.forget_directory(self._directory.path(at))  # of a log that was never opened to the end, too
         self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Logs:
         await self._directory.save_offsets(self._open)
         self._noted_before -= gone
 
-    async def close_clean(self, left: Callable[[TopicPartition, DiskLog], Left | None]) -> bool:
+    async def close_clean(self, left: Callable[[TopicPartition, DiskLog], CleanLogEntry | None]) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check. `left` is what
         that start need not even read."""
         try:
@@ -254,7 +254,7 @@ class Logs:
     async def _close_each(logs: Iterator[DiskLog]) -> None:
         """Takes its share of the logs; others have their turn now and then."""
         for number, hot in enumerate(logs, 1):
-            if not hot.is_as_left:
+            if not hot.is_unchanged_since_stop:
                 await hot.close_clean()
                 continue
             hot.close()

@@ -16,7 +16,7 @@ from tiered.broker.hosted_replicas import is_told_too_low, is_untold
 from tiered.broker.retention_clock import CLOCK_MS
 from tiered.controller import requests
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot.synced_logs import NOTHING
+from tiered.hot.synced_logs import NO_SYNCED_LOGS
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import held
@@ -97,7 +97,7 @@ class Joining:
         doubtful: list[TopicPartition] = []
         ends: list[requests.ReplicaEnd] = []
         for at, topic in held(node.image, settings.node_id):
-            proof = whole or self._found.synced.proves(at, topic.topic_id)
+            proof = whole or self._found.synced.is_fully_synced(at, topic.topic_id)
             if not proof or node.partitions.is_doubted(at):
                 doubtful.append(at)
             elif not whole:
@@ -221,9 +221,9 @@ def believed(last: BrokerImage | None, found: Found) -> tuple[Found, bool]:
     incarnation: after another one, of a version that notes nothing, it is void."""
     known = last is None or last.directory == found.directory_id
     if last is None or last.incarnation not in found.synced.incarnations:
-        found = found._replace(synced=NOTHING)
+        found = found._replace(synced=NO_SYNCED_LOGS)
     if not known:
-        found = found._replace(same_boot=False, clean=False, left={}, synced=NOTHING)
+        found = found._replace(same_boot=False, clean=False, left={}, synced=NO_SYNCED_LOGS)
     return found, known
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.layout import FORMAT_KEY
-from tiered.object_store.metered import ObservedStore
+from tiered.object_store.metered import MeteredStore
 from tiered.ports import Clock, Rng
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ SAID_SECONDS = (60.0, 3600.0)
 class Patience:
     """`since_ns` is when the wait that lasts now began, -1 while nothing waits."""
 
-    def __init__(self, store: ObservedStore, clock: Clock, rng: Rng) -> None:
+    def __init__(self, store: MeteredStore, clock: Clock, rng: Rng) -> None:
         self.since_ns = -1
         self._store = store
         self._clock = clock

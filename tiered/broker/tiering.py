@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 
 from tiered.broker.retention_clock import Ages
 from tiered.cold.layout import manifest_key
-from tiered.cold.manifest import Manifest, NeedsOpen, SegmentEntry
-from tiered.cold.planner import expire, may_expire
+from tiered.cold.manifest import Manifest, SubmanifestNeeded, SegmentEntry
+from tiered.cold.planner import find_expiry, may_expire
 from tiered.cold.uploader import TOGETHER_BYTES
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
@@ -166,7 +166,7 @@ class Tiering:
 
     def _close_late(self, replica: Replica, now_ms: int, lag_ms: int) -> None:
         try:
-            if replica.log.roll_due(now_ms, max_age_ms=lag_ms):
+            if replica.log.is_roll_due(now_ms, max_age_ms=lag_ms):
                 replica.roll()
         except (Unavailable, Refused) as error:
             unsaid = self._quiet.unsaid("close")
@@ -212,7 +212,7 @@ class Tiering:
         finally:
             self._busy.discard(replica)
             self._places.release()
-            if replica.cold.manifests.take_leftover(replica.pid):
+            if replica.cold.manifests.take_orphan_mark(replica.pid):
                 self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
             if replica.gone:
                 self.forget(replica)
@@ -297,11 +297,11 @@ class Tiering:
             return
         above = replica.bytes_above_cold
         try:
-            plan = expire(
+            plan = find_expiry(
                 manifest.adopt_epoch(epoch), epoch, replica.config,
-                local_bytes_above_cold=above, now_ms=now_ms, opened={},
+                local_bytes_above_cold=above, now_ms=now_ms, submanifests={},
             )  # fmt: skip
-        except NeedsOpen:
+        except SubmanifestNeeded:
             oldest = await self._oldest_segment(replica, manifest)
             if not may_expire(manifest, oldest, replica.config, local_bytes_above_cold=above, now_ms=now_ms):
                 return
@@ -320,7 +320,7 @@ class Tiering:
         """The segment that holds the log start; looked up in the sub-manifests once for each."""
         start, known = manifest.log_start_offset, self._oldest.get(replica)
         if known is None or not known.base_offset <= start < known.next_offset:
-            known = await replica.cold.manifests.find(manifest, start)
+            known = await replica.cold.manifests.find_segment(manifest, start)
             if known is None:
                 raise Corrupt(
                     f"the manifest names no segment at its log start {start}", where=manifest_key(replica.pid)
@@ -332,7 +332,7 @@ class Tiering:
         """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then
         the manifest says so before a file does."""
         tiered = replica.config.remote_storage_enable
-        plan = retention.plan(
+        plan = retention.plan_retention(
             replica.log.closed_segments(),
             replica.log.active_view,
             replica.config,
@@ -350,7 +350,7 @@ class Tiering:
                 )
             replica.log.advance_start(plan.log_start)
         await replica.log.drop_local_below(plan.drop_below)
-        if plan.close_active:
+        if plan.roll_active:
             replica.roll()
 
     async def _sweep(self, replica: Replica) -> None:

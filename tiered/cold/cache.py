@@ -21,7 +21,7 @@ Fetch = Callable[[Chunk], Coroutine[None, None, bytes]]
 """Gets exactly the chunk's bytes, or raises Unavailable or Corrupt."""
 
 
-class _Slot:
+class _CachedChunk:
     """One chunk: its get, and how many leases are on it."""
 
     __slots__ = ("chunk", "leases", "task")
@@ -37,26 +37,26 @@ class Lease:
 
     __slots__ = ("_cache", "_slot", "chunk")
 
-    def __init__(self, cache: ChunkCache, slot: _Slot) -> None:
+    def __init__(self, cache: ChunkCache, cached: _CachedChunk) -> None:
         self._cache = cache
-        self._slot: _Slot | None = slot
-        self.chunk = slot.chunk
+        self._cached: _CachedChunk | None = cached
+        self.chunk = cached.chunk
 
     @property
     def is_ready(self) -> bool:
         """Whether `data` would answer without waiting."""
-        return self._slot is not None and self._slot.task.done()
+        return self._cached is not None and self._cached.task.done()
 
     async def data(self) -> bytes:
         """The chunk's bytes. Raises what its get raised; the next lease then tries a new get."""
-        assert self._slot is not None, "lease was released"
-        return await asyncio.shield(self._slot.task)
+        assert self._cached is not None, "lease was released"
+        return await asyncio.shield(self._cached.task)
 
     def release(self) -> None:
         """Gives the chunk back; again is no error."""
-        if self._slot is not None:
-            slot, self._slot = self._slot, None
-            self._cache._released(slot)
+        if self._cached is not None:
+            slot, self._cached = self._cached, None
+            self._cache._on_release(slot)
 
     def __enter__(self) -> Lease:
         return self
@@ -74,7 +74,7 @@ class ChunkCache:
 
     def __init__(self, metrics: Metrics, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._slots: OrderedDict[Chunk, _Slot] = OrderedDict()
+        self._chunks: OrderedDict[Chunk, _CachedChunk] = OrderedDict()
         self._bytes = 0
         self._leased_bytes = 0
         self._lookups = metrics.counter("tiered_cold_cache_lookups_total", "Chunks asked for, by result", ("result",))
@@ -93,18 +93,18 @@ class ChunkCache:
 
     def lease(self, chunk: Chunk, fetch: Fetch) -> Lease:
         """The chunk, from memory, from a get under way, or from one that begins now with `fetch`."""
-        slot = self._slots.get(chunk)
-        if slot is not None and _is_broken(slot):
-            self._forget(slot)
+        slot = self._chunks.get(chunk)
+        if slot is not None and _has_failed(slot):
+            self._evict(slot)
             slot = None
         if slot is None:
             task = asyncio.get_running_loop().create_task(fetch(chunk), name=f"cold get {chunk.key}")
-            task.add_done_callback(_retrieve)
-            slot = self._slots[chunk] = _Slot(chunk, task)
+            task.add_done_callback(_consume_error)
+            slot = self._chunks[chunk] = _CachedChunk(chunk, task)
             self._bytes += chunk.length
             self._lookups.inc(1, "miss")
         else:
-            self._slots.move_to_end(chunk)
+            self._chunks.move_to_end(chunk)
             self._lookups.inc(1, "hit" if slot.task.done() else "joined")
         if slot.leases == 0:
             self._leased_bytes += chunk.length
@@ -112,45 +112,45 @@ class ChunkCache:
         self._shrink()
         return Lease(self, slot)
 
-    def drop(self, chunk: Chunk) -> None:
+    def invalidate(self, chunk: Chunk) -> None:
         """The chunk's bytes are bad: whoever asks next gets them anew. Leases on it go on to hold the old ones."""
-        slot = self._slots.get(chunk)
+        slot = self._chunks.get(chunk)
         if slot is not None:
-            self._forget(slot)
+            self._evict(slot)
 
-    def _released(self, slot: _Slot) -> None:
-        slot.leases -= 1
-        if slot.leases:
+    def _on_release(self, cached: _CachedChunk) -> None:
+        cached.leases -= 1
+        if cached.leases:
             return
-        self._leased_bytes -= slot.chunk.length
-        if not slot.task.done():
-            slot.task.cancel()
-            self._forget(slot)
-        elif _is_broken(slot):
-            self._forget(slot)
+        self._leased_bytes -= cached.chunk.length
+        if not cached.task.done():
+            cached.task.cancel()
+            self._evict(cached)
+        elif _has_failed(cached):
+            self._evict(cached)
         self._shrink()
 
-    def _forget(self, slot: _Slot) -> None:
-        if self._slots.get(slot.chunk) is slot:
-            del self._slots[slot.chunk]
-            self._bytes -= slot.chunk.length
+    def _evict(self, cached: _CachedChunk) -> None:
+        if self._chunks.get(cached.chunk) is cached:
+            del self._chunks[cached.chunk]
+            self._bytes -= cached.chunk.length
 
     def _shrink(self) -> None:
         if self._bytes <= self._bytes_max:
             return
-        for slot in list(self._slots.values()):
+        for slot in list(self._chunks.values()):
             if slot.leases == 0:
-                self._forget(slot)
+                self._evict(slot)
                 if self._bytes <= self._bytes_max:
                     return
 
 
-def _is_broken(slot: _Slot) -> bool:
-    task = slot.task
+def _has_failed(cached: _CachedChunk) -> bool:
+    task = cached.task
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-def _retrieve(task: asyncio.Task[bytes]) -> None:
+def _consume_error(task: asyncio.Task[bytes]) -> None:
     """A read-ahead that nobody awaits any more may fail in silence: the next lease tries again."""
     if not task.cancelled():
         task.exception()

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from tiered.cold.layout import partition_prefix, topic_prefix
-from tiered.cold.manifest import Manifest, Opened
+from tiered.cold.manifest import Manifest, Submanifests
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.planner import Limits, dropped, expire, garbage
+from tiered.cold.planner import RetentionLimits, find_dropped_keys, find_expiry, find_garbage
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
@@ -35,7 +35,7 @@ class Collector:
         self,
         store: ObjectStore,
         manifests: ManifestStore,
-        busy: Callable[[PartitionId], frozenset[str]],
+        keys_in_flight: Callable[[PartitionId], frozenset[str]],
         clock: Clock,
         metrics: Metrics,
         *,
@@ -43,7 +43,7 @@ class Collector:
     ) -> None:
         self._store = store
         self._manifests = manifests
-        self._busy = busy
+        self._keys_in_flight = keys_in_flight
         self._clock = clock
         self._grace_ms = grace_ms
         # Forgotten by a restart, and beyond its bound: the sweep finds those.
@@ -53,7 +53,7 @@ class Collector:
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     async def expire(
-        self, manifest: Manifest | None, epoch: int, limits: Limits, *, local_bytes_above_cold: int, now_ms: int
+        self, manifest: Manifest | None, epoch: int, limits: RetentionLimits, *, local_bytes_above_cold: int, now_ms: int
     ) -> Manifest | None:
         """Moves the log start up by total retention; the new manifest, or None when nothing expired.
 
@@ -64,17 +64,17 @@ class Collector:
             return None
         plan = None
 
-        def planned(current: Manifest, opened: Opened) -> Manifest:
+        def planned(current: Manifest, opened: Submanifests) -> Manifest:
             nonlocal plan
-            plan = expire(
-                current, epoch, limits, local_bytes_above_cold=local_bytes_above_cold, now_ms=now_ms, opened=opened
+            plan = find_expiry(
+                current, epoch, limits, local_bytes_above_cold=local_bytes_above_cold, now_ms=now_ms, submanifests=opened
             )
             return current
 
-        await self._manifests.stepped(manifest, planned)
+        await self._manifests.apply_change(manifest, planned)
         if plan is None:
             return None
-        log.info("log start moves partition=%s offset=%d why=%s", manifest.at, plan.start_offset, plan.why)
+        log.info("log start moves partition=%s offset=%d why=%s", manifest.tp, plan.start_offset, plan.why)
         return await self.advance_start(manifest, epoch, plan.start_offset)
 
     async def advance_start(self, manifest: Manifest, epoch: int, offset: int) -> Manifest:
@@ -83,20 +83,20 @@ class Collector:
         """
         before: Manifest | None = None
 
-        def step(current: Manifest, opened: Opened) -> Manifest:
+        def step(current: Manifest, opened: Submanifests) -> Manifest:
             nonlocal before
             before = current
             return current.advance_start(offset, opened)
 
-        written = await self._manifests.change(manifest.pid, manifest.topic, epoch, step)
+        written = await self._manifests.change(manifest.partition_id, manifest.topic, epoch, step)
         assert before is not None
         try:
-            self._delete_later(await self._dropped(before, written))
+            self._delete_later(await self._find_dropped_keys(before, written))
         except (Unavailable, Corrupt) as error:
-            self._manifests.note_leftover(manifest.pid)
-            log.warning("objects below the log start are left to a sweep partition=%s why=%s", manifest.at, error)
+            self._manifests.mark_orphans(manifest.partition_id)
+            log.warning("objects below the log start are left to a sweep partition=%s why=%s", manifest.tp, error)
         except asyncio.CancelledError:
-            self._manifests.note_leftover(manifest.pid)
+            self._manifests.mark_orphans(manifest.partition_id)
             raise
         return written
 
@@ -104,18 +104,18 @@ class Collector:
         due = self._clock.mono_ns() + self._grace_ms * 1_000_000
         self._pending.extend((due, key) for key in keys)
 
-    async def _dropped(self, before: Manifest, after: Manifest) -> list[str]:
+    async def _find_dropped_keys(self, before: Manifest, after: Manifest) -> list[str]:
         keys: list[str] = []
 
-        def listed(current: Manifest, opened: Opened) -> Manifest:
+        def listed(current: Manifest, opened: Submanifests) -> Manifest:
             nonlocal keys
-            keys = dropped(current.nodes, before.log_start_offset, after.log_start_offset, opened)
+            keys = find_dropped_keys(current.nodes, before.log_start_offset, after.log_start_offset, opened)
             return current
 
-        await self._manifests.stepped(before, listed)
+        await self._manifests.apply_change(before, listed)
         return keys
 
-    async def delete_due(self) -> int:
+    async def delete_expired(self) -> int:
         """Deletes the expired objects whose grace time is over; how many. Unavailable: call again."""
         now = self._clock.mono_ns()
         count = 0
@@ -144,19 +144,19 @@ class Collector:
         """
         await self._manifests.take_over(pid, topic, epoch)
         listed = await self._list(partition_prefix(pid))
-        busy = self._busy(pid) | self._manifests.busy(pid)
+        busy = self._keys_in_flight(pid) | self._manifests.keys_in_flight(pid)
         manifest = await self._manifests.load(pid)
         if manifest is None or manifest.leader_epoch != epoch:
             raise Fenced(f"{pid}: the manifest is not under epoch {epoch} any more")
-        alive = {key async for key in self._manifests.named(manifest)}
-        found = garbage(listed, alive, busy, epoch)
+        alive = {key async for key in self._manifests.list_keys(manifest)}
+        found = find_garbage(listed, alive, busy, epoch)
         old_ms = self._clock.wall_ms() - self._grace_ms
         self._delete_later([item.key for item in found if item.modified_ms > old_ms])
         keys = [item.key for item in found if item.modified_ms <= old_ms]
         await self._delete(keys)
         self._deleted.inc(len(keys), "swept")
         if keys:
-            log.info("swept partition=%s objects=%d", manifest.at, len(keys))
+            log.info("swept partition=%s objects=%d", manifest.tp, len(keys))
         return keys
 
     async def delete_topic(self, topic_id: TopicId) -> int:

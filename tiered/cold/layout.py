@@ -67,7 +67,7 @@ class SegmentFacts(NamedTuple):
     crc: int
 
 
-class Sections(NamedTuple):
+class SegmentSections(NamedTuple):
     """The sections of one cold segment, proved by their CRCs. Index entries count from the segment's base offset and
     from byte 0 of the object; `producers` is Kafka's snapshot file, empty when there is none; `lineage` is that of the
     whole log up to the segment's end."""
@@ -132,7 +132,7 @@ def parse_key(key: str) -> ObjectName | None:
     return ObjectName(PartitionId(TopicId(topic_id), int(partition)), int(base), int(epoch), unique, suffix)
 
 
-def build_tail(
+def build_trailer(
     pid: PartitionId, leader_epoch: int, facts: SegmentFacts, sections: Mapping[SectionKind, bytes]
 ) -> tuple[bytes, tuple[SectionRef, ...]]:
     """What follows the log in the object (sections, then footer), and the section table. Leaves empty sections out."""

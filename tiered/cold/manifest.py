@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tiered.cold.layout import SectionRef
 from tiered.errors import always
-from tiered.hot.leader_epochs import Epochs, Lineage
+from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 
 FAN = 64
@@ -50,7 +50,7 @@ class SegmentEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Spill:
+class SubmanifestRef:
     """A run of nodes that stands in the sub-manifest `key`; the figures count only what is still alive of it."""
 
     key: str
@@ -62,25 +62,25 @@ class Spill:
     segment_count: int
 
 
-Node = SegmentEntry | Spill
-Opened = Mapping[str, Sequence[Node]]
+ManifestNode = SegmentEntry | SubmanifestRef
+Submanifests = Mapping[str, Sequence[ManifestNode]]
 """Contents of sub-manifests by key, as far as a change needs them."""
 
 
-class NeedsOpen(Exception):
+class SubmanifestNeeded(Exception):
     """A pure step needs the contents of this spill: open it and call again."""
 
-    def __init__(self, spill: Spill) -> None:
-        super().__init__(spill.key)
-        self.spill = spill
+    def __init__(self, ref: SubmanifestRef) -> None:
+        super().__init__(ref.key)
+        self.ref = ref
 
 
-class Packed(NamedTuple):
+class PackRange(NamedTuple):
     """Nodes that belong into a new sub-manifest, and where they stand in the manifest."""
 
     level: int
     first: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[ManifestNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ class Manifest:
     leader_epoch: int = NO_EPOCH
     log_start_offset: int = 0
     cold_end_offset: int = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ManifestNode, ...] = ()
     sequence: int = 0
     nonce: str = ""
 
     @property
-    def pid(self) -> PartitionId:
+    def partition_id(self) -> PartitionId:
         """Whose manifest this is."""
         return PartitionId(self.topic_id, self.partition)
 
     @property
-    def at(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         """The same by the topic's name, for people."""
         return TopicPartition(self.topic, self.partition)
 
@@ -127,17 +127,17 @@ class Manifest:
         return tuple(node for node in self.nodes if isinstance(node, SegmentEntry))
 
     @property
-    def spilled(self) -> tuple[Spill, ...]:
+    def submanifests(self) -> tuple[SubmanifestRef, ...]:
         """The older ones, as runs."""
-        return tuple(node for node in self.nodes if isinstance(node, Spill))
+        return tuple(node for node in self.nodes if isinstance(node, SubmanifestRef))
 
-    def find(self, offset: int) -> Node | None:
+    def find_node(self, offset: int) -> ManifestNode | None:
         """The node that holds `offset`; None outside `[log_start_offset, cold_end_offset)`."""
         if not self.log_start_offset <= offset < self.cold_end_offset:
             return None
         return find_node(self.nodes, offset)
 
-    def find_time(self, timestamp: int) -> Node | None:
+    def find_node_by_time(self, timestamp: int) -> ManifestNode | None:
         """The first node with a record at or after `timestamp` (milliseconds)."""
         return find_node_by_time(self.nodes, timestamp)
 
@@ -151,18 +151,18 @@ class Manifest:
             return self
         return replace(self, nodes=(*self.nodes, entry), cold_end_offset=entry.next_offset)
 
-    def advance_start(self, offset: int, opened: Opened) -> Manifest:
+    def advance_start(self, offset: int, submanifests: Submanifests) -> Manifest:
         """Without what lies below `offset`; whole segments go. Beyond the cold end nothing is left, the end moves too.
 
         NeedsOpen when `offset` falls inside a spill whose contents `opened` lacks.
         """
         if offset <= self.log_start_offset:
             return self
-        nodes = tuple(kept for node in self.nodes if (kept := trim(node, offset, opened)) is not None)
+        nodes = tuple(kept for node in self.nodes if (kept := trim_node(node, offset, submanifests)) is not None)
         end = max(self.cold_end_offset, offset)
         return replace(self, log_start_offset=offset, cold_end_offset=end, nodes=nodes)
 
-    def to_pack(self, fan: int = FAN) -> Packed | None:
+    def find_pack_range(self, fan: int = FAN) -> PackRange | None:
         """The oldest `fan` nodes of a level that has twice as many; None while every level is small."""
         counts: dict[int, int] = {}
         for node in self.nodes:
@@ -170,16 +170,16 @@ class Manifest:
         for level, count in sorted(counts.items()):
             if count >= 2 * fan:
                 first = next(i for i, node in enumerate(self.nodes) if node.level == level)
-                return Packed(level + 1, first, self.nodes[first : first + fan])
+                return PackRange(level + 1, first, self.nodes[first : first + fan])
         return None
 
-    def pack(self, packed: Packed, key: str) -> Manifest:
+    def pack(self, pack_range: PackRange, key: str) -> Manifest:
         """With these nodes replaced by the spill that names the sub-manifest `key`."""
-        spill = _summary(key, packed.level, packed.nodes)
-        rest = self.nodes[packed.first + len(packed.nodes) :]
-        return replace(self, nodes=(*self.nodes[: packed.first], spill, *rest))
+        spill = _summarize(key, pack_range.level, pack_range.nodes)
+        rest = self.nodes[pack_range.first + len(pack_range.nodes) :]
+        return replace(self, nodes=(*self.nodes[: pack_range.first], spill, *rest))
 
-    def fault(self) -> str:
+    def find_fault(self) -> str:
         """What does not hold together, "" when all does: nodes are in order, without gap or overlap, reach down to the
         log start and end at the cold end."""
         if not self.nodes:
@@ -194,7 +194,7 @@ class Manifest:
         return "" if all(node.base_offset < node.next_offset for node in self.nodes) else "empty node"
 
 
-def find_node(nodes: Sequence[Node], offset: int) -> Node | None:
+def find_node(nodes: Sequence[ManifestNode], offset: int) -> ManifestNode | None:
     """The node of an ordered run that holds `offset`, by bisection."""
     low, high = 0, len(nodes)
     while low < high:
@@ -206,17 +206,17 @@ def find_node(nodes: Sequence[Node], offset: int) -> Node | None:
     return nodes[low] if low < len(nodes) and nodes[low].base_offset <= offset else None
 
 
-def find_node_by_time(nodes: Sequence[Node], timestamp: int) -> Node | None:
+def find_node_by_time(nodes: Sequence[ManifestNode], timestamp: int) -> ManifestNode | None:
     """The first node of an ordered run that has a record at or after `timestamp`."""
     return next((node for node in nodes if node.max_timestamp >= timestamp), None)
 
 
-def wrote(entry: SegmentEntry, offset: int) -> int:
+def epoch_at(entry: SegmentEntry, offset: int) -> int:
     """The leader epoch that wrote `offset` of this segment."""
-    return Epochs(entry.lineage).epoch_at(offset)
+    return LeaderEpochs(entry.lineage).epoch_at(offset)
 
 
-def trim(node: Node, start: int, opened: Opened) -> Node | None:
+def trim_node(node: ManifestNode, start: int, submanifests: Submanifests) -> ManifestNode | None:
     """What is left of a node when all segments that end at or below `start` are gone; None when nothing is.
 
     A spill keeps its key, its figures shrink: the sub-manifest is immutable and goes on to name what is dead.
@@ -225,20 +225,20 @@ def trim(node: Node, start: int, opened: Opened) -> Node | None:
         return None
     if isinstance(node, SegmentEntry) or node.base_offset >= start:
         return node
-    if node.key not in opened:
-        raise NeedsOpen(node)
-    alive = [kept for child in opened[node.key] if (kept := trim(child, start, opened)) is not None]
-    return _summary(node.key, node.level, alive)
+    if node.key not in submanifests:
+        raise SubmanifestNeeded(node)
+    alive = [kept for child in submanifests[node.key] if (kept := trim_node(child, start, submanifests)) is not None]
+    return _summarize(node.key, node.level, alive)
 
 
-def holds(spill: Spill, nodes: Sequence[Node]) -> bool:
+def matches_ref(ref: SubmanifestRef, nodes: Sequence[ManifestNode]) -> bool:
     """Whether these can be the contents of a spill: its live offsets are theirs, and they are of lower levels."""
     begin, end = nodes[0].base_offset, nodes[-1].next_offset
-    return begin <= spill.base_offset and end == spill.next_offset and all(node.level < spill.level for node in nodes)
+    return begin <= ref.base_offset and end == ref.next_offset and all(node.level < ref.level for node in nodes)
 
 
-def _summary(key: str, level: int, nodes: Sequence[Node]) -> Spill:
-    return Spill(
+def _summarize(key: str, level: int, nodes: Sequence[ManifestNode]) -> SubmanifestRef:
+    return SubmanifestRef(
         key=key,
         level=level,
         base_offset=nodes[0].base_offset,
@@ -252,9 +252,9 @@ def _summary(key: str, level: int, nodes: Sequence[Node]) -> Spill:
 def check_change(old: Manifest, new: Manifest) -> None:
     """The rules over (old, new): identity stays, epoch, start and end never go back, and no offset that stays cold
     changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
-    fault = new.fault()
+    fault = new.find_fault()
     always(not fault, fault, new)
-    always((old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.pid, new.pid)
+    always((old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.partition_id, new.partition_id)
     always(new.leader_epoch >= old.leader_epoch, "leader epoch", old.leader_epoch, new.leader_epoch)
     always(new.log_start_offset >= old.log_start_offset, "log start", old.log_start_offset, new.log_start_offset)
     always(new.cold_end_offset >= old.cold_end_offset, "cold end", old.cold_end_offset, new.cold_end_offset)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from tiered.cold.layout import SectionRef, parse_key
-from tiered.cold.manifest import Manifest, Node, SegmentEntry, Spill
+from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry, SubmanifestRef
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.object_store.envelope import seal, unseal
@@ -20,7 +20,7 @@ FORMAT = 1
 Json = Mapping[str, Any]
 
 
-def _body(data: bytes, where: str) -> Json:
+def _unseal_body(data: bytes, where: str) -> Json:
     """The body of a sealed document; Corrupt unless it proves itself, Refused when its format is newer."""
     body = unseal(data, where)
     version = body.get("format")
@@ -46,15 +46,15 @@ def encode(manifest: Manifest) -> bytes:
             "segment_count": manifest.segment_count,
             "sequence": manifest.sequence,
             "nonce": manifest.nonce,
-            "spilled": [_spill_json(node) for node in manifest.spilled],
-            "entries": [_entry_json(node) for node in manifest.entries],
+            "spilled": [_encode_ref(node) for node in manifest.submanifests],
+            "entries": [_encode_entry(node) for node in manifest.entries],
         }
     )
 
 
 def decode(data: bytes, where: str) -> Manifest:
     """The reverse of `encode`. Corrupt, Refused when a newer program wrote it."""
-    body = _body(data, where)
+    body = _unseal_body(data, where)
     try:
         manifest = Manifest(
             topic=str(body["topic"]),
@@ -63,18 +63,18 @@ def decode(data: bytes, where: str) -> Manifest:
             leader_epoch=int(body["leader_epoch"]),
             log_start_offset=int(body["log_start_offset"]),
             cold_end_offset=int(body["cold_end_offset"]),
-            nodes=_nodes(body),
+            nodes=_decode_nodes(body),
             sequence=int(body["sequence"]),
             nonce=str(body["nonce"]),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"manifest is not such a document: {error!r}"[:200], where=where) from None
-    if manifest.fault():
-        raise Corrupt(f"manifest does not hold together: {manifest.fault()}", where=where)
+    if manifest.find_fault():
+        raise Corrupt(f"manifest does not hold together: {manifest.find_fault()}", where=where)
     return manifest
 
 
-def encode_sub(pid: PartitionId, level: int, nodes: Sequence[Node]) -> bytes:
+def encode_submanifest(pid: PartitionId, level: int, nodes: Sequence[ManifestNode]) -> bytes:
     """A sub-manifest as it stands in the bucket: written once, never changed."""
     return seal(
         {
@@ -82,17 +82,17 @@ def encode_sub(pid: PartitionId, level: int, nodes: Sequence[Node]) -> bytes:
             "topic_id": pid.topic_id,
             "partition": pid.partition,
             "level": level,
-            "spilled": [_spill_json(node) for node in nodes if isinstance(node, Spill)],
-            "entries": [_entry_json(node) for node in nodes if isinstance(node, SegmentEntry)],
+            "spilled": [_encode_ref(node) for node in nodes if isinstance(node, SubmanifestRef)],
+            "entries": [_encode_entry(node) for node in nodes if isinstance(node, SegmentEntry)],
         }
     )
 
 
-def decode_sub(data: bytes, where: str) -> tuple[Node, ...]:
+def decode_submanifest(data: bytes, where: str) -> tuple[ManifestNode, ...]:
     """The nodes of a sub-manifest, in order of offset. Corrupt, Refused when a newer program wrote it."""
-    body = _body(data, where)
+    body = _unseal_body(data, where)
     try:
-        nodes, pid = _nodes(body), PartitionId(TopicId(str(body["topic_id"])), int(body["partition"]))
+        nodes, pid = _decode_nodes(body), PartitionId(TopicId(str(body["topic_id"])), int(body["partition"]))
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"sub-manifest is not such a document: {error!r}"[:200], where=where) from None
     if not nodes or any(a.next_offset != b.base_offset for a, b in pairwise(nodes)):
@@ -103,24 +103,24 @@ def decode_sub(data: bytes, where: str) -> tuple[Node, ...]:
     return nodes
 
 
-def _nodes(body: Json) -> tuple[Node, ...]:
-    spilled = [_spill(row) for row in body["spilled"]]
-    entries = [_entry(row) for row in body["entries"]]
+def _decode_nodes(body: Json) -> tuple[ManifestNode, ...]:
+    spilled = [_decode_ref(row) for row in body["spilled"]]
+    entries = [_decode_entry(row) for row in body["entries"]]
     return (*spilled, *entries)
 
 
-def _spill_json(spill: Spill) -> Json:
-    return {name: getattr(spill, name) for name in Spill.__slots__}
+def _encode_ref(spill: SubmanifestRef) -> Json:
+    return {name: getattr(spill, name) for name in SubmanifestRef.__slots__}
 
 
-def _entry_json(entry: SegmentEntry) -> Json:
+def _encode_entry(entry: SegmentEntry) -> Json:
     row = {name: getattr(entry, name) for name in SegmentEntry.__slots__}
     row["sections"] = [tuple(ref) for ref in entry.sections]
     return row
 
 
-def _spill(row: Json) -> Spill:
-    return Spill(
+def _decode_ref(row: Json) -> SubmanifestRef:
+    return SubmanifestRef(
         key=str(row["key"]),
         level=int(row["level"]),
         base_offset=int(row["base_offset"]),
@@ -131,7 +131,7 @@ def _spill(row: Json) -> Spill:
     )
 
 
-def _entry(row: Json) -> SegmentEntry:
+def _decode_entry(row: Json) -> SegmentEntry:
     return SegmentEntry(
         key=str(row["key"]),
         base_offset=int(row["base_offset"]),

@@ -18,17 +18,17 @@ from tiered.cold.layout import manifest_key, parse_key, partition_prefix, subman
 from tiered.cold.manifest import (
     FAN,
     Manifest,
-    NeedsOpen,
-    Node,
-    Opened,
+    SubmanifestNeeded,
+    ManifestNode,
+    Submanifests,
     SegmentEntry,
-    Spill,
+    SubmanifestRef,
     check_change,
     find_node,
     find_node_by_time,
-    holds,
+    matches_ref,
 )
-from tiered.cold.manifest_codec import decode, decode_sub, encode, encode_sub
+from tiered.cold.manifest_codec import decode, decode_submanifest, encode, encode_submanifest
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-Change = Callable[[Manifest, Opened], Manifest]
+ManifestChange = Callable[[Manifest, Submanifests], Manifest]
 """From the manifest as it is to the manifest wanted, with the contents of the sub-manifests opened so far. May raise
 NeedsOpen. Called again whenever somebody else changed the manifest first: it must be happy with its own effect."""
 
@@ -68,9 +68,9 @@ class ManifestStore:
         self._deadline_s = deadline_s
         self._locks: dict[PartitionId, asyncio.Lock] = {}
         self._undecided: set[PartitionId] = set()
-        self._writing: dict[PartitionId, set[str]] = {}
-        self._leftovers: set[PartitionId] = set()
-        self._opened: OrderedDict[str, tuple[Node, ...]] = OrderedDict()
+        self._keys_in_flight: dict[PartitionId, set[str]] = {}
+        self._may_have_orphans: set[PartitionId] = set()
+        self._submanifests: OrderedDict[str, tuple[ManifestNode, ...]] = OrderedDict()
         self._changes = metrics.counter("tiered_manifest_changes_total", "Manifest changes by outcome", ("outcome",))
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ class ManifestStore:
         if read is None:
             return None, ""
         manifest, version = read
-        if manifest.pid != pid:
-            raise Corrupt(f"manifest of {manifest.pid} under another's key", where=key)
+        if manifest.partition_id != pid:
+            raise Corrupt(f"manifest of {manifest.partition_id} under another's key", where=key)
         return manifest, version
 
     async def _read(self, key: str, decoder: Callable[[bytes, str], T]) -> tuple[T, str] | None:
@@ -101,75 +101,75 @@ class ManifestStore:
             got = await self._store.get(key)
         return None if isinstance(got, NotFound) else (decoder(got.data, key), got.version)
 
-    async def open(self, spill: Spill) -> tuple[Node, ...]:
+    async def read_submanifest(self, ref: SubmanifestRef) -> tuple[ManifestNode, ...]:
         """What a sub-manifest names, what is dead included. Immutable, so a bounded number is kept."""
-        nodes = self._opened.get(spill.key)
+        nodes = self._submanifests.get(ref.key)
         if nodes is None:
-            read = await self._read(spill.key, decode_sub)
+            read = await self._read(ref.key, decode_submanifest)
             if read is None:
-                raise Corrupt("sub-manifest is missing", where=spill.key)
+                raise Corrupt("sub-manifest is missing", where=ref.key)
             nodes, _ = read
-            if not holds(spill, nodes):
-                raise Corrupt("sub-manifest is not the one that the manifest means", where=spill.key)
-            self._remember(spill.key, nodes)
-        self._opened.move_to_end(spill.key)
+            if not matches_ref(ref, nodes):
+                raise Corrupt("sub-manifest is not the one that the manifest means", where=ref.key)
+            self._cache_submanifest(ref.key, nodes)
+        self._submanifests.move_to_end(ref.key)
         return nodes
 
-    def _remember(self, key: str, nodes: tuple[Node, ...]) -> None:
-        self._opened[key] = nodes
-        while len(self._opened) > OPENED_MAX:
-            self._opened.popitem(last=False)
+    def _cache_submanifest(self, key: str, nodes: tuple[ManifestNode, ...]) -> None:
+        self._submanifests[key] = nodes
+        while len(self._submanifests) > OPENED_MAX:
+            self._submanifests.popitem(last=False)
 
-    async def find(self, manifest: Manifest, offset: int) -> SegmentEntry | None:
+    async def find_segment(self, manifest: Manifest, offset: int) -> SegmentEntry | None:
         """The live segment that holds `offset`."""
-        node = manifest.find(offset)
-        while isinstance(node, Spill):
-            node = find_node(await self.open(node), offset)
+        node = manifest.find_node(offset)
+        while isinstance(node, SubmanifestRef):
+            node = find_node(await self.read_submanifest(node), offset)
         return node
 
-    async def find_time(self, manifest: Manifest, timestamp: int) -> SegmentEntry | None:
+    async def find_segment_by_time(self, manifest: Manifest, timestamp: int) -> SegmentEntry | None:
         """The first live segment with a record at or after `timestamp` (milliseconds)."""
-        node = manifest.find_time(timestamp)
-        while isinstance(node, Spill):
-            children = await self.open(node)
+        node = manifest.find_node_by_time(timestamp)
+        while isinstance(node, SubmanifestRef):
+            children = await self.read_submanifest(node)
             alive = [child for child in children if child.next_offset > manifest.log_start_offset]
             node = find_node_by_time(alive, timestamp)
         return node
 
-    async def entries(self, manifest: Manifest, start: int = 0) -> AsyncIterator[SegmentEntry]:
+    async def list_segments(self, manifest: Manifest, start: int = 0) -> AsyncIterator[SegmentEntry]:
         """All live segments that end above `start`, oldest first."""
-        async for node in self._below(manifest.nodes, max(start, manifest.log_start_offset)):
+        async for node in self._walk_nodes(manifest.nodes, max(start, manifest.log_start_offset)):
             if isinstance(node, SegmentEntry):
                 yield node
 
-    async def newest_first(self, manifest: Manifest, end: int) -> AsyncIterator[SegmentEntry]:
+    async def list_newest_first(self, manifest: Manifest, end: int) -> AsyncIterator[SegmentEntry]:
         """All live segments that begin below `end`, newest first; sub-manifests are opened as it comes to them."""
         left = list(manifest.nodes)
         while left:
             node = left.pop()
             if node.next_offset <= manifest.log_start_offset:
                 return
-            if isinstance(node, Spill):
-                left += await self.open(node)
+            if isinstance(node, SubmanifestRef):
+                left += await self.read_submanifest(node)
             elif node.base_offset < end:
                 yield node
 
-    async def named(self, manifest: Manifest) -> AsyncIterator[str]:
+    async def list_keys(self, manifest: Manifest) -> AsyncIterator[str]:
         """Keys of all objects that the manifest names and that are alive, sub-manifests included."""
-        async for node in self._below(manifest.nodes, manifest.log_start_offset):
+        async for node in self._walk_nodes(manifest.nodes, manifest.log_start_offset):
             yield node.key
 
-    async def _below(self, nodes: Iterable[Node], start: int) -> AsyncIterator[Node]:
+    async def _walk_nodes(self, nodes: Iterable[ManifestNode], start: int) -> AsyncIterator[ManifestNode]:
         for node in nodes:
             if node.next_offset > start:
                 yield node
-                if isinstance(node, Spill):
-                    async for child in self._below(await self.open(node), start):
+                if isinstance(node, SubmanifestRef):
+                    async for child in self._walk_nodes(await self.read_submanifest(node), start):
                         yield child
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    async def change(self, pid: PartitionId, topic: str, epoch: int, fn: Change) -> Manifest:
+    async def change(self, pid: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
         """Makes `fn`'s change under leader epoch `epoch` and returns the manifest that then stands in the bucket.
 
         The epoch is written too, so a change that leaves all else alone takes the manifest over. Fenced when a higher
@@ -178,10 +178,10 @@ class ManifestStore:
         try:
             return await self._change(pid, topic, epoch, fn)
         except BaseException:
-            self.note_leftover(pid)  # it may be done all the same, and then nobody deletes what it let go
+            self.mark_orphans(pid)  # it may be done all the same, and then nobody deletes what it let go
             raise
 
-    async def _change(self, pid: PartitionId, topic: str, epoch: int, fn: Change) -> Manifest:
+    async def _change(self, pid: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
         lock = self._locks.setdefault(pid, asyncio.Lock())
         async with lock:
             started = self._clock.mono_ns()
@@ -194,12 +194,12 @@ class ManifestStore:
                 if old is None and await self._has_objects(pid):
                     continue
                 base = old or Manifest(topic, pid.topic_id, pid.partition)
-                new = await self.stepped(base.adopt_epoch(epoch), fn)
+                new = await self.apply_change(base.adopt_epoch(epoch), fn)
                 if new == old and pid not in self._undecided:
                     return new
-                written = await self._swap(pid, base, new, version, started)
+                written = await self._compare_and_swap(pid, base, new, version, started)
                 self._undecided.discard(pid)
-                self._writing.pop(pid, None)
+                self._keys_in_flight.pop(pid, None)
                 self._changes.inc(1, "lost" if written is None else "made")
                 if written is not None:
                     return written
@@ -218,46 +218,46 @@ class ManifestStore:
         """The manifest under leader epoch `epoch`, with every earlier write of this process decided."""
         return await self.change(pid, topic, epoch, lambda manifest, _: manifest)
 
-    async def stepped(self, manifest: Manifest, fn: Change) -> Manifest:
+    async def apply_change(self, manifest: Manifest, fn: ManifestChange) -> Manifest:
         """`fn` applied, with every sub-manifest opened that it asks for."""
-        opened: dict[str, tuple[Node, ...]] = {}
+        opened: dict[str, tuple[ManifestNode, ...]] = {}
         while True:
             try:
                 return fn(manifest, opened)
-            except NeedsOpen as wanted:
-                opened[wanted.spill.key] = await self.open(wanted.spill)
+            except SubmanifestNeeded as wanted:
+                opened[wanted.ref.key] = await self.read_submanifest(wanted.ref)
 
     @property
-    def undecided(self) -> bool:
+    def has_undecided_change(self) -> bool:
         """Whether a change that nobody waits for any more may yet land."""
         return bool(self._undecided)
 
-    def busy(self, pid: PartitionId) -> frozenset[str]:
+    def keys_in_flight(self, pid: PartitionId) -> frozenset[str]:
         """Sub-manifests that an undecided change may yet name: no garbage, although no manifest names them."""
-        return frozenset(self._writing.get(pid, ()))
+        return frozenset(self._keys_in_flight.get(pid, ()))
 
-    def note_leftover(self, pid: PartitionId) -> None:
+    def mark_orphans(self, pid: PartitionId) -> None:
         """An object of the partition may be in the bucket, now or soon, that no manifest will ever name."""
-        self._leftovers.add(pid)
+        self._may_have_orphans.add(pid)
 
-    def take_leftover(self, pid: PartitionId) -> bool:
+    def take_orphan_mark(self, pid: PartitionId) -> bool:
         """Returns whether that was noted since the last call: only a sweep finds such objects."""
-        found = pid in self._leftovers
-        self._leftovers.discard(pid)
+        found = pid in self._may_have_orphans
+        self._may_have_orphans.discard(pid)
         return found
 
     def forget(self, pid: PartitionId) -> None:
         """The partition is led elsewhere or deleted: lets go of what is kept for it."""
-        self._leftovers.discard(pid)
+        self._may_have_orphans.discard(pid)
         self._locks.pop(pid, None)
         self._undecided.discard(pid)
-        self._writing.pop(pid, None)
+        self._keys_in_flight.pop(pid, None)
 
-    async def _swap(
+    async def _compare_and_swap(
         self, pid: PartitionId, old: Manifest, new: Manifest, version: str, started: int
     ) -> Manifest | None:
         """Puts `new` in the place of `old`; None when another write came first."""
-        new = replace(await self._packed(pid, new), sequence=old.sequence + 1, nonce=self._fresh())
+        new = replace(await self._pack_oldest(pid, new), sequence=old.sequence + 1, nonce=self._new_nonce())
         check_change(old, new)
         body = encode(new)
         self._undecided.add(pid)
@@ -276,7 +276,7 @@ class ManifestStore:
                 return new
             if nonce != old.nonce:
                 return None
-            log.warning("manifest change did not land, trying again partition=%s result=%r", new.at, result)
+            log.warning("manifest change did not land, trying again partition=%s result=%r", new.tp, result)
             await self._pause(backoff, started)
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
@@ -290,15 +290,15 @@ class ManifestStore:
             else:
                 return manifest
 
-    async def _packed(self, pid: PartitionId, manifest: Manifest) -> Manifest:
+    async def _pack_oldest(self, pid: PartitionId, manifest: Manifest) -> Manifest:
         """With its oldest nodes moved into sub-manifests, which are in the bucket before the manifest names them."""
-        while (packed := manifest.to_pack(self._fan)) is not None:
-            key = submanifest_key(pid, packed.nodes[0].base_offset, manifest.leader_epoch, self._fresh())
-            self._writing.setdefault(pid, set()).add(key)
-            result = await self._store.put(key, encode_sub(pid, packed.level, packed.nodes))
+        while (packed := manifest.find_pack_range(self._fan)) is not None:
+            key = submanifest_key(pid, packed.nodes[0].base_offset, manifest.leader_epoch, self._new_nonce())
+            self._keys_in_flight.setdefault(pid, set()).add(key)
+            result = await self._store.put(key, encode_submanifest(pid, packed.level, packed.nodes))
             if not isinstance(result, Ok):
                 raise Unavailable(f"sub-manifest {key} was not stored: {result!r}")
-            self._remember(key, packed.nodes)
+            self._cache_submanifest(key, packed.nodes)
             manifest = manifest.pack(packed, key)
         return manifest
 
@@ -308,5 +308,5 @@ class ManifestStore:
             raise Unavailable("manifest change is undecided: the store did not answer in time")
         await self._clock.sleep(self._random.uniform(0, backoff))
 
-    def _fresh(self) -> str:
+    def _new_nonce(self) -> str:
         return f"{self._random.getrandbits(128):032x}"

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from tiered.cold.layout import parse_key
-from tiered.cold.manifest import Manifest, NeedsOpen, Node, Opened, SegmentEntry
+from tiered.cold.manifest import Manifest, SubmanifestNeeded, ManifestNode, Submanifests, SegmentEntry
 from tiered.errors import Corrupt
-from tiered.hot.retention import age_counts_from
+from tiered.hot.retention import age_start_ms
 from tiered.ports import Listed
 
 
@@ -26,7 +26,7 @@ class LocalSegment(Protocol):
     def next_offset(self) -> int: ...
 
 
-class Limits(Protocol):
+class RetentionLimits(Protocol):
     """Total retention of a topic, in milliseconds and bytes; negative is infinite."""
 
     @property
@@ -35,7 +35,7 @@ class Limits(Protocol):
     def retention_bytes(self) -> int: ...
 
 
-class Copy(NamedTuple):
+class UploadPlan(NamedTuple):
     """Copy the local segment `base_offset`, from the batch that holds `from_offset` on."""
 
     base_offset: int
@@ -49,7 +49,7 @@ class Expiry(NamedTuple):
     why: str
 
 
-def next_copy(closed: Sequence[LocalSegment], manifest: Manifest, stable_offset: int) -> Copy | None:
+def next_upload(closed: Sequence[LocalSegment], manifest: Manifest, stable_offset: int) -> UploadPlan | None:
     """The next closed segment to copy, oldest first, only below `stable_offset` (last stable and high watermark).
 
     Corrupt when the local log begins above the cold end: copying on would leave a hole for ever.
@@ -62,18 +62,18 @@ def next_copy(closed: Sequence[LocalSegment], manifest: Manifest, stable_offset:
             raise Corrupt(f"hole between the cold end {cold_end} and the local start {segment.base_offset}")
         if segment.next_offset > stable_offset:
             return None
-        return Copy(segment.base_offset, max(segment.base_offset, cold_end))
+        return UploadPlan(segment.base_offset, max(segment.base_offset, cold_end))
     return None
 
 
-def expire(
+def find_expiry(
     manifest: Manifest | None,
     leader_epoch: int,
-    limits: Limits,
+    limits: RetentionLimits,
     *,
     local_bytes_above_cold: int,
     now_ms: int,
-    opened: Opened,
+    submanifests: Submanifests,
 ) -> Expiry | None:
     """Where the log may start by total retention over cold and local together; None when nothing expires.
 
@@ -87,8 +87,8 @@ def expire(
         return None
     surplus = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
     start, why = manifest.log_start_offset, ""
-    for entry in _oldest_first(manifest.nodes, manifest.log_start_offset, opened):
-        reason = _over(entry, surplus, limits, now_ms)
+    for entry in _oldest_first(manifest.nodes, manifest.log_start_offset, submanifests):
+        reason = _exceeded_limit(entry, surplus, limits, now_ms)
         if not reason:
             break
         why = reason
@@ -98,16 +98,16 @@ def expire(
 
 
 def may_expire(
-    manifest: Manifest, oldest: SegmentEntry, limits: Limits, *, local_bytes_above_cold: int, now_ms: int
+    manifest: Manifest, oldest: SegmentEntry, limits: RetentionLimits, *, local_bytes_above_cold: int, now_ms: int
 ) -> bool:
     """Whether `expire` would find anything, told by the oldest live segment alone: no sub-manifest need be opened."""
     surplus = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
-    return bool(_over(oldest, surplus, limits, now_ms))
+    return bool(_exceeded_limit(oldest, surplus, limits, now_ms))
 
 
-def _over(entry: SegmentEntry, surplus: int, limits: Limits, now_ms: int) -> str:
+def _exceeded_limit(entry: SegmentEntry, surplus: int, limits: RetentionLimits, now_ms: int) -> str:
     """The limit that lets this oldest segment go; "" while none does."""
-    since_ms = age_counts_from(entry.max_timestamp, entry.uploaded_ms, now_ms)
+    since_ms = age_start_ms(entry.max_timestamp, entry.uploaded_ms, now_ms)
     if limits.retention_ms >= 0 and now_ms - since_ms > limits.retention_ms:
         return "retention.ms"
     if limits.retention_bytes >= 0 and surplus >= entry.log_bytes:
@@ -115,19 +115,19 @@ def _over(entry: SegmentEntry, surplus: int, limits: Limits, now_ms: int) -> str
     return ""
 
 
-def _oldest_first(nodes: Iterable[Node], start: int, opened: Opened) -> Iterable[SegmentEntry]:
+def _oldest_first(nodes: Iterable[ManifestNode], start: int, submanifests: Submanifests) -> Iterable[SegmentEntry]:
     for node in nodes:
         if node.next_offset <= start:
             continue
         if isinstance(node, SegmentEntry):
             yield node
-        elif node.key in opened:
-            yield from _oldest_first(opened[node.key], start, opened)
+        elif node.key in submanifests:
+            yield from _oldest_first(submanifests[node.key], start, submanifests)
         else:
-            raise NeedsOpen(node)
+            raise SubmanifestNeeded(node)
 
 
-def dropped(nodes: Iterable[Node], old_start: int, new_start: int, opened: Opened) -> list[str]:
+def find_dropped_keys(nodes: Iterable[ManifestNode], old_start: int, new_start: int, submanifests: Submanifests) -> list[str]:
     """Keys of segments and sub-manifests that were alive at `old_start` and are not at `new_start`, children first.
 
     NeedsOpen while `opened` lacks a spill that may hold some.
@@ -137,15 +137,15 @@ def dropped(nodes: Iterable[Node], old_start: int, new_start: int, opened: Opene
         if node.next_offset <= old_start or node.base_offset >= new_start:
             continue
         if not isinstance(node, SegmentEntry):
-            if node.key not in opened:
-                raise NeedsOpen(node)
-            keys += dropped(opened[node.key], old_start, new_start, opened)
+            if node.key not in submanifests:
+                raise SubmanifestNeeded(node)
+            keys += find_dropped_keys(submanifests[node.key], old_start, new_start, submanifests)
         if node.next_offset <= new_start:
             keys.append(node.key)
     return keys
 
 
-def garbage(listed: Iterable[Listed], alive: Collection[str], busy: Collection[str], leader_epoch: int) -> list[Listed]:
+def find_garbage(listed: Iterable[Listed], alive: Collection[str], in_flight: Collection[str], leader_epoch: int) -> list[Listed]:
     """Objects that nobody can name any more: of this epoch or a lower one, not alive in the manifest nor in the making.
 
     Final, because the manifest has been taken over under `leader_epoch`: no lower epoch can name its keys any more, and
@@ -155,7 +155,7 @@ def garbage(listed: Iterable[Listed], alive: Collection[str], busy: Collection[s
         item
         for item in listed
         if item.key not in alive
-        and item.key not in busy
+        and item.key not in in_flight
         and (name := parse_key(item.key)) is not None
         and name.leader_epoch <= leader_epoch
     ]

@@ -13,18 +13,18 @@ from tiered.ids import PartitionId
 
 PAUSE_NS = (250_000_000, 10_000_000_000)
 """Until the next try: after the first failure, and at most."""
-KNOWN_MAX = 10_000
+FAILURES_MAX = 10_000
 """Failures that are remembered; beyond so many the oldest is forgotten."""
-WHOLE = -1
+ALL_OFFSETS = -1
 """Stands for all offsets of a partition."""
-BY_TIME = -2
+TIME_LOOKUPS = -2
 """Stands for its look-ups by time, which may meet damage that no offset is known of."""
 
 Failure = Unavailable | Corrupt
 
 
 @dataclass(slots=True)
-class _Held:
+class _FailedRead:
     """Nobody tries before `until_ns`."""
 
     failure: Failure
@@ -36,33 +36,33 @@ class ReadBackoff:
     """The failures of one reader, by partition and offset. False while there are none."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[tuple[PartitionId, int], _Held] = OrderedDict()
+        self._failed_reads: OrderedDict[tuple[PartitionId, int], _FailedRead] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._failed_reads)
 
-    def check(self, pid: PartitionId, offset: int, now_ns: int) -> None:
+    def raise_if_backing_off(self, pid: PartitionId, offset: int, now_ns: int) -> None:
         """Raises the last failure again while it is too early for another try. One caller tries, the others wait for
         what comes of it."""
-        for key in ((pid, WHOLE), (pid, offset)):
-            held = self._held.get(key)
+        for key in ((pid, ALL_OFFSETS), (pid, offset)):
+            held = self._failed_reads.get(key)
             if held is not None:
                 if now_ns < held.until_ns:
                     raise held.failure.with_traceback(None)
                 held.until_ns = now_ns + held.pause_ns
 
-    def failed(self, pid: PartitionId, offset: int, failure: Failure, now_ns: int) -> float:
+    def record_failure(self, pid: PartitionId, offset: int, failure: Failure, now_ns: int) -> float:
         """Notes a failure; returns after how many seconds the next try may be made."""
-        key = (pid, offset if isinstance(failure, Corrupt) else WHOLE)
+        key = (pid, offset if isinstance(failure, Corrupt) else ALL_OFFSETS)
         shortest, longest = PAUSE_NS
-        before = self._held.pop(key, None)
+        before = self._failed_reads.pop(key, None)
         pause_ns = shortest if before is None else min(2 * before.pause_ns, longest)
-        self._held[key] = _Held(failure, pause_ns, now_ns + pause_ns)
-        if len(self._held) > KNOWN_MAX:
-            self._held.popitem(last=False)
+        self._failed_reads[key] = _FailedRead(failure, pause_ns, now_ns + pause_ns)
+        if len(self._failed_reads) > FAILURES_MAX:
+            self._failed_reads.popitem(last=False)
         return pause_ns / 1e9
 
-    def worked(self, pid: PartitionId, offset: int) -> None:
+    def record_success(self, pid: PartitionId, offset: int) -> None:
         """A read of this offset came to its end: the next failure is the first again."""
-        self._held.pop((pid, WHOLE), None)
-        self._held.pop((pid, offset), None)
+        self._failed_reads.pop((pid, ALL_OFFSETS), None)
+        self._failed_reads.pop((pid, offset), None)

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
-from tiered.cold.layout import SectionKind, Sections
+from tiered.cold.layout import SectionKind, SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.read_backoff import BY_TIME, ReadBackoff
-from tiered.cold.stream import Piece, Stream
+from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff
+from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import parse_lineage
-from tiered.hot.index import offset_before, position_for
-from tiered.hot.segment_index import Claim
+from tiered.hot.index import lookup_timestamp, lookup_offset
+from tiered.hot.segment_index import CandidateBatch
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import PartitionId
 from tiered.log_limiter import Quiet
@@ -64,15 +64,15 @@ class ColdReader:
         self._window_bytes = window_bytes
         self._cache = cache
         self._clock = clock
-        self._streams: OrderedDict[tuple[PartitionId, int], tuple[Stream, float]] = OrderedDict()
-        self._sweep: asyncio.TimerHandle | None = None
+        self._streams: OrderedDict[tuple[PartitionId, int], tuple[ColdStream, float]] = OrderedDict()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._bytes = metrics.counter("tiered_cold_read_bytes_total", "Bytes of cold data handed to readers")
         self._gets = metrics.counter("tiered_cold_gets_total", "Ranged gets of cold objects by outcome", ("outcome",))
         self._failures = metrics.counter(
             "tiered_cold_read_failures_total", "Cold reads that failed, those without a try left out.", ("why",)
         )
         self._backoff = ReadBackoff()
-        self._quiet = Quiet(clock)
+        self._log_limiter = Quiet(clock)
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
     async def read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
@@ -85,26 +85,26 @@ class ColdReader:
 
         What failed is not asked for again before its pause is over: until then the failure is raised again.
         """
-        with self._held_up(pid, offset, manifest):
+        with self._with_backoff(pid, offset, manifest):
             return await self._read(pid, manifest, offset, max_bytes)
 
     async def _read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
-        stream = self._resumed(pid, offset)
-        piece = await self._piece(pid, offset, stream, max_bytes) if stream is not None else None
+        stream = self._take_stream(pid, offset)
+        piece = await self._next_batches(pid, offset, stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
             # A stream that is at its end knew an older manifest: what follows may be cold since.
-            stream = await self._begin(pid, manifest, offset)
-            piece = await self._piece(pid, offset, stream, max_bytes)
+            stream = await self._open_stream(pid, manifest, offset)
+            piece = await self._next_batches(pid, offset, stream, max_bytes)
         if piece is None:
             raise _out_of_range(pid, offset)
-        self._keep(pid, stream)
+        self._keep_stream(pid, stream)
         self._bytes.inc(len(piece.data))
         return bytes(piece.data)
 
-    async def _piece(self, pid: PartitionId, offset: int, stream: Stream, max_bytes: int) -> Piece | None:
+    async def _next_batches(self, pid: PartitionId, offset: int, stream: ColdStream, max_bytes: int) -> ColdBatches | None:
         """The next piece; None at the end of the stream, which is closed then, as it is when the read fails."""
         try:
-            piece = await stream.piece(max_bytes)
+            piece = await stream.next_batches(max_bytes)
         except BaseException as fault:
             stream.close()
             if isinstance(fault, Corrupt) and await self._is_expired(pid, offset):
@@ -116,7 +116,7 @@ class ColdReader:
 
     async def iterate(
         self, pid: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
-    ) -> AsyncGenerator[Piece]:
+    ) -> AsyncGenerator[ColdBatches]:
         """Pieces of whole batches from the one that holds `start` to the one that holds `end - 1` (None: to the cold
         end of the manifest), each about as large as a chunk, with read-ahead across segments.
 
@@ -127,10 +127,10 @@ class ColdReader:
         stop = stop if end is None else min(end, stop)
         if start == stop and manifest is not None and start >= manifest.log_start_offset:
             return
-        stream = await self._begin(pid, manifest, start, depth=DEPTH_OF_ITERATE)
+        stream = await self._open_stream(pid, manifest, start, depth=DEPTH_OF_ITERATE)
         try:
-            while (piece := await stream.piece()) is not None and piece.base_offset < stop:
-                piece = _before(piece, stop)
+            while (piece := await stream.next_batches()) is not None and piece.base_offset < stop:
+                piece = _cut_before(piece, stop)
                 self._bytes.inc(len(piece.data))
                 yield piece
                 if piece.next_offset >= stop:
@@ -149,25 +149,25 @@ class ColdReader:
         """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
         there is none. Exact while few batches claim what they do not hold (`hot/time_lookup.py`). Unavailable,
         Corrupt; what failed pauses as with `read`."""
-        with self._held_up(pid, BY_TIME, manifest):
-            return await self._first_at(pid, timestamp, manifest, lookups or TimeLookups())
+        with self._with_backoff(pid, TIME_LOOKUPS, manifest):
+            return await self._find_by_time(pid, timestamp, manifest, lookups or TimeLookups())
 
-    async def _first_at(
+    async def _find_by_time(
         self, pid: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
     ) -> tuple[int, int, int] | None:
         manifest = manifest or await self._manifests.load(pid)
-        entry = await self._manifests.find_time(manifest, timestamp) if manifest is not None else None
+        entry = await self._manifests.find_segment_by_time(manifest, timestamp) if manifest is not None else None
         if manifest is None or entry is None:
             return None
-        sections = await self.sections(entry)
-        begin = entry.base_offset + offset_before(sections.time_index, timestamp) + 1
-        stream = await self._begin(pid, manifest, max(begin, manifest.log_start_offset))
+        sections = await self.read_sections(entry)
+        begin = entry.base_offset + lookup_timestamp(sections.time_index, timestamp) + 1
+        stream = await self._open_stream(pid, manifest, max(begin, manifest.log_start_offset))
         try:
-            return await _first_in(stream, timestamp, manifest.log_start_offset, lookups)
+            return await _find_in_stream(stream, timestamp, manifest.log_start_offset, lookups)
         finally:
             stream.close()
 
-    async def sections(self, entry: SegmentEntry) -> Sections:
+    async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
         """All that lies behind the log of a segment, proved. One get, then from the cache. Unavailable, Corrupt."""
         begin, end = (
             entry.log_bytes,
@@ -181,10 +181,10 @@ class ColdReader:
             bad = next((ref for ref in entry.sections if crc32c(parts[ref.kind]) != ref.crc), None)
             if bad is None:
                 break
-            self._cache.drop(chunk)
+            self._cache.invalidate(chunk)
             if attempt:
                 raise Corrupt(f"section {bad.kind} CRC differs", where=entry.key, position=bad.position)
-        return Sections(
+        return SegmentSections(
             offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
             txn_index=bytes(parts.get(SectionKind.TXN_INDEX, b"")),
@@ -194,58 +194,58 @@ class ColdReader:
 
     def close(self) -> None:
         """Lets all streams go."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for stream, _ in self._streams.values():
             stream.close()
         self._streams.clear()
 
     @contextmanager
-    def _held_up(self, pid: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
+    def _with_backoff(self, pid: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
         """Raises the last failure again where it is too early for another try; notes how this one ends."""
         backoff, clock = self._backoff, self._clock
         if backoff:
-            backoff.check(pid, offset, clock.mono_ns())
+            backoff.raise_if_backing_off(pid, offset, clock.mono_ns())
         try:
             yield
         except (Unavailable, Corrupt) as error:
-            pause = backoff.failed(pid, offset, error, clock.mono_ns())
+            pause = backoff.record_failure(pid, offset, error, clock.mono_ns())
             self._failures.inc(1, type(error).__name__.lower())
-            unsaid = self._quiet.unsaid()
+            unsaid = self._log_limiter.unsaid()
             if unsaid is not None:
-                at = pid if manifest is None else manifest.at
+                at = pid if manifest is None else manifest.tp
                 log.warning("cold read fails partition=%s again_in=%.2f unsaid=%d why=%s", at, pause, unsaid, error)
             raise
         if backoff:
-            backoff.worked(pid, offset)
+            backoff.record_success(pid, offset)
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    async def _begin(self, pid: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0) -> Stream:
+    async def _open_stream(self, pid: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0) -> ColdStream:
         """A stream from `offset`, on the manifest given or, where that does not name the offset, on the bucket's."""
-        entry = await self._manifests.find(manifest, offset) if manifest is not None else None
+        entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
             manifest = await self._manifests.load(pid)
-            entry = await self._manifests.find(manifest, offset) if manifest is not None else None
+            entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
             raise _out_of_range(pid, offset)
         position = 0
         if offset > entry.base_offset:
-            _, position = position_for((await self.sections(entry)).offset_index, offset - entry.base_offset)
-        entries = self._manifests.entries(manifest, offset)
-        return Stream(
+            _, position = lookup_offset((await self.read_sections(entry)).offset_index, offset - entry.base_offset)
+        entries = self._manifests.list_segments(manifest, offset)
+        return ColdStream(
             self._cache, self._get, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes
         )
 
-    def _resumed(self, pid: PartitionId, offset: int) -> Stream | None:
+    def _take_stream(self, pid: PartitionId, offset: int) -> ColdStream | None:
         """The stream that an earlier read left at this offset."""
         kept = self._streams.pop((pid, offset), None)
         if kept is None:
             return None
-        kept[0].expect_sequence()
+        kept[0].enable_read_ahead()
         return kept[0]
 
-    def _keep(self, pid: PartitionId, stream: Stream) -> None:
+    def _keep_stream(self, pid: PartitionId, stream: ColdStream) -> None:
         """Leaves a stream for the read that goes on where this one ended; idle ones give their chunks back."""
         loop = asyncio.get_running_loop()
         replaced = self._streams.pop((pid, stream.offset), None)
@@ -255,23 +255,23 @@ class ColdReader:
         if len(self._streams) > STREAMS_MAX:
             _, (oldest, _) = self._streams.popitem(last=False)
             oldest.close()
-        if self._sweep is None:
-            self._sweep = loop.call_later(STREAM_IDLE_S, self._close_idle)
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(STREAM_IDLE_S, self._close_idle)
 
     def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep = None
+        self._idle_timer = None
         for place, (stream, since) in list(self._streams.items()):
             if loop.time() - since >= STREAM_IDLE_S:
                 del self._streams[place]
                 stream.close()
         if self._streams:
-            self._sweep = loop.call_later(STREAM_IDLE_S, self._close_idle)
+            self._idle_timer = loop.call_later(STREAM_IDLE_S, self._close_idle)
 
     async def _is_expired(self, pid: PartitionId, offset: int) -> bool:
         """Whether the manifest in the bucket names this offset no more: then its object may be gone rightly."""
         manifest = await self._manifests.load(pid)
-        return manifest is None or manifest.find(offset) is None
+        return manifest is None or manifest.find_node(offset) is None
 
     # -- gets ---------------------------------------------------------------------------------------------------------
 
@@ -297,28 +297,28 @@ def _out_of_range(pid: PartitionId, offset: int) -> Refused:
     return Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {pid} is not in the bucket")
 
 
-def _before(piece: Piece, stop: int) -> Piece:
+def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
     """Without the batches that begin at or after `stop`."""
     if piece.next_offset <= stop:
         return piece
     batches = [batch for batch in piece.batches if batch.base_offset < stop]
-    end = batches[-1].at + batches[-1].size - batches[0].at
-    return Piece(piece.data[:end], batches, piece.entry)
+    end = batches[-1].position + batches[-1].size - batches[0].position
+    return ColdBatches(piece.data[:end], batches, piece.entry)
 
 
-async def _first_in(stream: Stream, timestamp: int, start: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
+async def _find_in_stream(stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
     """The first record of a stream with a timestamp >= `timestamp` and an offset >= `start`; the first offset of the
     batch where it has read `LOOKUP_BYTES` in vain."""
     left = LOOKUP_BYTES
-    while (piece := await stream.piece(MIB)) is not None:
+    while (piece := await stream.next_batches(MIB)) is not None:
         for batch in piece.batches:
             left -= batch.size
             if batch.last_offset < start or (batch.max_timestamp < timestamp and left > 0):
                 continue
-            at = batch.at - piece.batches[0].at
+            at = batch.position - piece.batches[0].position
             data = memoryview(piece.data)[at : at + batch.size] if left > 0 else None
-            claim = Claim(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
-            found = await lookups.first_in(claim, timestamp, start)
+            claim = CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
+            found = await lookups.find_in_batch(claim, timestamp, start)
             if found is not None:
                 return (*found, batch.leader_epoch)
     return None

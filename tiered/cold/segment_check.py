@@ -11,7 +11,7 @@ from tiered.cold.layout import SegmentFacts
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import Lineage
 from tiered.ports import FileSlice
-from tiered.records.model import Walked
+from tiered.records.model import WalkedBatch
 from tiered.records.native import crc32c, walk
 
 PIECE_BYTES = 512 << 10
@@ -29,7 +29,7 @@ class ClosedSegment(Protocol):
     def log(self) -> FileSlice: ...
 
 
-async def prove(
+async def check_segment(
     segment: ClosedSegment, from_offset: int, *, may_begin_before: bool
 ) -> tuple[int, SegmentFacts, Lineage]:
     """Walks a local segment, checks every batch and the order of offsets, and tells of the part from the batch that
@@ -39,15 +39,15 @@ async def prove(
     Corrupt when a batch does not prove itself, or when `from_offset` lies inside a batch and `may_begin_before` is
     false: the earlier part of that batch is cold already.
     """
-    walked = _Walk(segment, from_offset)
+    walked = _SegmentCheck(segment, from_offset)
     position = 0
     while position < segment.log.length:
-        position += walked.piece(position)
+        position += walked.check_piece(position)
         await asyncio.sleep(0)
     return walked.finish(may_begin_before)
 
 
-class _Walk:
+class _SegmentCheck:
     """The running state of `prove`: what the batches so far add up to."""
 
     def __init__(self, segment: ClosedSegment, from_offset: int) -> None:
@@ -55,15 +55,15 @@ class _Walk:
         self._next_offset = segment.next_offset
         self._where = segment.log.file.name
         self._from_offset = from_offset
-        self._first: Walked | None = None
-        self._cut = 0
+        self._first: WalkedBatch | None = None
+        self._start_position = 0
         self._last_offset = segment.base_offset - 1
         self._max_timestamp = -1
         self._records = 0
         self._lineage: list[tuple[int, int]] = []
         self._crc = 0
 
-    def piece(self, position: int) -> int:
+    def check_piece(self, position: int) -> int:
         """Proves the whole batches of one piece at `position`; how many bytes they are."""
         length = min(PIECE_BYTES, self._log.length - position)
         data = self._log.file.pread(self._log.start + position, length)
@@ -74,9 +74,9 @@ class _Walk:
             found = walk(data)
         if found.why not in ("", "short") or not found.batches:
             raise Corrupt(found.why or "log ends early", where=self._where, position=position + found.end)
-        skipped = self._skip(found.batches)
-        self._add(found.batches[skipped:], position)
-        begin = found.batches[skipped].at if skipped < len(found.batches) else found.end
+        skipped = self._count_below_start(found.batches)
+        self._add_batches(found.batches[skipped:], position)
+        begin = found.batches[skipped].position if skipped < len(found.batches) else found.end
         self._crc = crc32c(memoryview(data)[begin : found.end], self._crc)
         return found.end
 
@@ -87,20 +87,20 @@ class _Walk:
             raise Corrupt("log ends inside a batch", where=self._where, position=position)
         return size
 
-    def _skip(self, batches: Sequence[Walked]) -> int:
+    def _count_below_start(self, batches: Sequence[WalkedBatch]) -> int:
         """How many of these batches end below the offset to begin at."""
         if self._first is not None:
             return 0
         return sum(1 for batch in batches if batch.last_offset < self._from_offset)
 
-    def _add(self, batches: Sequence[Walked], position: int) -> None:
+    def _add_batches(self, batches: Sequence[WalkedBatch], position: int) -> None:
         if not batches:
             return
         if self._first is None:
-            self._first, self._cut = batches[0], position + batches[0].at
+            self._first, self._start_position = batches[0], position + batches[0].position
         for batch in batches:
             if batch.base_offset <= self._last_offset:
-                raise Corrupt("offsets do not increase", where=self._where, position=position + batch.at)
+                raise Corrupt("offsets do not increase", where=self._where, position=position + batch.position)
             if not self._lineage or self._lineage[-1][0] != batch.leader_epoch:
                 self._lineage.append((batch.leader_epoch, batch.base_offset))
             self._last_offset = batch.last_offset
@@ -113,7 +113,7 @@ class _Walk:
         if first is None or self._last_offset >= self._next_offset:
             raise Corrupt("segment does not hold the offsets that it should", where=self._where)
         if first.base_offset < self._from_offset and not may_begin_before:
-            raise Corrupt(f"offset {self._from_offset} is inside a batch", where=self._where, position=self._cut)
+            raise Corrupt(f"offset {self._from_offset} is inside a batch", where=self._where, position=self._start_position)
         base_offset = min(first.base_offset, self._from_offset)
         facts = SegmentFacts(
             base_offset=base_offset,
@@ -121,7 +121,7 @@ class _Walk:
             base_timestamp=first.base_timestamp,
             max_timestamp=self._max_timestamp,
             record_count=self._records,
-            log_bytes=self._log.length - self._cut,
+            log_bytes=self._log.length - self._start_position,
             crc=self._crc,
         )
-        return self._cut, facts, ((first.leader_epoch, base_offset), *self._lineage[1:])
+        return self._start_position, facts, ((first.leader_epoch, base_offset), *self._lineage[1:])

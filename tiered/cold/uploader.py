@@ -9,14 +9,14 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from tiered.cold.layout import SectionKind, build_tail, segment_key
-from tiered.cold.manifest import Manifest, Opened, SegmentEntry
+from tiered.cold.layout import SectionKind, build_trailer, segment_key
+from tiered.cold.manifest import Manifest, Submanifests, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.planner import next_copy
-from tiered.cold.segment_check import ClosedSegment, prove
+from tiered.cold.planner import next_upload
+from tiered.cold.segment_check import ClosedSegment, check_segment
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.checkpoints import encode_lineage
-from tiered.hot.leader_epochs import Epochs, Lineage
+from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, FileSlice, NotFound, ObjectStore, Ok, Rng
@@ -45,13 +45,13 @@ class TieredLog(Protocol):
     """What the uploader needs of a local log."""
 
     @property
-    def epochs(self) -> Epochs:
+    def epochs(self) -> LeaderEpochs:
         """Who wrote what, from the log start on."""
 
     def closed_segments(self) -> Sequence[ClosedSegment]:
         """Oldest first."""
 
-    def sections(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
+    def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
         """Of the segment `base_offset`; with `from_offset`, as if the segment began there: offsets relative to it,
         positions relative to the first batch that reaches it."""
 
@@ -64,17 +64,17 @@ class Uploader:
         self._manifests = manifests
         self._clock = clock
         self._random = rng.stream("uploader")
-        self._busy: dict[PartitionId, set[str]] = {}
+        self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._bytes = metrics.counter("tiered_upload_bytes_total", "Bytes of cold segments put into the bucket")
         self._segments = metrics.counter("tiered_upload_segments_total", "Segments uploaded, by outcome", ("outcome",))
 
-    def busy(self, pid: PartitionId) -> frozenset[str]:
+    def keys_in_flight(self, pid: PartitionId) -> frozenset[str]:
         """Objects being uploaded, or whose manifest change is undecided: no garbage, although nothing names them."""
-        return frozenset(self._busy.get(pid, ()))
+        return frozenset(self._keys_in_flight.get(pid, ()))
 
     def forget(self, pid: PartitionId) -> None:
         """The partition is led elsewhere: what was undecided is for the next leader to judge."""
-        self._busy.pop(pid, None)
+        self._keys_in_flight.pop(pid, None)
 
     async def upload_next(
         self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
@@ -87,10 +87,10 @@ class Uploader:
         are cold then all the same, and the next call tells of it.
         """
         if manifest.leader_epoch != epoch:
-            raise Fenced(f"{manifest.pid}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
+            raise Fenced(f"{manifest.partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
         given = manifest
-        if self.busy(manifest.pid):
-            manifest = await self._settled(manifest, epoch)
+        if self.keys_in_flight(manifest.partition_id):
+            manifest = await self._resolve_undecided(manifest, epoch)
         entries: list[SegmentEntry] = []
         planned = manifest
         while sum(entry.object_bytes for entry in entries) < TOGETHER_BYTES:
@@ -105,7 +105,7 @@ class Uploader:
             entries.append(entry)
             planned = planned.add(entry)
         if entries:
-            return await self._name(manifest, epoch, entries)
+            return await self._add_to_manifest(manifest, epoch, entries)
         return manifest if manifest != given else None
 
     async def _next_object(
@@ -113,17 +113,17 @@ class Uploader:
     ) -> SegmentEntry | None:
         """The object of the segment that follows this manifest, proved and put; None when there is none."""
         closed = source.closed_segments()
-        plan = next_copy(closed, manifest, stable_offset)
+        plan = next_upload(closed, manifest, stable_offset)
         if plan is None:
             return None
         segment = next(s for s in closed if s.base_offset == plan.base_offset)
-        cut, facts, wrote = await prove(segment, plan.from_offset, may_begin_before=not manifest.nodes)
+        cut, facts, wrote = await check_segment(segment, plan.from_offset, may_begin_before=not manifest.nodes)
         log_part = FileSlice(segment.log.file, segment.log.start + cut, facts.log_bytes)
         rebase = facts.base_offset != segment.base_offset
-        sections = source.sections(segment.base_offset, from_offset=facts.base_offset if rebase else None)
+        sections = source.segment_data(segment.base_offset, from_offset=facts.base_offset if rebase else None)
         lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
-        tail, refs = build_tail(manifest.pid, epoch, facts, _section_bytes(sections, lineage))
-        key = segment_key(manifest.pid, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
+        tail, refs = build_trailer(manifest.partition_id, epoch, facts, _section_bytes(sections, lineage))
+        key = segment_key(manifest.partition_id, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
         entry = SegmentEntry(
             key=key,
             base_offset=facts.base_offset,
@@ -139,30 +139,30 @@ class Uploader:
             sections=refs,
             uploaded_ms=self._clock.wall_ms(),
         )
-        await self._copy(manifest, epoch, entry, log_part, tail)
+        await self._upload_object(manifest, epoch, entry, log_part, tail)
         return entry
 
-    async def _settled(self, manifest: Manifest, epoch: int) -> Manifest:
+    async def _resolve_undecided(self, manifest: Manifest, epoch: int) -> Manifest:
         """The manifest once an earlier change, whose outcome nobody learnt, is decided. Nothing is sent before: while
         manifests cannot be written, the bucket would fill with copies of one segment."""
-        written = await self._manifests.take_over(manifest.pid, manifest.topic, epoch)
-        self._busy.pop(manifest.pid, None)
+        written = await self._manifests.take_over(manifest.partition_id, manifest.topic, epoch)
+        self._keys_in_flight.pop(manifest.partition_id, None)
         return written
 
-    async def _copy(
+    async def _upload_object(
         self, manifest: Manifest, epoch: int, entry: SegmentEntry, log_part: FileSlice, tail: bytes
     ) -> None:
-        pid, key = manifest.pid, entry.key
-        self._busy.setdefault(pid, set()).add(key)
+        pid, key = manifest.partition_id, entry.key
+        self._keys_in_flight.setdefault(pid, set()).add(key)
         try:
-            await self._put(key, log_part, tail, entry.object_bytes)
+            await self._put_and_verify(key, log_part, tail, entry.object_bytes)
         except BaseException:
-            self._busy.get(pid, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
-            self._manifests.note_leftover(pid)
+            self._keys_in_flight.get(pid, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
+            self._manifests.mark_orphans(pid)
             self._segments.inc(1, "failed")
             raise
 
-    async def _put(self, key: str, log_part: FileSlice, tail: bytes, object_bytes: int) -> None:
+    async def _put_and_verify(self, key: str, log_part: FileSlice, tail: bytes, object_bytes: int) -> None:
         """The object is in the bucket, whole: its size and its last bytes are read back."""
         result = await self._store.upload(key, [log_part, tail])
         if not isinstance(result, Ok):
@@ -172,11 +172,11 @@ class Uploader:
             raise Unavailable(f"{key} does not read back as it was uploaded")
         self._bytes.inc(object_bytes)
 
-    async def _name(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
+    async def _add_to_manifest(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
         """The manifest names the objects. While that is undecided, their keys stay busy."""
-        pid = manifest.pid
+        pid = manifest.partition_id
 
-        def add(current: Manifest, _: Opened) -> Manifest:
+        def add(current: Manifest, _: Submanifests) -> Manifest:
             # Moved by an earlier, then undecided change of this very leader: that one's objects are named, or these.
             if current.cold_end_offset != manifest.cold_end_offset:
                 return current
@@ -190,14 +190,14 @@ class Uploader:
             self.forget(pid)
             self._segments.inc(len(entries), "fenced")
             raise
-        self._busy.pop(pid, None)
+        self._keys_in_flight.pop(pid, None)
         named = {node.key for node in written.nodes}
         for entry in entries:
             self._segments.inc(1, "copied" if entry.key in named else "failed")
             if entry.key in named:
                 log.info(
                     "segment is cold partition=%s base=%d next=%d bytes=%d key=%s",
-                    written.at, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
+                    written.tp, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
                 )  # fmt: skip
         return written
 

@@ -15,7 +15,7 @@ from tiered.errors import Corrupt
 from tiered.groups.records import OffsetKey, Record, offset_record
 from tiered.groups.shard import GroupShard
 from tiered.ports import Clock, FileSlice
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL
 from tiered.records.native import walk
 from tiered.replication.leader_replica import Replica
@@ -78,7 +78,7 @@ async def _replay(replica: Replica, shard: GroupShard, offset: int, end: int, cl
             raise Corrupt(f"no batch at offset {offset}: {walked.why or 'nothing is there'}", where=str(replica.at))
         for each in walked.batches:
             if not each.attributes & CONTROL:
-                rows = (row for row in records(data, each.at) if row.offset >= offset)
+                rows = (row for row in decode_records(data, each.position) if row.offset >= offset)
                 shard.load(Record(row.key, row.value) for row in rows if row.key is not None)
         offset = walked.batches[-1].last_offset + 1
         await clock.sleep(0)

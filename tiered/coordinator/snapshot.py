@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.groups.records import Record
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId, id_bytes
 from tiered.records import batch
 from tiered.records.native import crc32c, walk
@@ -67,7 +67,7 @@ def encode_batches(records: Sequence[Record], now_ms: int) -> Iterator[bytes]:
     for end, each in enumerate(records, 1):
         size += len(each.key) + len(each.value or b"")
         if end == len(records) or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
-            yield batch.encode([(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first)
+            yield batch.encode_batch([(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first)
             first, size = end, 0
 
 
@@ -97,12 +97,12 @@ def unseal(name: ImageName, data: bytes) -> list[bytes]:
     if walked.why or sum(each.count for each in walked.batches) != count:
         raise Corrupt(f"image does not hold {count} records", where=name.key)
     at = _FRONT.size + _FACTS.size
-    return [data[at + each.at : at + each.at + each.size] for each in walked.batches]
+    return [data[at + each.position : at + each.position + each.size] for each in walked.batches]
 
 
 def decode_batch(data: bytes) -> list[Record]:
     """The records of one batch, of an image or of the log; records without a key say nothing."""
-    return [Record(each.key, each.value) for each in batch.records(data) if each.key is not None]
+    return [Record(each.key, each.value) for each in batch.decode_records(data) if each.key is not None]
 
 
 # -- where to begin ---------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Beginning(NamedTuple):
     restart: bool
 
 
-def beginning(names: Iterable[ImageName], start: int, end: int, epochs: Epochs) -> Beginning:
+def beginning(names: Iterable[ImageName], start: int, end: int, epochs: LeaderEpochs) -> Beginning:
     """The newest image that agrees with a log of `[start, end)` written by `epochs`.
 
     An image beyond the log's end wins over the log, unless the log knows a later leader than the one that wrote it: it
@@ -136,8 +136,8 @@ def names_below(names: Iterable[ImageName], start: int) -> list[ImageName]:
     return [name for name in names if name.offset < start]
 
 
-def _agrees(name: ImageName, end: int, epochs: Epochs) -> bool:
+def _agrees(name: ImageName, end: int, epochs: LeaderEpochs) -> bool:
     """Whether the leader that wrote the image wrote (or had) what the log holds below its offset."""
     if name.epoch > epochs.latest:
         return True
-    return epochs.end_of(name.epoch, end)[1] >= name.offset
+    return epochs.end_offset_for(name.epoch, end)[1] >= name.offset

@@ -79,7 +79,7 @@ class GroupImages:
             log.warning(
                 "the image wins over the local log partition=%s offset=%d why=%s", at, restart.offset, restart.why
             )
-            hot.restart_at(restart.offset, (), None)
+            hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
             self._bases[pid] = Footing(found.base, batches, names)
             return Begun(None, restart)

@@ -17,7 +17,7 @@ from tiered.ports import Disk
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 SEGMENTS_FILE = "segment-checkpoint"
-DOUBT_FILE = "rotten"
+SUSPECT_FILE = "rotten"
 """Is there from before rot is cut off until the cluster knows that records are missing."""
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

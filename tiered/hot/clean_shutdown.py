@@ -23,14 +23,14 @@ INDEX_BYTES_MAX = 128
 """Indexes of a log that is told of here: some 40 KiB of records."""
 
 
-class Left(NamedTuple):
+class CleanLogEntry(NamedTuple):
     """One log as it was closed: its only segment, with the bytes of both indexes and those of the log that they do not
     speak of yet. `leader_epoch` is the one under which it was led last, `cold` whether anything of it is in the bucket.
     """
 
     topic_id: str
     leader_epoch: int
-    cold: bool
+    has_cold_segments: bool
     lineage: Lineage
     segment: Segment
     offsets: bytes
@@ -39,16 +39,16 @@ class Left(NamedTuple):
 
     @classmethod
     def of(
-        cls, topic_id: str, leader_epoch: int, cold: bool, lineage: Lineage, active: Segment, builder: IndexBuilder
-    ) -> Left:
+        cls, topic_id: str, leader_epoch: int, has_cold_segments: bool, lineage: Lineage, active: Segment, builder: IndexBuilder
+    ) -> CleanLogEntry:
         """Of a log that consists of its active segment."""
         offsets, times = bytes(builder.offsets), bytes(builder.times)
-        return cls(topic_id, leader_epoch, cold, lineage, active, offsets, times, builder.unindexed)
+        return cls(topic_id, leader_epoch, has_cold_segments, lineage, active, offsets, times, builder.unindexed_bytes)
 
-    def builder(self, interval: int) -> IndexBuilder:
+    def build_indexes(self, interval: int) -> IndexBuilder:
         """The indexes, ready to grow."""
         made = IndexBuilder(self.segment.base_offset, interval, self.offsets, self.times)
-        made.unindexed = self.unindexed
+        made.unindexed_bytes = self.unindexed
         return made
 
 
@@ -57,9 +57,9 @@ def is_small(segments: int, producers: int, builder: IndexBuilder) -> bool:
     return segments == 1 and producers == 0 and len(builder.offsets) + len(builder.times) <= INDEX_BYTES_MAX
 
 
-def encode_log(at: TopicPartition, left: Left) -> bytes:
+def encode_log(at: TopicPartition, entry: CleanLogEntry) -> bytes:
     """One log as JSON."""
-    return orjson.dumps(_row(at, left))
+    return orjson.dumps(_encode_entry(at, entry))
 
 
 def encode(logs: Iterable[bytes]) -> bytes:
@@ -68,27 +68,27 @@ def encode(logs: Iterable[bytes]) -> bytes:
     return b"%08x\n" % crc32c(body) + body
 
 
-def parse(data: bytes, *, where: str = "") -> dict[TopicPartition, Left]:
+def parse(data: bytes, *, where: str = "") -> dict[TopicPartition, CleanLogEntry]:
     """The reverse of `encode`; `Corrupt` when the bytes do not prove themselves."""
     crc, _, body = data.partition(b"\n")
     if crc != b"%08x" % crc32c(body):
         raise Corrupt("its CRC does not hold", where=where)
     try:
-        return dict(map(_read, orjson.loads(body)))
+        return dict(map(_decode_entry, orjson.loads(body)))
     except (ValueError, TypeError) as error:
         raise Corrupt(f"it is of another version: {error}", where=where) from None
 
 
-def _read(row: list[Any]) -> tuple[TopicPartition, Left]:
+def _decode_entry(row: list[Any]) -> tuple[TopicPartition, CleanLogEntry]:
     topic, partition, topic_id, epoch, cold, lineage, numbers, offsets, times, unindexed = row
-    return TopicPartition(topic, partition), Left(
+    return TopicPartition(topic, partition), CleanLogEntry(
         topic_id, epoch, cold, tuple((each, start) for each, start in lineage),
         Segment(*numbers), bytes.fromhex(offsets), bytes.fromhex(times), unindexed,
     )  # fmt: skip
 
 
-def _row(at: TopicPartition, left: Left) -> list[object]:
-    one = left.segment
+def _encode_entry(at: TopicPartition, entry: CleanLogEntry) -> list[object]:
+    one = entry.segment
     numbers = (one.base_offset, one.next_offset, one.size, one.created_ms, one.max_timestamp, one.max_timestamp_offset)
-    indexes = (left.offsets.hex(), left.times.hex(), left.unindexed)
-    return [*at, left.topic_id, left.leader_epoch, left.cold, left.lineage, numbers, *indexes]
+    indexes = (entry.offsets.hex(), entry.times.hex(), entry.unindexed)
+    return [*at, entry.topic_id, entry.leader_epoch, entry.has_cold_segments, entry.lineage, numbers, *indexes]

@@ -11,41 +11,41 @@ from collections.abc import Iterable, Iterator
 
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
-from tiered.hot.log_writer import SUFFIXES, Tail
-from tiered.hot.segments import Proof, Segment
+from tiered.hot.log_writer import SUFFIXES, LogWriter
+from tiered.hot.segments import IndexChecksums, Segment
 from tiered.metrics import Metrics
 from tiered.ports import Clock
 
 _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
-class Flushing:
+class GroupFlush:
     """The fsyncs of one log. `broken` says why there are no more, `final` that the disk failed."""
 
-    def __init__(self, tail: Tail, clock: Clock, metrics: Metrics) -> None:
-        self.broken = ""
-        self.final = False
-        self._tail = tail
+    def __init__(self, writer: LogWriter, clock: Clock, metrics: Metrics) -> None:
+        self.write_failure = ""
+        self.has_disk_failed = False
+        self._writer = writer
         self._clock = clock
         self._running: asyncio.Future[None] | None = None
         self._seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _BUCKETS)
 
-    def breaks(self, why: str, *, final: bool) -> None:
+    def fail(self, why: str, *, final: bool) -> None:
         """The log takes nothing any more. That the disk failed stays, whatever comes later."""
-        self.broken, self.final = why, final or self.final
+        self.write_failure, self.has_disk_failed = why, final or self.has_disk_failed
 
-    async def run(self, up_to: int | None) -> int:
+    async def flush(self, up_to: int | None) -> int:
         """Durable below `up_to`; None also proves the indexes, so that a start after a power cut begins there. Callers
         that come while a sync runs share the next one. Returns the flushed offset."""
-        unsynced = self._tail.unsynced
-        target = self._tail.end_offset if up_to is None else up_to
+        unsynced = self._writer.unsynced
+        target = self._writer.end_offset if up_to is None else up_to
         while True:
-            if self.broken:
-                raise Unavailable(self.broken, final=self.final)
+            if self.write_failure:
+                raise Unavailable(self.write_failure, final=self.has_disk_failed)
             reached = unsynced.flushed_offset
             if up_to is None:
-                reached = -1 if unsynced.replaced else unsynced.noted_to
-            if reached >= min(target, self._tail.end_offset):
+                reached = -1 if unsynced.replaced_files else unsynced.checkpointed_to
+            if reached >= min(target, self._writer.end_offset):
                 return unsynced.flushed_offset
             if self._running is not None:
                 await asyncio.shield(self._running)
@@ -55,7 +55,7 @@ class Flushing:
                 await self._sync(up_to is None)
             except Unavailable as error:
                 if error.final:
-                    self.breaks(str(error), final=True)
+                    self.fail(str(error), final=True)
                 raise
             finally:
                 self._running = None
@@ -63,29 +63,29 @@ class Flushing:
 
     async def _sync(self, whole: bool) -> None:
         began = self._clock.mono_ns()
-        tail, unsynced = self._tail, self._tail.unsynced
-        end = unsynced.ceiling = tail.end_offset
+        tail, unsynced = self._writer, self._writer.unsynced
+        end = unsynced.lowest_end = tail.end_offset
         if whole:
             tail.write_indexes()
-        active, noted = tail.active, self._as_noted()
-        since = min(unsynced.noted_to, unsynced.flushed_offset) if whole else unsynced.flushed_offset
+        active, noted = tail.active, self._copy_active()
+        since = min(unsynced.checkpointed_to, unsynced.flushed_offset) if whole else unsynced.flushed_offset
         for segment in list(tail.segments):
             if segment.next_offset > since or segment is active:
-                for path in self._paths(segment, with_indexes=whole or segment is not active):
+                for path in self._paths_to_sync(segment, with_indexes=whole or segment is not active):
                     # A cut or a drop may have come while the last file was synced.
                     if any(one is segment for one in tail.segments):
                         await tail.files.open(path).sync()
-        await self._sync_names()
-        if whole and unsynced.ceiling == end and active is tail.active:
-            tail.prove(noted)
+        await self._sync_directory()
+        if whole and unsynced.lowest_end == end and active is tail.active:
+            tail.checkpoint_active(noted)
             await tail.files.open(f"{tail.files.directory}/{checkpoints.SEGMENTS_FILE}").sync()
-            unsynced.noted_to = min(end, unsynced.ceiling)
-        unsynced.flushed_offset = max(unsynced.flushed_offset, min(end, unsynced.ceiling))
+            unsynced.checkpointed_to = min(end, unsynced.lowest_end)
+        unsynced.flushed_offset = max(unsynced.flushed_offset, min(end, unsynced.lowest_end))
         self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
 
-    def _as_noted(self) -> Segment:
+    def _copy_active(self) -> Segment:
         """The active segment as it stands now, for the line that proves it once this is durable."""
-        active, builder = self._tail.active, self._tail.builder
+        active, builder = self._writer.active, self._writer.builder
         return Segment(
             active.base_offset,
             active.next_offset,
@@ -93,11 +93,11 @@ class Flushing:
             active.created_ms,
             builder.max_timestamp,
             builder.max_timestamp_offset,
-            Proof.of(builder.offsets, builder.times),
+            IndexChecksums.of(builder.offsets, builder.times),
         )
 
-    def _paths(self, segment: Segment, *, with_indexes: bool) -> Iterator[str]:
-        files = self._tail.files
+    def _paths_to_sync(self, segment: Segment, *, with_indexes: bool) -> Iterator[str]:
+        files = self._writer.files
         yield files.path(segment.base_offset, ".log")
         if with_indexes:
             beside = [files.path(segment.base_offset, suffix) for suffix in SUFFIXES[1:4]]
@@ -106,23 +106,23 @@ class Flushing:
                 if files.disk.exists(path):
                     yield path
 
-    async def _sync_names(self) -> None:
+    async def _sync_directory(self) -> None:
         """Replaced files and names; once also the names of the folders above, which may be new themselves."""
-        unsynced = self._tail.unsynced
-        replaced, names, above = unsynced.replaced, unsynced.names, unsynced.names_above
-        unsynced.replaced, unsynced.names, unsynced.names_above = set(), False, False
+        unsynced = self._writer.unsynced
+        replaced, names, above = unsynced.replaced_files, unsynced.directory_changed, unsynced.parents_changed
+        unsynced.replaced_files, unsynced.directory_changed, unsynced.parents_changed = set(), False, False
         try:
-            await self._sync_these(sorted(replaced), names, above)
+            await self._sync_files(sorted(replaced), names, above)
         except BaseException:
             # Failed or cancelled half way: the next sync begins where this one did.
-            unsynced.replaced |= replaced
-            unsynced.names |= names
-            unsynced.names_above |= above
+            unsynced.replaced_files |= replaced
+            unsynced.directory_changed |= names
+            unsynced.parents_changed |= above
             raise
 
-    async def _sync_these(self, replaced: Iterable[str], names: bool, above: bool) -> None:
-        files = self._tail.files
-        for name in replaced:
+    async def _sync_files(self, replaced_files: Iterable[str], directory_changed: bool, parents_changed: bool) -> None:
+        files = self._writer.files
+        for name in replaced_files:
             path = f"{files.directory}/{name}"
             if files.disk.exists(path):
                 file = files.disk.open(path)
@@ -130,9 +130,9 @@ class Flushing:
                     await file.sync()
                 finally:
                     file.close()
-        if names:
+        if directory_changed:
             await files.disk.sync_dir(files.directory)
-        if above:
+        if parents_changed:
             folders = files.directory.split("/")[:-1]
             for depth in range(len(folders), -1, -1):
                 await files.disk.sync_dir("/".join(folders[:depth]) or ".")

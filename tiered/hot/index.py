@@ -31,7 +31,7 @@ class IndexBuilder:
         self.interval = interval
         self.offsets = bytearray(offsets)
         self.times = bytearray(times)
-        self.unindexed = 0
+        self.unindexed_bytes = 0
         """Bytes of log since the last offset entry."""
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
@@ -41,20 +41,20 @@ class IndexBuilder:
             self._last_time = self.max_timestamp
             self.max_timestamp_offset = base_offset + relative
 
-    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+    def add_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """A batch of `size` bytes stands at `position`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if self.unindexed > self.interval:
+        if self.unindexed_bytes > self.interval:
             self.offsets += OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
-            self._note_time()
-            self.unindexed = 0
-        self.unindexed += size
+            self._add_time_entry()
+            self.unindexed_bytes = 0
+        self.unindexed_bytes += size
 
     def finish(self) -> None:
         """The segment closes: its greatest timestamp must be found in the time index."""
-        self._note_time()
+        self._add_time_entry()
 
     def is_full(self, index_bytes: int) -> bool:
         """Whether either index has reached `index_bytes`; one time entry is kept for `finish`."""
@@ -63,13 +63,13 @@ class IndexBuilder:
             or len(self.times) >= (index_bytes // TIME_ENTRY.size - 1) * TIME_ENTRY.size
         )
 
-    def _note_time(self) -> None:
+    def _add_time_entry(self) -> None:
         if self.max_timestamp > self._last_time:
             self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self._last_time = self.max_timestamp
 
 
-def position_for(offsets: Buffer, relative: int) -> tuple[int, int]:
+def lookup_offset(offsets: Buffer, relative: int) -> tuple[int, int]:
     """(relative last offset, position) of the last entry at or below `relative`; (-1, 0) when there is none.
 
     The batch that holds the offset stands at this position or after it.
@@ -78,24 +78,24 @@ def position_for(offsets: Buffer, relative: int) -> tuple[int, int]:
     return OFFSET_ENTRY.unpack_from(offsets, at * 8 - 8) if at else (-1, 0)
 
 
-def position_below(offsets: Buffer, limit: int) -> int:
+def lookup_position(offsets: Buffer, limit: int) -> int:
     """The last indexed position <= `limit`, or 0: where the search for the last whole batch below `limit` begins."""
     at = bisect_right(range(len(offsets) // 8), limit, key=lambda i: _POSITION_OF.unpack_from(offsets, i * 8)[0])
     return _POSITION_OF.unpack_from(offsets, at * 8 - 8)[0] if at else 0
 
 
-def offset_before(times: Buffer, timestamp: int) -> int:
+def lookup_timestamp(times: Buffer, timestamp: int) -> int:
     """The relative offset of the last entry with an earlier timestamp, or -1: all up to it are earlier."""
     at = bisect_left(range(len(times) // 12), timestamp, key=lambda i: _TIMESTAMP_OF.unpack_from(times, i * 12)[0])
     return TIME_ENTRY.unpack_from(times, at * 12 - 12)[1] if at else -1
 
 
-def times_below(times: Buffer, relative: int) -> int:
+def time_bytes_below(times: Buffer, relative: int) -> int:
     """Bytes of the time index to keep so that every entry's offset is below `relative`."""
     return 12 * bisect_left(range(len(times) // 12), relative, key=lambda i: TIME_ENTRY.unpack_from(times, i * 12)[1])
 
 
-def sound_offsets(offsets: Buffer, size: int) -> int:
+def valid_offset_bytes(offsets: Buffer, size: int) -> int:
     """Bytes of the longest prefix that can be an offset index of a log of `size` bytes: whole entries, both columns
     strictly increasing, positions inside the log. Cuts off what a writer preallocated or a crash tore."""
     offset, position, kept = -1, 0, 0
@@ -107,7 +107,7 @@ def sound_offsets(offsets: Buffer, size: int) -> int:
     return kept
 
 
-def sound_times(times: Buffer) -> int:
+def valid_time_bytes(times: Buffer) -> int:
     """Bytes of the longest prefix that can be a time index: timestamps and offsets increasing."""
     timestamp, offset, kept = -1, -1, 0
     whole = len(times) // 12 * 12
@@ -118,7 +118,7 @@ def sound_times(times: Buffer) -> int:
     return kept
 
 
-def rebased(offsets: Buffer, times: Buffer, first: int, position: int) -> tuple[bytes, bytes]:
+def rebase_indexes(offsets: Buffer, times: Buffer, first: int, position: int) -> tuple[bytes, bytes]:
     """Both indexes as if the segment began at relative offset `first`, file position `position` (a batch's edge)."""
     moved = [
         OFFSET_ENTRY.pack(offset - first, at - position)

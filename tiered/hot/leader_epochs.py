@@ -20,7 +20,7 @@ _EPOCH = itemgetter(0)
 _START = itemgetter(1)
 
 
-class Epochs:
+class LeaderEpochs:
     """(epoch, start offset) of one partition. `latest` is the newest epoch, or -1."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -57,7 +57,7 @@ class Epochs:
         at = bisect_right(self._entries, offset, key=_START)
         return self._entries[at - 1][0] if at else NO_EPOCH
 
-    def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
+    def end_offset_for(self, epoch: int, end_offset: int) -> tuple[int, int]:
         """(largest known epoch <= `epoch`, where it ends): what a follower compares its own end with.
 
         `end_offset` is the log's end, where the latest epoch ends. (-1, -1) when the epoch is unknown (newer than all)
@@ -83,7 +83,7 @@ class Epochs:
             return False
         return self._replace([(self._entries[at - 1][0], start_offset), *self._entries[at:]])
 
-    def within(self, start: int, end: int) -> Lineage:
+    def lineage_within(self, start: int, end: int) -> Lineage:
         """The part of the lineage that wrote `[start, end)`, its first entry moved up to `start`."""
         at = max(bisect_right(self._entries, start, key=_START) - 1, 0)
         return tuple((epoch, max(begin, start)) for epoch, begin in self._entries[at:] if begin < end)

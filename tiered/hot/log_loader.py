@@ -13,39 +13,39 @@ from dataclasses import dataclass
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Unavailable
 from tiered.hot import checkpoints, recovery
-from tiered.hot.clean_shutdown import Left
-from tiered.hot.index import IndexBuilder, position_for
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.clean_shutdown import CleanLogEntry
+from tiered.hot.index import IndexBuilder, lookup_offset
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.producer_recovery import load_producers
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import SegmentFiles
-from tiered.hot.segments import Proof, Segment, parse_lines
+from tiered.hot.segments import IndexChecksums, Segment, parse_lines
 from tiered.ids import NO_EPOCH
-from tiered.records.batch import header
+from tiered.records.batch import decode_header
 from tiered.records.model import HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Opened:
+class LoadedLog:
     """A partition's log as found. The last of `segments` is the active one, `builder` its indexes."""
 
     segments: list[Segment]
     builder: IndexBuilder
-    indexed: tuple[int, int]
+    index_file_sizes: tuple[int, int]
     """Bytes of `builder` that its two files hold."""
-    epochs: Epochs
+    epochs: LeaderEpochs
     producers: ProducerStates
-    snapshot_at: int
-    cut_bytes: int
+    snapshot_offset: int
+    truncated_bytes: int
 
 
-class Rotten(Corrupt):
+class CorruptLog(Corrupt):
     """Records have to be cut off that no crash explains: nothing is cut before that is noted on the disk."""
 
 
-class Opening:
+class LogLoader:
     """One opening of one directory. `doubted` once it is noted that records are missing: then rot may be cut off."""
 
     def __init__(
@@ -64,92 +64,92 @@ class Opening:
         self._trusted_to = trusted_to
         self._clean = clean
         self._producers_max = producers_max
-        self.doubted = False
-        self._cut_bytes = 0
-        self._indexed = (0, 0)
+        self.suspect = False
+        self._truncated_bytes = 0
+        self._index_file_sizes = (0, 0)
         self._last_epoch = NO_EPOCH
         """Of the last batch that was checked: a lower one after it is of a history that was cut off."""
 
-    async def recover(self, start_offset: int, recovery_point: int) -> Opened:
+    async def recover(self, start_offset: int, recovery_point: int) -> LoadedLog:
         """`start_offset` is where an empty directory begins. That records are missing is noted before they are cut off:
         a death after the cut must not make it look as if they had never been there. `Rotten` where there is no room
         for that."""
-        self.doubted = self._files.disk.exists(self._checkpoint(checkpoints.DOUBT_FILE))
+        self.suspect = self._files.disk.exists(self._checkpoint_path(checkpoints.SUSPECT_FILE))
         try:
-            opened = self.run(start_offset)
-        except Rotten as error:
+            opened = self.load(start_offset)
+        except CorruptLog as error:
             try:
-                await self._doubt(str(error))
+                await self._mark_suspect(str(error))
             except Unavailable:
                 raise error from None
-            opened = self.run(start_offset)
+            opened = self.load(start_offset)
         end = opened.segments[-1].next_offset
-        if self._clean and end < recovery_point and not self.doubted:
+        if self._clean and end < recovery_point and not self.suspect:
             log.error("log is too short directory=%s end=%d closed_at=%d", self._files.directory, end, recovery_point)
             why = f"it was closed at {recovery_point} and ends at {end}"
             try:
-                await self._doubt(why)
+                await self._mark_suspect(why)
             except Unavailable:
-                raise Rotten(why, where=self._files.directory) from None
+                raise CorruptLog(why, where=self._files.directory) from None
         return opened
 
-    async def _doubt(self, why: str) -> None:
-        await checkpoints.save(self._files.disk, self._files.directory, checkpoints.DOUBT_FILE, f"{why}\n".encode())
-        self.doubted = True
+    async def _mark_suspect(self, why: str) -> None:
+        await checkpoints.save(self._files.disk, self._files.directory, checkpoints.SUSPECT_FILE, f"{why}\n".encode())
+        self.suspect = True
 
-    def run(self, start_offset: int) -> Opened:
+    def load(self, start_offset: int) -> LoadedLog:
         """`Rotten` where records are missing and that is not noted yet."""
-        self._cut_bytes, self._last_epoch = 0, NO_EPOCH
-        listing = self._tidy()
-        noted = parse_lines(self._files.read(self._checkpoint(checkpoints.SEGMENTS_FILE)) or b"")
+        self._truncated_bytes, self._last_epoch = 0, NO_EPOCH
+        listing = self._remove_leftovers()
+        noted = parse_lines(self._files.read(self._checkpoint_path(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
         held = epochs.lineage if epochs is not None else None
         # An empty file is what a power cut leaves of an unsynced one; where it is right, the walk finds none.
         rebuild = not held
-        epochs = epochs or Epochs()
+        epochs = epochs or LeaderEpochs()
         segments, builder = self._open_segments(listing, noted, epochs, start_offset)
         end = segments[-1].next_offset
-        if self._trusted_to != recovery.EVERYTHING and not rebuild:
-            rebuild = not self._fits(epochs, segments)
+        if self._trusted_to != recovery.WHOLE_LOG and not rebuild:
+            rebuild = not self._epochs_match(epochs, segments)
         if rebuild:
-            walk_epochs(self._files, segments, epochs)
+            rebuild_epochs(self._files, segments, epochs)
         epochs.truncate_from(end)
         if epochs.lineage != held:
-            self._files.replace(self._checkpoint(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
+            self._files.replace(self._checkpoint_path(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
         for offset in listing.snapshots:
             if offset > end:
                 self._files.remove(self._files.path(offset, ".snapshot"))
         producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end, self._producers_max)
-        return Opened(segments, builder, self._indexed, epochs, producers, snapshot_at, self._cut_bytes)
+        return LoadedLog(segments, builder, self._index_file_sizes, epochs, producers, snapshot_at, self._truncated_bytes)
 
-    def begin(self, start_offset: int) -> Opened:
+    def create(self, start_offset: int) -> LoadedLog:
         """A directory that was not there before: there is nothing to read. Index files come with their first entry."""
         self._files.disk.make_dirs(self._files.directory)
         self._files.open(self._files.path(start_offset, ".log"), create=True)
         active = Segment(start_offset, start_offset, 0, self._now_ms)
         builder = IndexBuilder(start_offset, self._config.index_interval_bytes)
-        return Opened([active], builder, (0, 0), Epochs(), ProducerStates(start_offset), start_offset, 0)
+        return LoadedLog([active], builder, (0, 0), LeaderEpochs(), ProducerStates(start_offset), start_offset, 0)
 
-    def resume(self, left: Left) -> Opened | None:
+    def load_clean(self, entry: CleanLogEntry) -> LoadedLog | None:
         """As the last process closed it; None when the log file is not what it said."""
-        segment = left.segment
+        segment = entry.segment
         try:
             if self._files.size(self._files.path(segment.base_offset, ".log")) != segment.size:
                 return None
         except Unavailable:
             return None
-        builder = left.builder(self._config.index_interval_bytes)
-        end, indexed = segment.next_offset, (len(left.offsets), len(left.times))
-        epochs = Epochs(left.lineage)
+        builder = entry.build_indexes(self._config.index_interval_bytes)
+        end, indexed = segment.next_offset, (len(entry.offsets), len(entry.times))
+        epochs = LeaderEpochs(entry.lineage)
         epochs.truncate_from(end)
-        return Opened([segment], builder, indexed, epochs, ProducerStates(end), end, 0)
+        return LoadedLog([segment], builder, indexed, epochs, ProducerStates(end), end, 0)
 
-    def _checkpoint(self, name: str) -> str:
+    def _checkpoint_path(self, name: str) -> str:
         return f"{self._files.directory}/{name}"
 
-    def _tidy(self) -> recovery.Listing:
+    def _remove_leftovers(self) -> recovery.DirectoryListing:
         self._files.disk.make_dirs(self._files.directory)
-        listing = recovery.sort_names(self._files.disk.list(self._files.directory))
+        listing = recovery.classify_files(self._files.disk.list(self._files.directory))
         for name in listing.leftovers:
             self._files.disk.remove(f"{self._files.directory}/{name}")
         return listing
@@ -157,39 +157,39 @@ class Opening:
     # -- segments -----------------------------------------------------------------------------------------------------
 
     def _open_segments(
-        self, listing: recovery.Listing, noted: dict[int, Segment], epochs: Epochs, start_offset: int
+        self, listing: recovery.DirectoryListing, checkpointed: dict[int, Segment], epochs: LeaderEpochs, start_offset: int
     ) -> tuple[list[Segment], IndexBuilder]:
         bases = listing.bases or (start_offset,)
         segments: list[Segment] = []
         for number, base in enumerate(bases):
             following = bases[number + 1] if number + 1 < len(bases) else None
             if following is not None and following <= self._trusted_to:
-                segments.append(self._closed(base, following, noted.get(base)))
+                segments.append(self._load_closed_segment(base, following, checkpointed.get(base)))
                 continue
-            segment, builder = self._checked(base, noted.get(base), epochs)
+            segment, builder = self._recover_segment(base, checkpointed.get(base), epochs)
             segments.append(segment)
             if following is None:
                 break
             if segment.next_offset != following:
-                self._drop(bases[number + 1 :])
+                self._delete_segments(bases[number + 1 :])
                 break
             builder.finish()
             self._write_indexes(base, builder)
-            segment.proof = Proof.of(builder.offsets, builder.times)
+            segment.index_checksums = IndexChecksums.of(builder.offsets, builder.times)
         return segments, builder
 
-    def _closed(self, base: int, following: int, noted: Segment | None) -> Segment:
+    def _load_closed_segment(self, base: int, following: int, checkpointed: Segment | None) -> Segment:
         """A segment below the trusted offset: taken by its line, or by its headers when the line does not fit."""
         size = self._files.size(self._files.path(base, ".log"))
-        if noted is not None and noted.next_offset == following and noted.size == size and noted.proof is not None:
-            return noted
+        if checkpointed is not None and checkpointed.next_offset == following and checkpointed.size == size and checkpointed.index_checksums is not None:
+            return checkpointed
         builder = IndexBuilder(base, self._config.index_interval_bytes)
         end, next_offset = 0, base
-        for batch in self._files.walked(base, 0, check_crc=False):
+        for batch in self._files.walk_batches(base, 0, check_crc=False):
             if batch.base_offset < next_offset or batch.last_offset >= following:
                 break  # no CRC covers the base offset
-            builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
-            end, next_offset = batch.at + batch.size, batch.last_offset + 1
+            builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+            end, next_offset = batch.position + batch.size, batch.last_offset + 1
         builder.finish()
         if next_offset != following:
             log.error(
@@ -197,76 +197,76 @@ class Opening:
                 self._files.directory, base, next_offset, following, end, size,
             )  # fmt: skip
         self._write_indexes(base, builder)
-        created = noted.created_ms if noted is not None else self._created(builder)
-        proof = Proof.of(builder.offsets, builder.times)
+        created = checkpointed.created_ms if checkpointed is not None else self._guess_created_ms(builder)
+        proof = IndexChecksums.of(builder.offsets, builder.times)
         return Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, proof)
 
-    def _checked(self, base: int, noted: Segment | None, epochs: Epochs) -> tuple[Segment, IndexBuilder]:
+    def _recover_segment(self, base: int, checkpointed: Segment | None, epochs: LeaderEpochs) -> tuple[Segment, IndexBuilder]:
         """The active segment, or one above the trusted offset: walked with CRC from the last proven point, cut behind
         the last good batch."""
         file = self._files.open(self._files.path(base, ".log"), create=True)
         offsets, times = (self._files.read(self._files.path(base, suffix)) for suffix in (".index", ".timeindex"))
-        resume = self._resume(base, noted, file.size(), offsets or b"", times or b"")
+        resume = self._find_recovery_start(base, checkpointed, file.size(), offsets or b"", times or b"")
         builder, end, next_offset = resume.builder, resume.position, resume.next_offset
-        self._indexed = len(builder.offsets), len(builder.times)
-        for batch in self._files.walked(base, end, check_crc=True):
+        self._index_file_sizes = len(builder.offsets), len(builder.times)
+        for batch in self._files.walk_batches(base, end, check_crc=True):
             if batch.base_offset != next_offset or batch.leader_epoch < self._last_epoch:
                 break
             self._last_epoch = batch.leader_epoch
-            builder.note(batch.at, batch.size, batch.last_offset, batch.max_timestamp)
+            builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
             if batch.leader_epoch > epochs.latest:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
-            end, next_offset = batch.at + batch.size, batch.last_offset + 1
+            end, next_offset = batch.position + batch.size, batch.last_offset + 1
         if end < file.size():
-            self._judge_cut(base, end, next_offset, noted)
-            self._cut_bytes += file.size() - end
-        self._cut_index(self._files.path(base, ".index"), offsets, self._indexed[0])
-        self._cut_index(self._files.path(base, ".timeindex"), times, self._indexed[1])
+            self._check_truncation(base, end, next_offset, checkpointed)
+            self._truncated_bytes += file.size() - end
+        self._truncate_index(self._files.path(base, ".index"), offsets, self._index_file_sizes[0])
+        self._truncate_index(self._files.path(base, ".timeindex"), times, self._index_file_sizes[1])
         if end < file.size():
             file.truncate(end)
-        created = noted.created_ms if noted is not None else self._created(builder)
+        created = checkpointed.created_ms if checkpointed is not None else self._guess_created_ms(builder)
         segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
         return segment, builder
 
-    def _judge_cut(self, base: int, end: int, next_offset: int, noted: Segment | None) -> None:
+    def _check_truncation(self, base: int, end: int, next_offset: int, checkpointed: Segment | None) -> None:
         """Says what is about to be cut off, and why. `Rotten` before anybody is to be told of it."""
-        tail = self._files.log(base).map()[end:]
-        proved_to = noted.next_offset if noted is not None and noted.proof is not None else base
-        torn = self._trusted_to == recovery.EVERYTHING and recovery.is_torn(tail, next_offset)
-        cut = recovery.Cut(next_offset, proved_to, torn)
-        rot = recovery.is_rot(cut, clean=self._clean, trusted_to=self._trusted_to)
-        if rot and not self.doubted:
-            raise Rotten(f"what begins with offset {next_offset} has rotted", where=self._files.path(base, ".log"))
+        tail = self._files.log_file(base).map()[end:]
+        proved_to = checkpointed.next_offset if checkpointed is not None and checkpointed.index_checksums is not None else base
+        torn = self._trusted_to == recovery.WHOLE_LOG and recovery.is_torn(tail, next_offset)
+        cut = recovery.TruncationPoint(next_offset, proved_to, torn)
+        rot = recovery.is_corruption(cut, clean=self._clean, trusted_to=self._trusted_to)
+        if rot and not self.suspect:
+            raise CorruptLog(f"what begins with offset {next_offset} has rotted", where=self._files.path(base, ".log"))
         (log.error if rot else log.warning)(
             "%s directory=%s base=%d end_offset=%d bytes=%d",
             "cut off what has rotted" if rot else "cut a torn tail",
             self._files.directory, base, next_offset, len(tail),
         )  # fmt: skip
 
-    def _resume(self, base: int, noted: Segment | None, size: int, offsets: bytes, times: bytes) -> recovery.Resume:
+    def _find_recovery_start(self, base: int, checkpointed: Segment | None, size: int, offsets: bytes, times: bytes) -> recovery.RecoveryStart:
         """In a log that is doubted nothing is proved: what rotted may be back, where the power failed before the cut of
         it was durable, and lie below the point from which on a start looks."""
         interval = self._config.index_interval_bytes
-        if self.doubted:
-            return recovery.Resume(0, base, IndexBuilder(base, interval))
-        if self._trusted_to == recovery.EVERYTHING:
-            position, builder = recovery.resume_whole(base, interval, size, offsets, times)
-            batch = self._files.batch(base, position) if position >= 0 else None
-            relative = position_for(builder.offsets, 2**31)[0]
+        if self.suspect:
+            return recovery.RecoveryStart(0, base, IndexBuilder(base, interval))
+        if self._trusted_to == recovery.WHOLE_LOG:
+            position, builder = recovery.last_indexed_batch(base, interval, size, offsets, times)
+            batch = self._files.read_batch(base, position) if position >= 0 else None
+            relative = lookup_offset(builder.offsets, 2**31)[0]
             if batch is not None and batch.last_offset == base + relative:
-                builder.unindexed = batch.size
-                return recovery.Resume(position + batch.size, batch.last_offset + 1, builder)
+                builder.unindexed_bytes = batch.size
+                return recovery.RecoveryStart(position + batch.size, batch.last_offset + 1, builder)
         else:
-            proved = recovery.resume_proved(noted, interval, size, offsets, times, self._trusted_to)
+            proved = recovery.start_from_checkpoint(checkpointed, interval, size, offsets, times, self._trusted_to)
             if proved is not None:
                 return proved
-        return recovery.Resume(0, base, IndexBuilder(base, interval))
+        return recovery.RecoveryStart(0, base, IndexBuilder(base, interval))
 
-    def _created(self, builder: IndexBuilder) -> int:
+    def _guess_created_ms(self, builder: IndexBuilder) -> int:
         """When a segment that nobody noted began: not later than now, by its records when they say something."""
         return min(builder.max_timestamp, self._now_ms) if builder.max_timestamp >= 0 else self._now_ms
 
-    def _cut_index(self, path: str, held: bytes | None, keep: int) -> None:
+    def _truncate_index(self, path: str, held: bytes | None, keep: int) -> None:
         """Leaves `keep` bytes of an index that holds `held`; None where there is no file."""
         if held is not None and len(held) > keep:
             self._files.open(path).truncate(keep)
@@ -277,26 +277,26 @@ class Opening:
             if self._files.read(path) != bytes(data):
                 self._files.replace(path, bytes(data))
 
-    def _drop(self, bases: tuple[int, ...]) -> None:
+    def _delete_segments(self, bases: tuple[int, ...]) -> None:
         """Segments behind a hole that power loss made: their offsets were never promised."""
         for base in reversed(bases):
             log.warning("dropped a segment behind a torn one directory=%s base=%d", self._files.directory, base)
-            self._cut_bytes += self._files.size(self._files.path(base, ".log"))
+            self._truncated_bytes += self._files.size(self._files.path(base, ".log"))
             for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
                 self._files.remove(self._files.path(base, suffix))
 
     # -- leader epochs ------------------------------------------------------------------------------------------------
 
-    def _load_epochs(self) -> Epochs | None:
+    def _load_epochs(self) -> LeaderEpochs | None:
         """None when the file does not prove itself."""
-        path = self._checkpoint(checkpoints.EPOCHS_FILE)
+        path = self._checkpoint_path(checkpoints.EPOCHS_FILE)
         try:
-            return Epochs(checkpoints.parse_lineage(self._files.read(path) or b"", where=path))
+            return LeaderEpochs(checkpoints.parse_lineage(self._files.read(path) or b"", where=path))
         except Corrupt as error:
             log.warning("leader epochs are rebuilt from the log error=%s", error)
             return None
 
-    def _fits(self, epochs: Epochs, segments: list[Segment]) -> bool:
+    def _epochs_match(self, epochs: LeaderEpochs, segments: list[Segment]) -> bool:
         """Whether the lineage is that of the batches: after a power cut one of a cut log and its lineage may be back as
         it was before. Walks the segments in which an epoch begins, and the last; of the rest looks at the first batch.
         """
@@ -304,10 +304,10 @@ class Opening:
         for segment in segments:
             base = segment.base_offset
             if segment is segments[-1] or any(base < start < segment.next_offset for start in starts):
-                walked = self._files.walked(base, 0, check_crc=False)
+                walked = self._files.walk_batches(base, 0, check_crc=False)
                 seen = ((one.leader_epoch, one.base_offset) for one in walked)
             else:
-                first = header(self._files.log(base).pread(0, HEADER_BYTES))
+                first = decode_header(self._files.log_file(base).pread(0, HEADER_BYTES))
                 seen = (one for one in [(first.leader_epoch, first.base_offset)])
             if any(epoch != epochs.epoch_at(offset) for epoch, offset in seen):
                 log.warning("leader epochs are those of another history directory=%s", self._files.directory)
@@ -315,10 +315,10 @@ class Opening:
         return True
 
 
-def walk_epochs(files: SegmentFiles, segments: Sequence[Segment], epochs: Epochs) -> None:
+def rebuild_epochs(files: SegmentFiles, segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
     """Makes `epochs` what the batches of these segments say; what it knows of the time before them stays."""
     epochs.truncate_from(segments[0].base_offset)
     for segment in segments:
-        for batch in files.walked(segment.base_offset, 0, check_crc=False):
+        for batch in files.walk_batches(segment.base_offset, 0, check_crc=False):
             if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
                 epochs.assign(batch.leader_epoch, batch.base_offset)

@@ -5,61 +5,61 @@ the end were given last: mostly many ask for the same. No file stays open for it
 from __future__ import annotations
 
 from tiered.errors import Corrupt
-from tiered.hot.log_writer import Tail
+from tiered.hot.log_writer import LogWriter
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
-from tiered.hot.segments import Segment, holder
+from tiered.hot.segments import Segment, find_segment_number
 from tiered.ports import FileSlice
 
 HINTS_MAX = 64
-_NOTHING = (-1, -1, -1, 0, 0)
+_NO_READ = (-1, -1, -1, 0, 0)
 
 
-class Reading:
+class LogReader:
     """The way from offsets to bytes. Whoever takes segments away calls `forget`."""
 
-    def __init__(self, tail: Tail, index: SegmentIndex, files: SegmentFiles) -> None:
-        self._tail = tail
+    def __init__(self, writer: LogWriter, index: SegmentIndex, files: SegmentFiles) -> None:
+        self._writer = writer
         self._index = index
         self._files = files
         self._hints: dict[int, tuple[Segment, int]] = {}
         """Where the batch that begins with an offset stands: the next read of a reader that goes on."""
-        self._last = _NOTHING
+        self._last_read = _NO_READ
         """Offset and bound of the last read that gave all there was, and segment, position and length of it."""
 
-    def forget(self) -> None:
+    def clear_hints(self) -> None:
         """Segments are cut or go."""
         self._hints.clear()
-        self._last = _NOTHING
+        self._last_read = _NO_READ
 
-    def holder(self, offset: int) -> Segment:
+    def find_segment(self, offset: int) -> Segment:
         """The segment that holds `offset`; `Corrupt` in a gap."""
-        segment = self._tail.segments[holder(self._tail.segments, offset)]
+        segment = self._writer.segments[find_segment_number(self._writer.segments, offset)]
         if offset >= segment.next_offset:
             raise Corrupt(f"offset {offset} is missing", where=self._files.path(segment.base_offset, ".log"))
         return segment
 
     def read(self, offset: int, max_bytes: int, limit: int) -> FileSlice | None:
         """Whole batches from the one that holds `offset`, which is below `limit`; see `DiskLog.read`."""
-        last_offset, last_limit, base, position, size = self._last
+        last_offset, last_limit, base, position, size = self._last_read
         if offset == last_offset and limit == last_limit and size <= max_bytes:
-            return FileSlice(self._files.log(base), position, size)
+            return FileSlice(self._files.log_file(base), position, size)
         hint = self._hints.get(offset)
         if hint is not None and offset < hint[0].next_offset:
             segment, position = hint
         else:
-            segment = self.holder(offset)
-            position = self._index.position(segment, offset)
+            segment = self.find_segment(offset)
+            position = self._index.find_position(segment, offset)
         end, next_offset = segment.size, segment.next_offset
         if limit < next_offset:
-            end, next_offset = self._index.position(segment, limit), limit
+            end, next_offset = self._index.find_position(segment, limit), limit
         if end - position > max_bytes:
-            end, next_offset = self._index.edge(segment, position, min(end, position + max(max_bytes, 0)))
+            end, next_offset = self._index.find_last_batch_end(segment, position, min(end, position + max(max_bytes, 0)))
         if end <= position or next_offset > limit:
             return None
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
         self._hints[next_offset] = (segment, end)
         if next_offset == limit:
-            self._last = (offset, limit, segment.base_offset, position, end - position)
-        return FileSlice(self._files.log(segment.base_offset), position, end - position)
+            self._last_read = (offset, limit, segment.base_offset, position, end - position)
+        return FileSlice(self._files.log_file(segment.base_offset), position, end - position)

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Sequence
 
 from tiered.errors import Corrupt
-from tiered.hot.index import position_below, position_for, sound_offsets
-from tiered.hot.producer_state import WINDOW, ProducerLimits, ProducerStates, decode_aborted
+from tiered.hot.index import lookup_position, lookup_offset, valid_offset_bytes
+from tiered.hot.producer_state import BATCHES_RETAINED, ProducerLimits, ProducerStates, decode_aborted_txns
 from tiered.hot.recovery import usable_snapshots
 from tiered.hot.segment_files import SegmentFiles
-from tiered.hot.segments import Segment, holder
-from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
+from tiered.hot.segments import Segment, find_segment_number
+from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 
 log = logging.getLogger(__name__)
 
 _SPECIAL = CONTROL | TRANSACTIONAL
-RECALL_BYTES = 1 << 20
+RESTORE_BYTES = 1 << 20
 """Log before a snapshot that is walked to fill the windows, of which the snapshot holds only the last batch."""
 
 
@@ -35,36 +35,36 @@ def load_producers(
             files.remove(path)
             continue
         if len(states) and offset > start:
-            _recall(files, states, segments, offset)
+            _restore_batches(files, states, segments, offset)
         break
     else:
         states, offset = ProducerStates(start, limits), start
-    for segment in segments[max(holder(segments, offset), 0) :]:
+    for segment in segments[max(find_segment_number(segments, offset), 0) :]:
         if segment.base_offset < end and segment.next_offset > offset:
-            _replay(files, states, segment, offset, end)
+            _replay_segment(files, states, segment, offset, end)
     states.end_offset = end
     return states, offset
 
 
-def index_of(files: SegmentFiles, segment: Segment) -> bytes:
+def read_offset_index(files: SegmentFiles, segment: Segment) -> bytes:
     """The offset index in a segment's file, as far as it can be one."""
     data = files.read(files.path(segment.base_offset, ".index")) or b""
-    return data[: sound_offsets(data, segment.size)]
+    return data[: valid_offset_bytes(data, segment.size)]
 
 
-def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int) -> None:
+def _replay_segment(files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int) -> None:
     position = 0
     if start > segment.base_offset:
-        position = position_for(index_of(files, segment), start - segment.base_offset)[1]
-    for batches in files.runs(segment.base_offset, position, check_crc=False):
-        recent: dict[int, list[Walked]] = {}
+        position = lookup_offset(read_offset_index(files, segment), start - segment.base_offset)[1]
+    for batches in files.walk_batch_lists(segment.base_offset, position, check_crc=False):
+        recent: dict[int, list[WalkedBatch]] = {}
         for batch in batches:
-            if batch.at >= segment.size or batch.base_offset >= end:
+            if batch.position >= segment.size or batch.base_offset >= end:
                 break
             if batch.producer_id < 0 or batch.base_offset < start:
                 continue
             if batch.attributes & _SPECIAL:
-                for one in recent.pop(batch.producer_id, ())[-WINDOW:]:
+                for one in recent.pop(batch.producer_id, ())[-BATCHES_RETAINED:]:
                     states.apply(one)
                 if batch.attributes & CONTROL:
                     _end_transaction(files, states, segment, batch)
@@ -76,36 +76,36 @@ def _replay(files: SegmentFiles, states: ProducerStates, segment: Segment, start
                 recent[batch.producer_id] = [batch]
         for written in sorted(recent.values(), key=_last_offset):
             # Of a producer that only goes on, the last window is all that remains.
-            for one in written[-WINDOW:]:
+            for one in written[-BATCHES_RETAINED:]:
                 states.apply(one)
 
 
-def _last_offset(written: list[Walked]) -> int:
+def _last_offset(written: list[WalkedBatch]) -> int:
     return written[-1].last_offset
 
 
-def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: Walked) -> None:
-    aborted = states.end_transaction(marker, files.log(segment.base_offset).pread(marker.at, marker.size))
+def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: WalkedBatch) -> None:
+    aborted = states.end_transaction(marker, files.log_file(segment.base_offset).pread(marker.position, marker.size))
     if aborted is not None:
         file = files.open(files.path(segment.base_offset, ".txnindex"), create=True)
-        if aborted not in decode_aborted(file.pread(0, file.size())):
+        if aborted not in decode_aborted_txns(file.pread(0, file.size())):
             file.append([aborted.encode()])
 
 
-def _recall(files: SegmentFiles, states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
+def _restore_batches(files: SegmentFiles, states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
     """Fills the windows by the log below `offset`, in however many segments it stands."""
-    *before, last = segments[: holder(segments, offset - 1) + 1]
-    index = index_of(files, last)
-    limit = position_for(index, offset - 1 - last.base_offset)[1] - RECALL_BYTES
-    parts = [(last, position_below(index, limit) if limit > 0 else 0)]
+    *before, last = segments[: find_segment_number(segments, offset - 1) + 1]
+    index = read_offset_index(files, last)
+    limit = lookup_offset(index, offset - 1 - last.base_offset)[1] - RESTORE_BYTES
+    parts = [(last, lookup_position(index, limit) if limit > 0 else 0)]
     for segment in reversed(before):
         if limit >= 0:
             break
         limit += segment.size
-        parts.append((segment, position_below(index_of(files, segment), limit) if limit > 0 else 0))
-    states.recall(
+        parts.append((segment, lookup_position(read_offset_index(files, segment), limit) if limit > 0 else 0))
+    states.restore_batches(
         batch
         for segment, position in reversed(parts)
-        for batch in files.walked(segment.base_offset, position, check_crc=False)
-        if batch.last_offset < offset and batch.at < segment.size
+        for batch in files.walk_batches(segment.base_offset, position, check_crc=False)
+        if batch.last_offset < offset and batch.position < segment.size
     )

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, sound_offsets, sound_times, times_below
-from tiered.hot.segments import Proof, Segment
+from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, valid_offset_bytes, valid_time_bytes, time_bytes_below
+from tiered.hot.segments import IndexChecksums, Segment
 from tiered.ports import Buffer
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, LENGTH_FROM, MAGIC, MAGIC_AT, MIN_LENGTH
 from tiered.records.native import crc32c, walk
 
-EVERYTHING = 2**63 - 1
+WHOLE_LOG = 2**63 - 1
 """Recovery point of a whole log."""
 
 SEARCHED_BYTES = 64 << 20
@@ -31,7 +31,7 @@ _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DirectoryListing:
     """A directory by meaning; offsets ascend. `leftovers` are files that no longer mean anything."""
 
     bases: tuple[int, ...]
@@ -40,7 +40,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class RecoveryStart:
     """Where the check of a segment begins, with its indexes as they stood there."""
 
     position: int
@@ -48,7 +48,7 @@ class Resume:
     builder: IndexBuilder
 
 
-def sort_names(names: Iterable[str]) -> Listing:
+def classify_files(names: Iterable[str]) -> DirectoryListing:
     """Sorts the names of a directory: segments, snapshots, and what a crash or a deletion left behind."""
     bases: list[int] = []
     snapshots: list[int] = []
@@ -66,43 +66,43 @@ def sort_names(names: Iterable[str]) -> Listing:
         elif number >= 0 and dot + kind in _INDEXES:
             indexes.append((name, number))
     leftovers += [name for name, number in indexes if number not in bases]
-    return Listing(tuple(sorted(bases)), tuple(sorted(snapshots)), tuple(leftovers))
+    return DirectoryListing(tuple(sorted(bases)), tuple(sorted(snapshots)), tuple(leftovers))
 
 
-def resume_whole(base_offset: int, interval: int, size: int, offsets: bytes, times: bytes) -> tuple[int, IndexBuilder]:
+def last_indexed_batch(base_offset: int, interval: int, size: int, offsets: bytes, times: bytes) -> tuple[int, IndexBuilder]:
     """(position of the last indexed batch or -1, indexes up to and with it) from the files of a whole log.
 
     Times are written before offsets, so that every offset entry that is there has its time entry too; what follows the
     last offset entry in the time index came with the closing of a segment that was not finished.
     """
-    kept = sound_offsets(offsets, size)
+    kept = valid_offset_bytes(offsets, size)
     if kept == 0:
         return -1, IndexBuilder(base_offset, interval)
     relative, position = OFFSET_ENTRY.unpack_from(offsets, kept - OFFSET_ENTRY.size)
-    sound = times[: sound_times(times)]
-    return position, IndexBuilder(base_offset, interval, offsets[:kept], sound[: times_below(sound, relative + 1)])
+    sound = times[: valid_time_bytes(times)]
+    return position, IndexBuilder(base_offset, interval, offsets[:kept], sound[: time_bytes_below(sound, relative + 1)])
 
 
-def resume_proved(
-    noted: Segment | None, interval: int, size: int, offsets: bytes, times: bytes, trusted_to: int
-) -> Resume | None:
+def start_from_checkpoint(
+    checkpointed: Segment | None, interval: int, size: int, offsets: bytes, times: bytes, trusted_to: int
+) -> RecoveryStart | None:
     """Where the check begins by the last line of the segment checkpoint; None when it proves nothing below
     `trusted_to`."""
-    if noted is None or noted.proof is None or noted.next_offset > trusted_to or noted.size > size:
+    if checkpointed is None or checkpointed.index_checksums is None or checkpointed.next_offset > trusted_to or checkpointed.size > size:
         return None
-    proof = noted.proof
+    proof = checkpointed.index_checksums
     offsets, times = offsets[: proof.offsets_bytes], times[: proof.times_bytes]
-    if Proof.of(offsets, times) != proof:
+    if IndexChecksums.of(offsets, times) != proof:
         return None
-    builder = IndexBuilder(noted.base_offset, interval, offsets, times)
+    builder = IndexBuilder(checkpointed.base_offset, interval, offsets, times)
     last = OFFSET_ENTRY.unpack_from(offsets, len(offsets) - OFFSET_ENTRY.size)[1] if offsets else 0
-    builder.unindexed = noted.size - last
-    builder.max_timestamp, builder.max_timestamp_offset = noted.max_timestamp, noted.max_timestamp_offset
-    return Resume(noted.size, noted.next_offset, builder)
+    builder.unindexed_bytes = checkpointed.size - last
+    builder.max_timestamp, builder.max_timestamp_offset = checkpointed.max_timestamp, checkpointed.max_timestamp_offset
+    return RecoveryStart(checkpointed.size, checkpointed.next_offset, builder)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncationPoint:
     """Where the check of a segment had to stop: `offset` is the first that does not prove itself. `proved_to` is how
     far the segment's line in the checkpoint says that it was fsynced. `torn`: what is left is a write cut short."""
 
@@ -111,15 +111,15 @@ class Cut:
     torn: bool
 
 
-def is_rot(cut: Cut, *, clean: bool, trusted_to: int) -> bool:
+def is_corruption(point: TruncationPoint, *, clean: bool, trusted_to: int) -> bool:
     """Whether no crash explains the cut. After a clean stop none does; the death of a process leaves at most one write
     cut short; and a power cut takes nothing that was fsynced, but above that any bytes may be other ones, with whole
     batches behind them."""
     if clean:
         return True
-    if trusted_to == EVERYTHING:
-        return not cut.torn
-    return cut.offset < min(cut.proved_to, trusted_to)
+    if trusted_to == WHOLE_LOG:
+        return not point.torn
+    return point.offset < min(point.proved_to, trusted_to)
 
 
 def is_torn(tail: Buffer, offset: int) -> bool:
@@ -133,14 +133,14 @@ def is_torn(tail: Buffer, offset: int) -> bool:
     whole = memoryview(tail)
     if crc32c(whole[CRC_FROM:]) == int.from_bytes(whole[CRC_AT : CRC_AT + 4], "big"):
         return False
-    return not _follows(whole, offset)
+    return not _has_later_batch(whole, offset)
 
 
-def _follows(tail: memoryview, offset: int) -> bool:
+def _has_later_batch(tail: memoryview, offset: int) -> bool:
     """Whether a batch above `offset` proves itself at whatever byte behind the first; True too when too much looks like
     one: records may be made for that."""
     left = SEARCHED_BYTES
-    for at in _magic(tail):
+    for at in _find_magic(tail):
         base, length = struct.unpack_from(">qi", tail, at)
         size = LENGTH_FROM + length
         if base <= offset or length < MIN_LENGTH or size > len(tail) - at:
@@ -151,7 +151,7 @@ def _follows(tail: memoryview, offset: int) -> bool:
     return False
 
 
-def _magic(tail: memoryview) -> Iterator[int]:
+def _find_magic(tail: memoryview) -> Iterator[int]:
     """Where a batch could begin, by its magic byte. Searched in pieces: the tail may be a whole segment."""
     for start in range(MAGIC_AT + 1, len(tail), PIECE_BYTES):
         piece = bytes(tail[start : start + PIECE_BYTES])
@@ -161,7 +161,7 @@ def _magic(tail: memoryview) -> Iterator[int]:
             found = piece.find(MAGIC, found + 1)
 
 
-def gaps(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+def find_gaps(segments: Sequence[Segment]) -> list[tuple[int, int]]:
     """Offset ranges `[start, end)` that no segment holds though later ones exist: damage, never served around."""
     pairs = pairwise(segments)
     return [(a.next_offset, b.base_offset) for a, b in pairs if a.next_offset < b.base_offset]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tiered.errors import Corrupt
 from tiered.ports import Disk, File
-from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, Walked
+from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, WalkedBatch
 from tiered.records.native import walk
 
 OPEN_FILES_MAX = 4096
@@ -25,7 +25,7 @@ _HEAD = struct.Struct(">qi11xi8xq")
 """Base offset, batch length, last offset delta, max timestamp: the first 43 bytes of a header."""
 
 
-class Spot(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch stands in a log file."""
 
     position: int
@@ -43,7 +43,7 @@ class OpenFiles:
         self._disk = disk
         self._limit = limit if allowed == resource.RLIM_INFINITY else min(limit, max(1, allowed // 2))
         self._files: OrderedDict[str, File] = OrderedDict()
-        self._below: dict[str, set[str]] = {}
+        self._paths_by_directory: dict[str, set[str]] = {}
         """Paths of open files by their directory."""
 
     def get(self, path: str, *, create: bool = False) -> File:
@@ -54,7 +54,7 @@ class OpenFiles:
             return file
         file = self._disk.open(path, create=create)
         self._files[path] = file
-        self._below.setdefault(path.rpartition("/")[0], set()).add(path)
+        self._paths_by_directory.setdefault(path.rpartition("/")[0], set()).add(path)
         if len(self._files) > self._limit:
             self.forget(next(iter(self._files)))
         return file
@@ -63,13 +63,13 @@ class OpenFiles:
         """Whoever still holds the file may go on reading it."""
         if self._files.pop(path, None) is not None:
             directory = path.rpartition("/")[0]
-            self._below[directory].remove(path)
-            if not self._below[directory]:
-                del self._below[directory]
+            self._paths_by_directory[directory].remove(path)
+            if not self._paths_by_directory[directory]:
+                del self._paths_by_directory[directory]
 
-    def forget_below(self, directory: str) -> None:
+    def forget_directory(self, directory: str) -> None:
         """The directory loses its name: what is opened under it later is another file."""
-        for path in self._below.pop(directory, ()):
+        for path in self._paths_by_directory.pop(directory, ()):
             del self._files[path]
 
 
@@ -85,7 +85,7 @@ class SegmentFiles:
     def path(self, offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset:020d}{suffix}"
 
-    def log(self, base_offset: int) -> File:
+    def log_file(self, base_offset: int) -> File:
         if self._last_log[0] != base_offset:
             self._last_log = base_offset, self.path(base_offset, ".log")
         return self._files.get(self._last_log[1])
@@ -98,7 +98,7 @@ class SegmentFiles:
 
     def forget_all(self) -> None:
         """Lets go of all files of the directory."""
-        self._files.forget_below(self.directory)
+        self._files.forget_directory(self.directory)
 
     def remove(self, path: str) -> None:
         """Nobody keeps it open either: its room on the disk is free once whoever reads it has finished."""
@@ -138,9 +138,9 @@ class SegmentFiles:
         finally:
             file.close()
 
-    def spots(self, base_offset: int, position: int, end: int) -> Iterator[Spot]:
+    def walk_positions(self, base_offset: int, position: int, end: int) -> Iterator[BatchPosition]:
         """Headers of the batches from `position`, a batch's edge, up to `end`; `Corrupt` where there is none."""
-        file = self.log(base_offset)
+        file = self.log_file(base_offset)
         window, window_at = b"", position
         while position < end:
             if position + _HEAD.size > window_at + len(window):
@@ -150,22 +150,22 @@ class SegmentFiles:
             first, length, delta, timestamp = _HEAD.unpack_from(window, position - window_at)
             if length < MIN_LENGTH or delta < 0 or first < base_offset:
                 raise Corrupt("no batch header", where=file.name, position=position)
-            yield Spot(position, length + LENGTH_FROM, first, first + delta, timestamp)
+            yield BatchPosition(position, length + LENGTH_FROM, first, first + delta, timestamp)
             position += length + LENGTH_FROM
 
-    def batch(self, base_offset: int, position: int) -> Walked | None:
+    def read_batch(self, base_offset: int, position: int) -> WalkedBatch | None:
         """The batch at `position` of a log file, when it proves itself."""
-        walked = walk(self.log(base_offset).map(), position, max_batches=1)
+        walked = walk(self.log_file(base_offset).map(), position, max_batches=1)
         return walked.batches[0] if walked.batches else None
 
-    def walked(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[Walked]:
+    def walk_batches(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[WalkedBatch]:
         """Batches of a log file from `position` on, up to the first that does not prove itself."""
-        for batches in self.runs(base_offset, position, check_crc=check_crc):
+        for batches in self.walk_batch_lists(base_offset, position, check_crc=check_crc):
             yield from batches
 
-    def runs(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[list[Walked]]:
+    def walk_batch_lists(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[list[WalkedBatch]]:
         """The same, some thousands at a time: memory does not grow with the file."""
-        file = self.log(base_offset)
+        file = self.log_file(base_offset)
         if file.size() <= position:
             return
         view = file.map()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.hot.index import IndexBuilder, offset_before, position_below, position_for
+from tiered.hot.index import IndexBuilder, lookup_timestamp, lookup_position, lookup_offset
 from tiered.hot.segment_files import SegmentFiles
-from tiered.hot.segments import Proof, Segment
+from tiered.hot.segments import IndexChecksums, Segment
 from tiered.metrics import Metrics
 from tiered.ports import Buffer
 
@@ -26,7 +26,7 @@ HEADERS_MAX = 20_000
 """Headers that one step of a look-up by time goes through: some milliseconds."""
 
 
-class Claim(NamedTuple):
+class CandidateBatch(NamedTuple):
     """A batch whose header claims a record that is late enough. `data` is None where a look-up ends unopened."""
 
     base_offset: int
@@ -49,7 +49,7 @@ class SegmentIndex:
         self._active, self._builder = base_offset, builder
         self._mapped.pop(base_offset, None)
 
-    def forget(self, base_offset: int) -> None:
+    def unmap(self, base_offset: int) -> None:
         self._mapped.pop(base_offset, None)
 
     def indexes(self, segment: Segment) -> tuple[Buffer, Buffer]:
@@ -59,35 +59,35 @@ class SegmentIndex:
             return self._builder.offsets, self._builder.times
         mapped = self._mapped.get(base)
         if mapped is None:
-            mapped = self._mapped[base] = self._prove(segment)
+            mapped = self._mapped[base] = self._map_verified(segment)
             if len(self._mapped) > MAPPED_MAX:
                 self._mapped.popitem(last=False)
         else:
             self._mapped.move_to_end(base)
         return mapped
 
-    def position(self, segment: Segment, offset: int) -> int:
+    def find_position(self, segment: Segment, offset: int) -> int:
         """Where the batch that holds `offset` begins, or the first one after it; the segment's size behind the last."""
         if offset >= segment.next_offset:
             return segment.size
-        start = position_for(self.indexes(segment)[0], offset - segment.base_offset)[1]
-        for spot in self._files.spots(segment.base_offset, start, segment.size):
+        start = lookup_offset(self.indexes(segment)[0], offset - segment.base_offset)[1]
+        for spot in self._files.walk_positions(segment.base_offset, start, segment.size):
             if spot.last_offset >= offset:
                 return spot.position
         raise Corrupt(f"offset {offset} is not where the index says", where=self._files.path(segment.base_offset, ""))
 
-    def edge(self, segment: Segment, position: int, limit: int) -> tuple[int, int]:
+    def find_last_batch_end(self, segment: Segment, position: int, limit: int) -> tuple[int, int]:
         """(end, next offset) of the last whole batch that ends at or below byte `limit`, of at least the one at
         `position`."""
-        start = max(position, position_below(self.indexes(segment)[0], limit))
+        start = max(position, lookup_position(self.indexes(segment)[0], limit))
         end, next_offset = start, segment.base_offset
-        for spot in self._files.spots(segment.base_offset, start, segment.size):
+        for spot in self._files.walk_positions(segment.base_offset, start, segment.size):
             if spot.position + spot.size > limit and spot.position > position:
                 return spot.position, spot.base_offset
             end, next_offset = spot.position + spot.size, spot.last_offset + 1
         return end, next_offset
 
-    def claim_since(self, segments: Sequence[Segment], timestamp: int, start_offset: int) -> Claim | None:
+    def find_batch_by_time(self, segments: Sequence[Segment], timestamp: int, start_offset: int) -> CandidateBatch | None:
         """The first batch that reaches `start_offset` and whose header claims a record not earlier than `timestamp`;
         without its bytes where the look-up went through `HEADERS_MAX` headers in vain."""
         left = HEADERS_MAX
@@ -95,20 +95,20 @@ class SegmentIndex:
             if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
                 continue
             offsets, times = self.indexes(segment)
-            relative = max(offset_before(times, timestamp), start_offset - 1 - segment.base_offset)
-            position = position_for(offsets, relative)[1] if relative >= 0 else 0
-            for spot in self._files.spots(segment.base_offset, position, segment.size):
+            relative = max(lookup_timestamp(times, timestamp), start_offset - 1 - segment.base_offset)
+            position = lookup_offset(offsets, relative)[1] if relative >= 0 else 0
+            for spot in self._files.walk_positions(segment.base_offset, position, segment.size):
                 left -= 1
                 if spot.last_offset < start_offset or (spot.max_timestamp < timestamp and left > 0):
                     continue
-                data = self._files.log(segment.base_offset).pread(spot.position, spot.size) if left > 0 else None
-                return Claim(spot.base_offset, spot.last_offset, spot.max_timestamp, data)
+                data = self._files.log_file(segment.base_offset).pread(spot.position, spot.size) if left > 0 else None
+                return CandidateBatch(spot.base_offset, spot.last_offset, spot.max_timestamp, data)
         return None
 
-    def _prove(self, segment: Segment) -> tuple[Buffer, Buffer]:
-        if segment.proof is not None:
+    def _map_verified(self, segment: Segment) -> tuple[Buffer, Buffer]:
+        if segment.index_checksums is not None:
             offsets, times = (self._map(segment.base_offset, suffix) for suffix in (".index", ".timeindex"))
-            if Proof.of(offsets, times) == segment.proof:
+            if IndexChecksums.of(offsets, times) == segment.index_checksums:
                 return offsets, times
         self._rebuild(segment)
         return self._map(segment.base_offset, ".index"), self._map(segment.base_offset, ".timeindex")
@@ -127,12 +127,12 @@ class SegmentIndex:
         log.warning("index is rebuilt directory=%s base=%d", self._files.directory, segment.base_offset)
         self._rebuilt.inc()
         builder = IndexBuilder(segment.base_offset, self._builder.interval)
-        for spot in self._files.spots(segment.base_offset, 0, segment.size):
+        for spot in self._files.walk_positions(segment.base_offset, 0, segment.size):
             if spot.last_offset >= segment.next_offset:
                 where = self._files.path(segment.base_offset, ".log")
                 raise Corrupt(f"offset {spot.last_offset} is of another segment", where=where, position=spot.position)
-            builder.note(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
+            builder.add_batch(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
         builder.finish()
         self._files.replace(self._files.path(segment.base_offset, ".timeindex"), bytes(builder.times))
         self._files.replace(self._files.path(segment.base_offset, ".index"), bytes(builder.offsets))
-        segment.proof = Proof.of(builder.offsets, builder.times)
+        segment.index_checksums = IndexChecksums.of(builder.offsets, builder.times)

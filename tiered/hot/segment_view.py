@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.hot.index import rebased
+from tiered.hot.index import rebase_indexes
 from tiered.hot.leader_epochs import Lineage
-from tiered.hot.log_writer import Tail
+from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
-from tiered.hot.producer_state import ProducerStates, decode_aborted
+from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment
 from tiered.ports import FileSlice
@@ -44,10 +44,10 @@ class SegmentView:
     @property
     def log(self) -> FileSlice:
         """The log's bytes; opens the file."""
-        return FileSlice(self.files.log(self.base_offset), 0, self.size)
+        return FileSlice(self.files.log_file(self.base_offset), 0, self.size)
 
 
-class Sections(NamedTuple):
+class LogSegmentData(NamedTuple):
     """What goes up with a segment's log: indexes, producers as of its end, the epochs that wrote it. Index entries are
     relative to `base_offset` and to the first byte of `log`."""
 
@@ -61,34 +61,34 @@ class Sections(NamedTuple):
     lineage: Lineage
 
 
-def sections(tail: Tail, segment: Segment, from_offset: int | None) -> Sections:
+def build_segment_data(writer: LogWriter, segment: Segment, from_offset: int | None) -> LogSegmentData:
     """Of a closed segment, from the batch that holds `from_offset` on; None: from its beginning."""
-    files = tail.files
-    offsets, times = (bytes(index) for index in tail.index.indexes(segment))
+    files = writer.files
+    offsets, times = (bytes(index) for index in writer.index.indexes(segment))
     first, position = segment.base_offset, 0
     if from_offset is not None and from_offset > first:
-        position = tail.index.position(segment, from_offset)
-        first = next(files.spots(segment.base_offset, position, segment.size)).base_offset
-        offsets, times = rebased(offsets, times, first - segment.base_offset, position)
+        position = writer.index.find_position(segment, from_offset)
+        first = next(files.walk_positions(segment.base_offset, position, segment.size)).base_offset
+        offsets, times = rebase_indexes(offsets, times, first - segment.base_offset, position)
     end = segment.next_offset
-    aborted = decode_aborted(files.read(files.path(segment.base_offset, ".txnindex")) or b"")
-    return Sections(
+    aborted = decode_aborted_txns(files.read(files.path(segment.base_offset, ".txnindex")) or b"")
+    return LogSegmentData(
         first,
         end,
-        FileSlice(files.log(segment.base_offset), position, segment.size - position),
+        FileSlice(files.log_file(segment.base_offset), position, segment.size - position),
         offsets,
         times,
         b"".join(one.encode() for one in aborted if one.last_offset >= first),
-        _producers_at(tail, end),
-        tail.epochs.within(first, end),
+        _producer_snapshot_at(writer, end),
+        writer.epochs.lineage_within(first, end),
     )
 
 
-def _producers_at(tail: Tail, end: int) -> bytes:
+def _producer_snapshot_at(writer: LogWriter, end: int) -> bytes:
     """The snapshot of producers at the end of a segment; from older ones and the log where it does not prove itself:
     what goes to the bucket may be all that the next leader has."""
-    path = tail.files.path(end, ".snapshot")
-    held = tail.files.read(path)
+    path = writer.files.path(end, ".snapshot")
+    held = writer.files.read(path)
     if held is not None:
         try:
             ProducerStates.from_snapshot(held, end, where=path)
@@ -96,5 +96,5 @@ def _producers_at(tail: Tail, end: int) -> bytes:
             log.warning("producer snapshot is made anew error=%s", error)
         else:
             return held
-    most = tail.producer_limits.per_partition
-    return load_producers(tail.files, tail.segments, tail.snapshots(), end, most)[0].snapshot()
+    most = writer.producer_limits.per_partition
+    return load_producers(writer.files, writer.segments, writer.snapshot_offsets(), end, most)[0].encode_snapshot()

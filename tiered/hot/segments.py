@@ -20,7 +20,7 @@ _BASE = attrgetter("base_offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class IndexChecksums:
     """Length and CRC-32C of both indexes of a closed segment."""
 
     offsets_bytes: int
@@ -29,7 +29,7 @@ class Proof:
     times_crc: int
 
     @classmethod
-    def of(cls, offsets: Buffer, times: Buffer) -> Proof:
+    def of(cls, offsets: Buffer, times: Buffer) -> IndexChecksums:
         return cls(len(offsets), crc32c(offsets), len(times), crc32c(times))
 
 
@@ -46,15 +46,15 @@ class Segment:
     created_ms: int
     max_timestamp: int = -1
     max_timestamp_offset: int = -1
-    proof: Proof | None = None
+    index_checksums: IndexChecksums | None = None
 
 
-def holder(segments: Sequence[Segment], offset: int) -> int:
+def find_segment_number(segments: Sequence[Segment], offset: int) -> int:
     """Index of the segment with the greatest base offset <= `offset`; -1 below the first."""
     return bisect_right(segments, offset, key=_BASE) - 1
 
 
-def roll_due(segment: Segment, config: TopicConfig, now_ms: int, jitter_seed: str, max_age_ms: int | None) -> bool:
+def is_roll_due(segment: Segment, config: TopicConfig, now_ms: int, jitter_seed: str, max_age_ms: int | None) -> bool:
     """Whether age alone closes a segment. The broker's clock counts, not record timestamps: an old topic replayed today
     must not roll at every batch, and a quiet one must roll without a next batch. `max_age_ms` lowers `segment.ms`;
     a clock that was set back by more than that says nothing of the age."""
@@ -70,19 +70,19 @@ def jitter_ms(limit_ms: int, seed: str, base_offset: int) -> int:
     return crc32c(f"{seed}:{base_offset}".encode()) % limit_ms if limit_ms > 0 else 0
 
 
-def must_roll(segment: Segment, more: int, last_offset: int, config: TopicConfig) -> bool:
+def must_roll(segment: Segment, more_bytes: int, last_offset: int, config: TopicConfig) -> bool:
     """Whether `more` bytes that end with `last_offset` need a new segment."""
     return segment.size > 0 and (
-        segment.size + more > config.segment_bytes or last_offset - segment.base_offset > RELATIVE_MAX
+        segment.size + more_bytes > config.segment_bytes or last_offset - segment.base_offset > RELATIVE_MAX
     )
 
 
 # -- segment-checkpoint -----------------------------------------------------------------------------------------------
 
 
-def line(segment: Segment) -> bytes:
+def encode_line(segment: Segment) -> bytes:
     """One line: nine numbers, the proof's four (or -1), and a CRC over the text before it."""
-    proof = segment.proof or Proof(-1, -1, -1, -1)
+    proof = segment.index_checksums or IndexChecksums(-1, -1, -1, -1)
     numbers = (
         segment.base_offset,
         segment.next_offset,
@@ -107,11 +107,11 @@ def parse_lines(data: bytes) -> dict[int, Segment]:
         if not text or crc != str(crc32c(text)).encode():
             continue
         base, following, size, created, newest, newest_offset, *proof = map(int, text.split(b" "))
-        proved = Proof(*proof) if proof[0] >= 0 else None
+        proved = IndexChecksums(*proof) if proof[0] >= 0 else None
         found[base] = Segment(base, following, size, created, newest, newest_offset, proved)
     return found
 
 
-def lines(segments: Iterable[Segment]) -> bytes:
+def encode_lines(segments: Iterable[Segment]) -> bytes:
     """The whole file."""
-    return b"".join(map(line, segments))
+    return b"".join(map(encode_line, segments))

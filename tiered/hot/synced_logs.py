@@ -29,21 +29,21 @@ log = logging.getLogger(__name__)
 
 FILE = "synced-logs"
 Row = tuple[TopicPartition, TopicId]
-NOBODY = TopicPartition("", -1)
+NO_PARTITION = TopicPartition("", -1)
 
 
-class Noted(NamedTuple):
+class SyncedLogsContent(NamedTuple):
     """What the file says: the rows, and the incarnations of which any must have been the last that ran."""
 
     incarnations: tuple[str, ...] = ()
     logs: Mapping[TopicPartition, TopicId] = MappingProxyType({})
 
-    def proves(self, at: TopicPartition, topic_id: TopicId) -> bool:
+    def is_fully_synced(self, at: TopicPartition, topic_id: TopicId) -> bool:
         """True if the log of this very topic is whole at what it synced."""
         return self.logs.get(at) == topic_id
 
 
-NOTHING = Noted()
+NO_SYNCED_LOGS = SyncedLogsContent()
 
 
 def encode(incarnations: Iterable[str], rows: Iterable[Row]) -> bytes:
@@ -53,7 +53,7 @@ def encode(incarnations: Iterable[str], rows: Iterable[Row]) -> bytes:
     return b"%08x\n" % crc32c(body) + body
 
 
-def parse(data: bytes, *, where: str = "") -> Noted:
+def parse(data: bytes, *, where: str = "") -> SyncedLogsContent:
     """Reads what `encode` wrote; `Corrupt` when the bytes do not prove themselves."""
     crc, _, body = data.partition(b"\n")
     if crc != b"%08x" % crc32c(body):
@@ -61,7 +61,7 @@ def parse(data: bytes, *, where: str = "") -> Noted:
     try:
         found = orjson.loads(body)
         logs = {TopicPartition(topic, partition): TopicId(topic_id) for topic, partition, topic_id in found["logs"]}
-        return Noted(tuple(found["incarnations"]), logs)
+        return SyncedLogsContent(tuple(found["incarnations"]), logs)
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"it is of another version: {error}", where=where) from None
 
@@ -70,29 +70,29 @@ class SyncedLogs:
     """The file. `may_note` says of a log that nobody has still to hear of records it may lack."""
 
     def __init__(
-        self, disk: Disk, directory: str, incarnation: str, may_note: Callable[[TopicPartition], bool]
+        self, disk: Disk, directory: str, incarnation: str, may_add: Callable[[TopicPartition], bool]
     ) -> None:
-        self.may_note = may_note
+        self.may_add = may_add
         self._disk = disk
         self._directory = directory
         self._incarnation = incarnation
         self._wanted: set[Row] = set()
         self._durable: frozenset[Row] = frozenset()
         """Rows that are on the disk under this incarnation, whatever happens."""
-        self._perhaps: frozenset[Row] = frozenset()
+        self._possible: frozenset[Row] = frozenset()
         """Rows that may be on the disk: also of a write that failed or still runs."""
-        self._saving = asyncio.Lock()
+        self._save_lock = asyncio.Lock()
 
-    def adopt(self, rows: Iterable[Row]) -> None:
+    def adopt_rows(self, rows: Iterable[Row]) -> None:
         """Takes over what the last incarnation wrote. `save` before this incarnation registers: else it is void."""
         self._wanted = set(rows)
-        self._perhaps = frozenset(self._wanted)
+        self._possible = frozenset(self._wanted)
 
-    def note(self, row: Row) -> None:
+    def add_row(self, row: Row) -> None:
         """Wants a row in the file."""
         self._wanted.add(row)
 
-    def withdraw(self, row: Row) -> None:
+    def remove_row(self, row: Row) -> None:
         """Wants a row out of the file."""
         self._wanted.discard(row)
 
@@ -102,61 +102,61 @@ class SyncedLogs:
 
     def is_possible(self, row: Row) -> bool:
         """True if a start may find the row."""
-        return row in self._perhaps
+        return row in self._possible
 
-    async def save(self, before: Iterable[str] = ()) -> None:
+    async def save(self, other_incarnations: Iterable[str] = ()) -> None:
         """Writes the file, unless it says all that already. Callers that come while it is written share the next
         writing. `before` are other incarnations whose word it is too. `Unavailable`."""
-        async with self._saving:
+        async with self._save_lock:
             rows = frozenset(self._wanted)
-            if rows == self._durable == self._perhaps:
+            if rows == self._durable == self._possible:
                 return
             self._durable &= rows
-            self._perhaps |= rows
-            data = encode(dict.fromkeys((self._incarnation, *before)), rows)
+            self._possible |= rows
+            data = encode(dict.fromkeys((self._incarnation, *other_incarnations)), rows)
             await checkpoints.save(self._disk, self._directory, FILE, data)
-            self._durable = self._perhaps = rows
+            self._durable = self._possible = rows
 
 
-class Synced:
+class SyncedLogEntry:
     """The part of one open log; without `logs` nothing is noted. `only`: nothing counts of it but what is fsynced.
     `is_due`: its row is not yet what its setting asks for, and the next `settle` is to write it."""
 
-    def __init__(self, logs: SyncedLogs | None = None, at: TopicPartition = NOBODY, topic_id: str = "") -> None:
+    def __init__(self, logs: SyncedLogs | None = None, at: TopicPartition = NO_PARTITION, topic_id: str = "") -> None:
         self._logs = logs
         self._row = (at, TopicId(topic_id))
         self._ack = False
-        self._since = 0
+        self._fsynced_only_from = 0
         """From here on only fsynced offsets have counted; below, others may have."""
-        self.only = False
+        self.fsynced_only = False
         self.is_due = False
 
     def configure(self, *, ack: bool, end_offset: int) -> None:
         """The topic says `flush=ack` from now on, or says it no more."""
-        was, self._ack = self.only, ack
+        was, self._ack = self.fsynced_only, ack
         if self._logs is not None and not ack:
-            self._logs.withdraw(self._row)
-        self.look()
-        if self.only and not was:
-            self._since = end_offset
+            self._logs.remove_row(self._row)
+        self.refresh()
+        if self.fsynced_only and not was:
+            self._fsynced_only_from = end_offset
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Goes by what the file says now. While a start may find the row, only fsynced offsets count."""
         logs, row = self._logs, self._row
         possible = logs is not None and logs.is_possible(row)
-        self.only = self._ack or possible
+        self.fsynced_only = self._ack or possible
         self.is_due = logs is not None and (not logs.is_durable(row) if self._ack else possible)
 
-    async def settle(self, flushed_offset: int, end_offset: int) -> None:
+    async def save_if_due(self, flushed_offset: int, end_offset: int) -> None:
         """Writes the row once all that counted before is durable, or takes it out. `Unavailable` where a row that is
         asked for cannot be written: nothing is to be acknowledged without it."""
         logs, ack = self._logs, self._ack
         if logs is None or not self.is_due:
             return
         if ack:
-            if flushed_offset < min(self._since, end_offset) or not logs.may_note(self._row[0]):
+            if flushed_offset < min(self._fsynced_only_from, end_offset) or not logs.may_add(self._row[0]):
                 return
-            logs.note(self._row)
+            logs.add_row(self._row)
         try:
             await logs.save()
         except Unavailable as error:
@@ -164,4 +164,4 @@ class Synced:
                 raise
             log.warning("log is fsynced on although flush says none partition=%s why=%s", self._row[0], error)
         finally:
-            self.look()
+            self.refresh()

@@ -12,11 +12,11 @@ from functools import partial
 
 from tiered.errors import Corrupt
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.segment_index import Claim
-from tiered.records.batch import first_at_or_after, header
+from tiered.hot.segment_index import CandidateBatch
+from tiered.records.batch import first_at_or_after, decode_header
 from tiered.thread_pool import Workers
 
-VAIN_MAX = 4
+WASTED_BATCHES_MAX = 4
 INLINE_BYTES = 1 << 20
 INLINE_COMPRESSED_BYTES = 1 << 10
 """A batch up to these sizes is opened on the loop in a millisecond or two, a larger one by a thread."""
@@ -28,22 +28,22 @@ class TimeLookups:
     """The look-ups by time of one request, and how many batches they may still open in vain."""
 
     def __init__(self) -> None:
-        self._vain = VAIN_MAX
+        self._wasted_left = WASTED_BATCHES_MAX
 
-    async def first_in(self, claim: Claim, timestamp: int, start: int) -> tuple[int, int] | None:
+    async def find_in_batch(self, candidate: CandidateBatch, timestamp: int, start: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the batch's first record from offset `start` on that is not earlier than `timestamp`;
         None when the claim is false. Its first offset where it is not opened, or cannot be."""
-        unopened = max(claim.base_offset, start), claim.max_timestamp
-        if claim.data is None or not self._vain:
+        unopened = max(candidate.base_offset, start), candidate.max_timestamp
+        if candidate.data is None or not self._wasted_left:
             return unopened
-        work = partial(first_at_or_after, claim.data, 0, timestamp, start)
-        small = INLINE_COMPRESSED_BYTES if header(claim.data).codec else INLINE_BYTES
+        work = partial(first_at_or_after, candidate.data, 0, timestamp, start)
+        small = INLINE_COMPRESSED_BYTES if decode_header(candidate.data).codec else INLINE_BYTES
         try:
-            found = work() if len(claim.data) <= small else await _workers.run(work)
+            found = work() if len(candidate.data) <= small else await _workers.run(work)
         except Corrupt:  # compressed bytes that nobody can open: who reads them has to judge
             return unopened
         if found is None:
-            self._vain -= 1
+            self._wasted_left -= 1
         return found
 
 
@@ -51,8 +51,8 @@ async def offset_for_timestamp(log: DiskLog, timestamp: int, lookups: TimeLookup
     """(offset, timestamp, leader epoch) of the first record of a local log that is not earlier than `timestamp` (ms);
     None when there is none."""
     start = log.start_offset
-    while (claim := log.claim_since(timestamp, start)) is not None:
-        found = await lookups.first_in(claim, timestamp, start)
+    while (claim := log.find_batch_by_time(timestamp, start)) is not None:
+        found = await lookups.find_in_batch(claim, timestamp, start)
         if found is not None:
             return (*found, log.epochs.epoch_at(found[0]))
         start = claim.last_offset + 1

@@ -7,70 +7,70 @@ an index that says too little, never one that points behind the end.
 from __future__ import annotations
 
 from tiered.hot.index import IndexBuilder
-from tiered.hot.leader_epochs import Epochs, Lineage
-from tiered.hot.log_writer import Tail
+from tiered.hot.leader_epochs import LeaderEpochs, Lineage
+from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
-from tiered.hot.producer_state import ProducerStates, decode_aborted
+from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment
 
 
-def truncate(tail: Tail, keep: Segment, offset: int, interval: int) -> None:
+def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> None:
     """Cuts the batch that holds `offset`, which stands in the segment `keep`, and all after it."""
-    files = tail.files
-    while tail.segments[-1] is not keep:
-        _remove(tail, tail.segments.pop())
-    position, next_offset = tail.index.position(keep, offset), keep.base_offset
+    files = writer.files
+    while writer.segments[-1] is not keep:
+        _remove_segment(writer, writer.segments.pop())
+    position, next_offset = writer.index.find_position(keep, offset), keep.base_offset
     builder = IndexBuilder(keep.base_offset, interval)
-    for spot in files.spots(keep.base_offset, 0, position):
-        builder.note(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
+    for spot in files.walk_positions(keep.base_offset, 0, position):
+        builder.add_batch(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
         next_offset = spot.last_offset + 1
-    tail.index.forget(keep.base_offset)
+    writer.index.unmap(keep.base_offset)
     files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
     files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))
-    _cut_aborted(files, keep.base_offset, next_offset)
-    files.log(keep.base_offset).truncate(position)
-    keep.size, keep.next_offset, keep.proof = position, next_offset, None
+    _truncate_aborted_txns(files, keep.base_offset, next_offset)
+    files.log_file(keep.base_offset).truncate(position)
+    keep.size, keep.next_offset, keep.index_checksums = position, next_offset, None
     keep.max_timestamp, keep.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
-    tail.end_offset = next_offset
-    tail.unsynced.cut(next_offset)
-    for above in tail.snapshots():
+    writer.end_offset = next_offset
+    writer.unsynced.truncate_to(next_offset)
+    for above in writer.snapshot_offsets():
         if above > next_offset:
             files.remove(files.path(above, ".snapshot"))
-    most = tail.producer_limits.per_partition
-    producers, used = load_producers(files, tail.segments, tail.snapshots(), next_offset, most)
-    tail.replace_producers(producers)
-    tail.begin(builder, (len(builder.offsets), len(builder.times)), used)
-    if tail.epochs.truncate_from(next_offset):
-        tail.save_epochs()
-    tail.renote()
+    most = writer.producer_limits.per_partition
+    producers, used = load_producers(files, writer.segments, writer.snapshot_offsets(), next_offset, most)
+    writer.replace_producers(producers)
+    writer.set_active_segment(builder, (len(builder.offsets), len(builder.times)), used)
+    if writer.epochs.truncate_from(next_offset):
+        writer.save_epochs()
+    writer.rewrite_checkpoint()
 
 
-def restart(tail: Tail, offset: int, epochs: Lineage, producers: ProducerStates, interval: int) -> None:
+def truncate_fully(writer: LogWriter, offset: int, epochs: Lineage, producers: ProducerStates, interval: int) -> None:
     """Removes all segments and begins empty at `offset`, with the epochs and producers of what lies below it."""
-    for segment in reversed(tail.segments):
-        _remove(tail, segment)
-    for left in tail.snapshots():
-        tail.files.remove(tail.files.path(left, ".snapshot"))
-    tail.segments.clear()
-    tail.end_offset = offset
-    tail.unsynced.cut(offset)
-    tail.replace_producers(producers)
-    tail.begin_empty(offset, interval)
-    tail.snapshot()
-    tail.epochs = Epochs(entry for entry in epochs if entry[1] < offset)
-    tail.save_epochs()
-    tail.renote()
+    for segment in reversed(writer.segments):
+        _remove_segment(writer, segment)
+    for left in writer.snapshot_offsets():
+        writer.files.remove(writer.files.path(left, ".snapshot"))
+    writer.segments.clear()
+    writer.end_offset = offset
+    writer.unsynced.truncate_to(offset)
+    writer.replace_producers(producers)
+    writer.begin_empty_segment(offset, interval)
+    writer.take_snapshot()
+    writer.epochs = LeaderEpochs(entry for entry in epochs if entry[1] < offset)
+    writer.save_epochs()
+    writer.rewrite_checkpoint()
 
 
-def _remove(tail: Tail, segment: Segment) -> None:
-    tail.index.forget(segment.base_offset)
+def _remove_segment(writer: LogWriter, segment: Segment) -> None:
+    writer.index.unmap(segment.base_offset)
     for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
-        tail.files.remove(tail.files.path(segment.base_offset, suffix))
+        writer.files.remove(writer.files.path(segment.base_offset, suffix))
 
 
-def _cut_aborted(files: SegmentFiles, base_offset: int, end: int) -> None:
+def _truncate_aborted_txns(files: SegmentFiles, base_offset: int, end: int) -> None:
     path = files.path(base_offset, ".txnindex")
     held = files.read(path)
     if held is not None:
-        files.replace(path, b"".join(one.encode() for one in decode_aborted(held) if one.last_offset < end))
+        files.replace(path, b"".join(one.encode() for one in decode_aborted_txns(held) if one.last_offset < end))

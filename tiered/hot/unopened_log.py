@@ -6,7 +6,7 @@ after the other, as an opening counts them. An election may depend on it (rule R
 
 from __future__ import annotations
 
-from tiered.hot.recovery import sort_names
+from tiered.hot.recovery import classify_files
 from tiered.ids import NO_EPOCH
 from tiered.ports import Disk
 from tiered.records.native import walk
@@ -14,10 +14,10 @@ from tiered.records.native import walk
 BATCHES_AT_ONCE = 10_000
 
 
-def proved_end(disk: Disk, directory: str, recovery_point: int) -> tuple[int, int]:
+def find_proved_end(disk: Disk, directory: str, recovery_point: int) -> tuple[int, int]:
     """(epoch of the last record, -1: none; end offset). Reads from the segment before the one that holds the recovery
     point on. `Unavailable`."""
-    bases = sort_names(disk.list(directory)).bases if disk.exists(directory) else ()
+    bases = classify_files(disk.list(directory)).bases if disk.exists(directory) else ()
     if not bases:
         return NO_EPOCH, 0
     first = max((number for number, base in enumerate(bases) if base <= recovery_point), default=0)
@@ -25,11 +25,11 @@ def proved_end(disk: Disk, directory: str, recovery_point: int) -> tuple[int, in
     for base in bases[max(0, first - 1) :]:
         if not whole or base != end:
             break
-        epoch, end, whole = _walked(disk, f"{directory}/{base:020d}.log", epoch, end)
+        epoch, end, whole = _walk_segment(disk, f"{directory}/{base:020d}.log", epoch, end)
     return epoch, end
 
 
-def _walked(disk: Disk, path: str, epoch: int, end: int) -> tuple[int, int, bool]:
+def _walk_segment(disk: Disk, path: str, epoch: int, end: int) -> tuple[int, int, bool]:
     """The epoch and the end after one segment, and whether all of its file counts."""
     file = disk.open(path, write=False)
     try:

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Cuts:
+class UnsyncedTruncations:
     """Of one open log: how many were `made`, the first how many of them are `synced`, and how many `noted`."""
 
     made: int = 0
     synced: int = 0
-    noted: int = 0
+    checkpointed: int = 0
 
     @property
-    def unsettled(self) -> bool:
+    def is_unsettled(self) -> bool:
         """Whether nothing may be appended yet."""
-        return min(self.synced, self.noted) < self.made
+        return min(self.synced, self.checkpointed) < self.made
 
-    def sync(self, made: int) -> None:
+    def mark_synced(self, made: int) -> None:
         """The first `made` are durable."""
         self.synced = max(self.synced, made)
 
-    def note(self, made: int) -> None:
+    def mark_checkpointed(self, made: int) -> None:
         """Where the log is durable was written down after the first `made`."""
-        self.noted = max(self.noted, made)
+        self.checkpointed = max(self.checkpointed, made)

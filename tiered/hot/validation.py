@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.records.batch import RATIO_MAX, check, opened_max, set_append_time, stamp
+from tiered.records.batch import RATIO_MAX, check_batch, decompressed_max, set_append_time, stamp
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
@@ -19,28 +19,28 @@ from tiered.records.model import (
     HEADER_BYTES,
     TRANSACTIONAL,
     Codec,
-    Walked,
+    WalkedBatch,
     codec_of,
 )
 from tiered.records.native import fit, walk
-from tiered.records.opened_size import opened_size
+from tiered.records.opened_size import decompressed_size
 
-_UNFIT = APPEND_TIME | CONTROL
+_FORBIDDEN = APPEND_TIME | CONTROL
 _NO_TIMESTAMP = -1
 
 
-class Appended(NamedTuple):
+class LogAppendInfo(NamedTuple):
     """Where the records of an admitted request stand. `append_time_ms` is -1 where the producer's timestamps count."""
 
     base_offset: int
     last_offset: int
     append_time_ms: int
-    duplicate: bool
+    is_duplicate: bool
 
 
-def admit(
-    data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int, deep: bool
-) -> Sequence[Walked]:
+def validate_batches(
+    data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int, check_each_record: bool
+) -> Sequence[WalkedBatch]:
     """The batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
 
     The first batch is stamped before it is walked (its CRC does not cover the stamp), so that the usual request of one
@@ -48,16 +48,16 @@ def admit(
     """
     if len(data) < HEADER_BYTES:
         raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
-    if not deep and (usual := _usual(data, next_offset, leader_epoch, config, now_ms)) is not None:
+    if not check_each_record and (usual := _validate_single(data, next_offset, leader_epoch, config, now_ms)) is not None:
         return (usual,)
     stamp(data, 0, next_offset, leader_epoch)
     walked = walk(data, records=True)
     if walked.why:
-        raise _unwalkable(data, walked.end, walked.why)
+        raise _walk_error(data, walked.end, walked.why)
     batches = walked.batches
     for batch in batches:
         if (
-            batch.attributes & _UNFIT
+            batch.attributes & _FORBIDDEN
             or batch.count != batch.last_offset - batch.base_offset + 1
             or batch.size > config.max_message_bytes
             or batch.producer_id >= 0
@@ -67,28 +67,28 @@ def admit(
         if config.message_timestamp_type == "CreateTime":
             _check_times(batch, config, now_ms)
         if batch.attributes & CODEC_MASK:
-            _check_opened(data, batch)
-    if deep:
-        _open_all(data, batches)
+            _check_decompressed_size(data, batch)
+    if check_each_record:
+        _check_all_records(data, batches)
     if config.message_timestamp_type == "LogAppendTime":
         for batch in batches:
-            set_append_time(data, batch.at, now_ms)
-        return restamp(data, next_offset, leader_epoch)
-    return batches if len(batches) == 1 else restamp(data, next_offset, leader_epoch)
+            set_append_time(data, batch.position, now_ms)
+        return assign_offsets(data, next_offset, leader_epoch)
+    return batches if len(batches) == 1 else assign_offsets(data, next_offset, leader_epoch)
 
 
-def restamp(data: bytearray | memoryview, next_offset: int, leader_epoch: int) -> Sequence[Walked]:
+def assign_offsets(data: bytearray | memoryview, next_offset: int, leader_epoch: int) -> Sequence[WalkedBatch]:
     """Stamps batches that were admitted before, one after the other from `next_offset` on."""
     offset = next_offset
     for batch in walk(data, check_crc=False).batches:
-        stamp(data, batch.at, offset, leader_epoch)
+        stamp(data, batch.position, offset, leader_epoch)
         offset += batch.last_offset - batch.base_offset + 1
     return walk(data, check_crc=False).batches
 
 
-def _usual(
+def _validate_single(
     data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int
-) -> Walked | None:
+) -> WalkedBatch | None:
     """The one batch of most requests, seen in a single look; None where there is more to say."""
     if config.message_timestamp_type != "CreateTime":
         return None
@@ -96,11 +96,11 @@ def _usual(
     if batch is not None:
         _check_times(batch, config, now_ms)
         if batch.attributes & CODEC_MASK:
-            _check_opened(data, batch)
+            _check_decompressed_size(data, batch)
     return batch
 
 
-def _check_shape(batch: Walked, config: TopicConfig) -> None:
+def _check_shape(batch: WalkedBatch, config: TopicConfig) -> None:
     if batch.size > config.max_message_bytes:
         _refuse(Code.MESSAGE_TOO_LARGE, batch, f"{batch.size} bytes, max.message.bytes is {config.max_message_bytes}")
     if batch.count != batch.last_offset - batch.base_offset + 1 or batch.count == 0:
@@ -121,7 +121,7 @@ def _check_shape(batch: Walked, config: TopicConfig) -> None:
         _refuse(Code.INVALID_REQUEST, batch, "there is no transaction coordinator")
 
 
-def _check_times(batch: Walked, config: TopicConfig, now_ms: int) -> None:
+def _check_times(batch: WalkedBatch, config: TopicConfig, now_ms: int) -> None:
     newest = batch.max_timestamp
     if newest > now_ms + config.message_timestamp_after_max_ms:
         most = f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
@@ -132,11 +132,11 @@ def _check_times(batch: Walked, config: TopicConfig, now_ms: int) -> None:
         _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is behind the broker's {now_ms}, {most}")
 
 
-def _check_opened(data: bytearray | memoryview, batch: Walked) -> None:
+def _check_decompressed_size(data: bytearray | memoryview, batch: WalkedBatch) -> None:
     """Refuses what its codec's headers say that no reader would open."""
-    packed = memoryview(data)[batch.at + HEADER_BYTES : batch.at + batch.size]
-    most = opened_max(len(packed))
-    if opened_size(codec_of(batch.attributes), packed, most) > most:
+    packed = memoryview(data)[batch.position + HEADER_BYTES : batch.position + batch.size]
+    most = decompressed_max(len(packed))
+    if decompressed_size(codec_of(batch.attributes), packed, most) > most:
         _refuse(
             Code.INVALID_RECORD,
             batch,
@@ -145,15 +145,15 @@ def _check_opened(data: bytearray | memoryview, batch: Walked) -> None:
         )
 
 
-def _open_all(data: bytearray | memoryview, batches: Sequence[Walked]) -> None:
+def _check_all_records(data: bytearray | memoryview, batches: Sequence[WalkedBatch]) -> None:
     for batch in batches:
         try:
-            check(data, batch.at)
+            check_batch(data, batch.position)
         except Corrupt as error:
             _refuse(Code.INVALID_RECORD, batch, str(error))
 
 
-def _unwalkable(data: bytearray | memoryview, end: int, why: str) -> Refused:
+def _walk_error(data: bytearray | memoryview, end: int, why: str) -> Refused:
     if why.startswith(BAD_RECORDS):
         return Refused(Code.INVALID_RECORD, f"batch at byte {end}: {why.removeprefix(BAD_RECORDS)}")
     if why == "short":
@@ -161,5 +161,5 @@ def _unwalkable(data: bytearray | memoryview, end: int, why: str) -> Refused:
     return Refused(Code.CORRUPT_MESSAGE, f"batch at byte {end}: {why}")
 
 
-def _refuse(code: Code, batch: Walked, why: str) -> NoReturn:
-    raise Refused(code, f"batch at byte {batch.at}: {why}")
+def _refuse(code: Code, batch: WalkedBatch, why: str) -> NoReturn:
+    raise Refused(code, f"batch at byte {batch.position}: {why}")

@@ -24,7 +24,7 @@ from stat import S_IMODE
 from typing import TypeVar
 
 from tiered.errors import REFUSALS, Code, Refused, Unavailable, unusable
-from tiered.object_store.upload_body import Parts
+from tiered.object_store.upload_body import UploadBody
 from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult, Rng, Unknown
 from tiered.system.local_disk import DIRECTORY_MODE, FILE_MODE, make_private, sync_file
 from tiered.thread_pool import Workers
@@ -36,7 +36,7 @@ UPLOAD_BYTES_PER_SECOND = 1 << 20
 LOCK_SECONDS = 5.0
 LOCKS = 64
 COPY_BYTES = 1 << 20
-MOVES = 100
+MOVE_TRIES = 100
 """Tries to put an object where others come and go."""
 TEMPORARY_MS = 24 * 3600 * 1000
 INTERNAL = (".tmp", ".lock")
@@ -49,50 +49,50 @@ T = TypeVar("T")
 class DirectoryStore:
     """Objects as files below `root`, which is made when absent, unless `make` is false: for who only reads."""
 
-    def __init__(self, root: str, clock: Clock, rng: Rng, *, make: bool = True) -> None:
+    def __init__(self, root: str, clock: Clock, rng: Rng, *, create: bool = True) -> None:
         self.root = os.path.abspath(root)
         self.url = f"file://{self.root}"
-        self._sign = os.path.join(self.root, INTERNAL[0]) if make else self.root
+        self._marker_directory = os.path.join(self.root, INTERNAL[0]) if create else self.root
         """A folder that is there as long as the store is: where a disk was unmounted, `root` may stay, and be empty."""
         self._clock = clock
         self._random = rng.stream("directory-store")
         self._small = Workers("store", 8)
         self._bulk = Workers("store-bulk", 8)
-        if not make:
+        if not create:
             if not os.path.isdir(self.root):
                 raise Refused(Code.INVALID_CONFIG, f"there is no store {self.url}: no such directory")
             return
         try:
             for name in INTERNAL:
                 make_private(os.path.join(self.root, name))
-            self._narrow_credential()
-            self._drop_abandoned()
+            self._restrict_credential()
+            self._delete_abandoned()
         except OSError as error:
             raise unusable(f"cannot use the store {self.url}", error) from None
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         path = self._path(key)
         workers = self._small if start == 0 and length is None else self._bulk
-        return await self._ask(workers, "get", key, lambda: self._proved(_read(path, start, length)))
+        return await self._request(workers, "get", key, lambda: self._check_store_mounted(_read(path, start, length)))
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
-        path, whole = self._path(key), Parts([bytes(data)])  # the thread may outlive the caller's buffer
-        return await self._change(self._small, SECONDS, lambda: self._put(path, whole, if_absent, if_match))
+        path, whole = self._path(key), UploadBody([bytes(data)])  # the thread may outlive the caller's buffer
+        return await self._run_put(self._small, SECONDS, lambda: self._put(path, whole, if_absent, if_match))
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
-        path, whole = self._path(key), Parts(parts)
+        path, whole = self._path(key), UploadBody(parts)
         seconds = SECONDS + whole.size / UPLOAD_BYTES_PER_SECOND
-        return await self._change(self._bulk, seconds, lambda: self._put(path, whole, False, None))
+        return await self._run_put(self._bulk, seconds, lambda: self._put(path, whole, False, None))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
-        return await self._ask(
-            self._small, "list", prefix, lambda: self._proved(_listed(self.root, prefix, after, limit))
+        return await self._request(
+            self._small, "list", prefix, lambda: self._check_store_mounted(_list_objects(self.root, prefix, after, limit))
         )
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             path = self._path(key)
-            await self._ask(self._small, "delete", key, lambda: self._delete(path))  # noqa: B023
+            await self._request(self._small, "delete", key, lambda: self._delete(path))  # noqa: B023
 
     async def close(self) -> None:
         self._small.close()
@@ -100,14 +100,14 @@ class DirectoryStore:
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, workers: Workers, verb: str, key: str, call: Callable[[], T]) -> T:
+    async def _request(self, workers: Workers, verb: str, key: str, call: Callable[[], T]) -> T:
         try:
             return await workers.run(call, SECONDS)
         except OSError as error:  # TimeoutError is one
             what = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
             raise Unavailable(what, refused=error.errno in REFUSALS) from None
 
-    async def _change(self, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+    async def _run_put(self, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         try:
             return await workers.run(call, seconds)
         except OSError as error:
@@ -117,20 +117,20 @@ class DirectoryStore:
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
-    def _proved(self, answer: T) -> T:
+    def _check_store_mounted(self, reply: T) -> T:
         """An answer that something is not there counts only while the store is."""
-        if (isinstance(answer, NotFound | ConditionFailed) or answer == []) and not os.path.isdir(self._sign):
+        if (isinstance(reply, NotFound | ConditionFailed) or reply == []) and not os.path.isdir(self._marker_directory):
             raise FileNotFoundError(errno.ENOENT, "the directory of the store is gone")
-        return answer
+        return reply
 
-    def _put(self, path: str, whole: Parts, if_absent: bool, if_match: str | None) -> PutResult:
+    def _put(self, path: str, whole: UploadBody, if_absent: bool, if_match: str | None) -> PutResult:
         if if_absent and os.path.exists(path):
             return ConditionFailed()
         if if_match is not None and _version(path) != if_match:
-            return self._proved(ConditionFailed())
+            return self._check_store_mounted(ConditionFailed())
         temporary = self._temporary()
         try:
-            with open(_create(temporary), "wb", buffering=0) as file:
+            with open(_create_file(temporary), "wb", buffering=0) as file:
                 shutil.copyfileobj(whole.window(0, whole.size), file, COPY_BYTES)
                 sync_file(file.fileno())
                 if if_absent:
@@ -141,27 +141,27 @@ class DirectoryStore:
                 os.unlink(temporary)
 
     def _link(self, descriptor: int, temporary: str, path: str) -> PutResult:
-        version = self._seal(descriptor, 0)
+        version = self._stamp_version(descriptor, 0)
         try:
-            self._into_place(lambda: os.link(temporary, path), path)
+            self._move_into_place(lambda: os.link(temporary, path), path)
         except FileExistsError:
             return ConditionFailed()
-        self._sync(os.path.dirname(path))
+        self._sync_names(os.path.dirname(path))
         return Ok(version)
 
     def _replace(self, descriptor: int, temporary: str, path: str, if_match: str | None) -> PutResult:
         """Nothing that takes time is done under the lock: whoever freezes there holds up all others."""
-        _make_folders(os.path.dirname(path))
+        _make_directories(os.path.dirname(path))
         with self._lock(path):
             before = _stat(path)
             if if_match is not None and (before is None or _version_of(before) != if_match):
                 return ConditionFailed()
-            version = self._seal(descriptor, before.st_mtime_ns if before else 0)
-            self._into_place(lambda: os.replace(temporary, path), path)
-        self._sync(os.path.dirname(path))
+            version = self._stamp_version(descriptor, before.st_mtime_ns if before else 0)
+            self._move_into_place(lambda: os.replace(temporary, path), path)
+        self._sync_names(os.path.dirname(path))
         return Ok(version)
 
-    def _seal(self, descriptor: int, previous_ns: int) -> str:
+    def _stamp_version(self, descriptor: int, previous_ns: int) -> str:
         """Gives the file its version; the name comes last."""
         drawn = self._clock.wall_ms() * 1_000_000 + self._random.randrange(1000) * 1000
         version_ns = max(drawn, previous_ns + 1000)
@@ -171,24 +171,24 @@ class DirectoryStore:
             raise Unavailable(f"the file system of {self.root} does not keep times to the microsecond", final=True)
         return _version_of(stat)
 
-    def _into_place(self, move: Callable[[], None], path: str) -> None:
+    def _move_into_place(self, move: Callable[[], None], path: str) -> None:
         """Moves. Another process may remove the folder while it is empty: made again."""
         folder = os.path.dirname(path)
-        for _ in range(MOVES):
+        for _ in range(MOVE_TRIES):
             try:
-                _make_folders(folder)
+                _make_directories(folder)
                 move()
             except FileNotFoundError:
                 continue
             return
         raise OSError(f"folder {folder} does not stay")
 
-    def _sync(self, folder: str) -> None:
+    def _sync_names(self, folder: str) -> None:
         """Makes the names in a folder durable. Where another process has removed it, since it was empty, the change is
         one of the folder that is left above it."""
         while True:
             try:
-                return _sync_folder(folder)
+                return _sync_directory(folder)
             except FileNotFoundError:
                 if folder == self.root:
                     raise
@@ -201,7 +201,7 @@ class DirectoryStore:
             except (FileNotFoundError, NotADirectoryError):
                 return
         folder = os.path.dirname(path)
-        self._sync(folder)
+        self._sync_names(folder)
         with contextlib.suppress(OSError):  # not empty, or gone already
             while folder != self.root:
                 os.rmdir(folder)
@@ -218,7 +218,7 @@ class DirectoryStore:
     def _temporary(self) -> str:
         return os.path.join(self.root, ".tmp", f"{os.getpid()}-{self._random.getrandbits(64):016x}")
 
-    def _narrow_credential(self) -> None:
+    def _restrict_credential(self) -> None:
         """Takes the credential of an older store from all but its owner. Other objects of that age keep their modes."""
         path = os.path.join(self.root, CREDENTIAL)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -227,7 +227,7 @@ class DirectoryStore:
                 os.chmod(path, FILE_MODE)
                 log.info("credential of the brokers was open to others path=%s now=%04o", path, FILE_MODE)
 
-    def _drop_abandoned(self) -> None:
+    def _delete_abandoned(self) -> None:
         """Temporary files of processes that died; a day spares the slowest living one."""
         oldest_ms = self._clock.wall_ms() - TEMPORARY_MS
         with os.scandir(os.path.join(self.root, ".tmp")) as entries:
@@ -254,7 +254,7 @@ class DirectoryStore:
             os.close(descriptor)
 
 
-def _create(path: str) -> int:
+def _create_file(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
 
@@ -281,9 +281,9 @@ def _read(path: str, start: int, length: int | None) -> Got | NotFound:
     return Got(chunks[0] if len(chunks) == 1 else b"".join(chunks), stat.st_size, _version_of(stat))
 
 
-def _listed(root: str, prefix: str, after: str, limit: int) -> list[Listed]:
+def _list_objects(root: str, prefix: str, after: str, limit: int) -> list[Listed]:
     found: list[Listed] = []
-    for entry, key in _walk(root, prefix.rpartition("/")[0], prefix, after):
+    for entry, key in _walk_files(root, prefix.rpartition("/")[0], prefix, after):
         if len(found) >= limit:
             break
         with contextlib.suppress(FileNotFoundError):
@@ -292,7 +292,7 @@ def _listed(root: str, prefix: str, after: str, limit: int) -> list[Listed]:
     return found
 
 
-def _walk(root: str, folder: str, prefix: str, after: str) -> Iterator[tuple[os.DirEntry[str], str]]:
+def _walk_files(root: str, folder: str, prefix: str, after: str) -> Iterator[tuple[os.DirEntry[str], str]]:
     """Files in the order of their keys: a folder sorts by its name with the slash."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
@@ -305,7 +305,7 @@ def _walk(root: str, folder: str, prefix: str, after: str) -> Iterator[tuple[os.
             continue
         if name.endswith("/"):
             if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
-                yield from _walk(root, key[:-1], prefix, after)
+                yield from _walk_files(root, key[:-1], prefix, after)
         elif key.startswith(prefix) and key > after:
             yield entry, key
 
@@ -326,18 +326,18 @@ def _version_of(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns // 1000:x}-{stat.st_size:x}"
 
 
-def _make_folders(folder: str) -> None:
+def _make_directories(folder: str) -> None:
     """Makes what is missing, each name durable before something is put below it."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
-    _make_folders(parent)
+    _make_directories(parent)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, DIRECTORY_MODE)
-    _sync_folder(parent)
+    _sync_directory(parent)
 
 
-def _sync_folder(folder: str) -> None:
+def _sync_directory(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tiered.errors import Unavailable
-from tiered.object_store.upload_body import Parts
+from tiered.object_store.upload_body import UploadBody
 from tiered.ports import Buffer, Clock, Conflict, FileSlice, Got, Listed, NotFound, ObjectStore, Ok, PutResult, Unknown
 
 Apply = Callable[[], Awaitable[PutResult]]
 ALL_VERBS = ("get", "put", "upload", "list", "delete")
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What goes wrong."""
 
     ERROR = "nothing happens, the caller learns only that it failed"
@@ -33,19 +33,19 @@ class Kind(Enum):
     THROTTLE = "nothing happens, and the caller is told at once that it asks too much (see `Throttle`)"
 
 
-NO_ANSWER = (Kind.ERROR, Kind.LOST_REPLY, Kind.THROTTLE)
+NO_REPLY = (FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.THROTTLE)
 SLOW_DOWN = "SlowDown: please reduce your request rate"
 
 
 @dataclass
-class Fault:
+class FaultRule:
     """One rule: which calls it hits, how often, and what happens. `times=-1` means without end."""
 
-    kind: Kind
+    kind: FaultKind
     verbs: tuple[str, ...] = ALL_VERBS
     key: str = ""
     """Hits keys that contain this."""
-    chance: float = 1.0
+    probability: float = 1.0
     skip: int = 0
     """Matching calls to let pass first."""
     times: int = -1
@@ -58,35 +58,35 @@ class Fault:
         if self.skip > 0:
             self.skip -= 1
             return False
-        if self.chance < 1.0 and draw() >= self.chance:
+        if self.probability < 1.0 and draw() >= self.probability:
             return False
         self.times -= 1 if self.times > 0 else 0
         return True
 
 
 @dataclass
-class Throttle:
+class RequestThrottle:
     """A store that takes `rate` calls per second and `burst` at a time, and refuses all for `seconds` when there are
     more. May be shared by several ways to one bucket."""
 
     rate: float
     burst: float
     seconds: float
-    refused: int = 0
+    refused_count: int = 0
     _used: float = 0.0
-    _seen_ns: int = 0
-    _until_ns: int = 0
+    _last_call_ns: int = 0
+    _refuse_until_ns: int = 0
 
     def refuses(self, now_ns: int) -> bool:
         """Whether a call is refused; counts it."""
-        self._used = max(0.0, self._used - max(0, now_ns - self._seen_ns) / 1e9 * self.rate)
-        self._seen_ns = now_ns
-        if now_ns >= self._until_ns:
+        self._used = max(0.0, self._used - max(0, now_ns - self._last_call_ns) / 1e9 * self.rate)
+        self._last_call_ns = now_ns
+        if now_ns >= self._refuse_until_ns:
             self._used += 1
             if self._used <= self.burst:
                 return False
-            self._until_ns = now_ns + round(self.seconds * 1e9)
-        self.refused += 1
+            self._refuse_until_ns = now_ns + round(self.seconds * 1e9)
+        self.refused_count += 1
         return True
 
 
@@ -94,7 +94,7 @@ class Throttle:
 class Faults:
     """The rules in force (the first that hits wins) and the pace of the link. May be changed at any time."""
 
-    rules: list[Fault] = field(default_factory=list)
+    rules: list[FaultRule] = field(default_factory=list)
     random: random.Random = field(default_factory=lambda: random.Random(0))
     first_byte_seconds: float = 0.0
     bytes_per_second: float = 0.0
@@ -102,16 +102,16 @@ class Faults:
     reply_seconds: float = 1.0
     """How long a caller waits before it gives up on a lost reply."""
     outage: bool = False
-    throttle: Throttle | None = None
+    throttle: RequestThrottle | None = None
     list_keys: int = 0
     """How many keys a list gives at most, whatever its caller would take; 0 means as many."""
 
-    def draw(self, verb: str, key: str) -> Fault | None:
+    def find_fault(self, verb: str, key: str) -> FaultRule | None:
         return next((rule for rule in self.rules if rule.hits(verb, key, self.random.random)), None)
 
 
 @dataclass(frozen=True)
-class Late:
+class LateWrite:
     """A put under way that nobody waits for any more."""
 
     due_ns: int
@@ -119,7 +119,7 @@ class Late:
     apply: Apply
 
 
-Waiting = list[Late]
+LateWrites = list[LateWrite]
 
 
 def faulty(inner: ObjectStore, faults: Faults, clock: Clock) -> FaultyStore:
@@ -135,7 +135,7 @@ class FaultyStore:
         inner: ObjectStore,
         faults: Faults,
         clock: Clock,
-        late: Waiting | None = None,
+        late: LateWrites | None = None,
         written_ns: dict[str, int] | None = None,
     ) -> None:
         """`late` is shared by all ways to one bucket: a write under way outlives the process that sent it. So is
@@ -144,23 +144,23 @@ class FaultyStore:
         self.inner = inner
         self.faults = faults
         self.calls = dict.fromkeys(ALL_VERBS, 0)
-        self.hits = dict.fromkeys(Kind, 0)
+        self.hits = dict.fromkeys(FaultKind, 0)
         self._clock = clock
-        self._late: Waiting = [] if late is None else late
+        self._late: LateWrites = [] if late is None else late
         self._written_ns: dict[str, int] = {} if written_ns is None else written_ns
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         fault = await self._begin("get", key)
-        if fault and fault.kind in NO_ANSWER:
-            raise await self._no_answer("get", key, fault)
+        if fault and fault.kind in NO_REPLY:
+            raise await self._no_reply("get", key, fault)
         got = await self.inner.get(key, start, length)
         if isinstance(got, NotFound):
             return got
         await self._pace(len(got.data))
-        if fault and fault.kind is Kind.TRUNCATED:
+        if fault and fault.kind is FaultKind.TRUNCATED:
             return Got(got.data[: len(got.data) // 2], got.size, got.version)
-        if fault and fault.kind is Kind.FLIPPED and got.data:
-            return Got(self._flip(got.data), got.size, got.version)
+        if fault and fault.kind is FaultKind.FLIPPED and got.data:
+            return Got(self._flip_bit(got.data), got.size, got.version)
         return got
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
@@ -172,7 +172,7 @@ class FaultyStore:
         return await self._write("put", key, len(body), apply, lambda: apply)
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
-        whole = Parts(parts)
+        whole = UploadBody(parts)
 
         def frozen() -> Apply:
             body = whole.join()  # by the time it lands the files may be gone
@@ -180,7 +180,7 @@ class FaultyStore:
 
         return await self._write("upload", key, whole.size, lambda: self.inner.upload(key, parts), frozen)
 
-    async def _stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[Listed]:
+    async def _list_stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[Listed]:
         """As much as was there then; full pages, as from a store that lags behind."""
         shown: list[Listed] = []
         while len(shown) < limit and (page := await self.inner.list(prefix, after)):
@@ -190,76 +190,76 @@ class FaultyStore:
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         fault = await self._begin("list", prefix)
-        if fault and fault.kind in NO_ANSWER:
-            raise await self._no_answer("list", prefix, fault)
+        if fault and fault.kind in NO_REPLY:
+            raise await self._no_reply("list", prefix, fault)
         limit = min(limit, self.faults.list_keys or limit)
-        if fault and fault.kind is Kind.STALE_LIST:
-            return await self._stale(prefix, after, limit, self._clock.mono_ns() - round(fault.seconds * 1e9))
+        if fault and fault.kind is FaultKind.STALE_LIST:
+            return await self._list_stale(prefix, after, limit, self._clock.mono_ns() - round(fault.seconds * 1e9))
         return await self.inner.list(prefix, after, limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._begin("delete", keys[0] if keys else "")
-        if fault is None or fault.kind not in (Kind.ERROR, Kind.THROTTLE):
+        if fault is None or fault.kind not in (FaultKind.ERROR, FaultKind.THROTTLE):
             await self.inner.delete(keys)
-        if fault and fault.kind in NO_ANSWER:
-            raise await self._no_answer("delete", keys[0] if keys else "", fault)
+        if fault and fault.kind in NO_REPLY:
+            raise await self._no_reply("delete", keys[0] if keys else "", fault)
 
     async def close(self) -> None:
-        await self._settle()
+        await self._apply_late_writes()
         await self.inner.close()
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
-    async def _write(self, verb: str, key: str, size: int, apply: Apply, frozen: Callable[[], Apply]) -> PutResult:
+    async def _write(self, verb: str, key: str, size: int, apply: Apply, make_late_apply: Callable[[], Apply]) -> PutResult:
         fault = await self._begin(verb, key)
         kind = fault.kind if fault else None
-        if kind is Kind.CONFLICT:
+        if kind is FaultKind.CONFLICT:
             return Conflict()
-        if kind is Kind.THROTTLE:
+        if kind is FaultKind.THROTTLE:
             return Unknown(SLOW_DOWN)
-        if kind in (Kind.ERROR, Kind.LATE_APPLY):
-            if fault and kind is Kind.LATE_APPLY:
+        if kind in (FaultKind.ERROR, FaultKind.LATE_APPLY):
+            if fault and kind is FaultKind.LATE_APPLY:
                 due_ns = self._clock.mono_ns() + round(fault.seconds * 1e9)
-                self._late.append(Late(due_ns, sum(self.calls.values()), frozen()))
+                self._late.append(LateWrite(due_ns, sum(self.calls.values()), make_late_apply()))
             await self._clock.sleep(self.faults.reply_seconds)
             return Unknown("no reply")
         await self._pace(size)
         result = await apply()
         if isinstance(result, Ok):
             self._written_ns[key] = self._clock.mono_ns()
-        if kind is Kind.LOST_REPLY:
+        if kind is FaultKind.LOST_REPLY:
             await self._clock.sleep(self.faults.reply_seconds)
             return Unknown("no reply")
         return result
 
-    async def _begin(self, verb: str, key: str) -> Fault | None:
+    async def _begin(self, verb: str, key: str) -> FaultRule | None:
         self.calls[verb] += 1
         throttle = self.faults.throttle
         if self.faults.outage:
-            fault: Fault | None = Fault(Kind.ERROR)
+            fault: FaultRule | None = FaultRule(FaultKind.ERROR)
         elif throttle is not None and throttle.refuses(self._clock.mono_ns()):
-            fault = Fault(Kind.THROTTLE)
+            fault = FaultRule(FaultKind.THROTTLE)
         else:
-            fault = self.faults.draw(verb, key)
+            fault = self.faults.find_fault(verb, key)
         if fault:
             self.hits[fault.kind] += 1
-        delay = self.faults.first_byte_seconds + (fault.seconds if fault and fault.kind is Kind.DELAY else 0.0)
+        delay = self.faults.first_byte_seconds + (fault.seconds if fault and fault.kind is FaultKind.DELAY else 0.0)
         if delay:
             await self._clock.sleep(delay)
-        await self._settle()
+        await self._apply_late_writes()
         return fault
 
     async def _pace(self, size: int) -> None:
         if self.faults.bytes_per_second:
             await self._clock.sleep(size / self.faults.bytes_per_second)
 
-    async def _no_answer(self, verb: str, key: str, fault: Fault) -> Unavailable:
-        if fault.kind is Kind.THROTTLE:
+    async def _no_reply(self, verb: str, key: str, fault: FaultRule) -> Unavailable:
+        if fault.kind is FaultKind.THROTTLE:
             return Unavailable(f"{verb} failed store={self.url} key={key} error={SLOW_DOWN}")
         await self._clock.sleep(self.faults.reply_seconds)
         return Unavailable(f"{verb} failed store={self.url} key={key} error=no reply")
 
-    async def _settle(self) -> None:
+    async def _apply_late_writes(self) -> None:
         """Late writes that fell due land now, oldest first."""
         now_ns = self._clock.mono_ns()
         due = sorted(
@@ -269,7 +269,7 @@ class FaultyStore:
         for late in due:
             await late.apply()
 
-    def _flip(self, data: bytes) -> bytes:
+    def _flip_bit(self, data: bytes) -> bytes:
         bit = self.faults.random.randrange(len(data) * 8)
         spoiled = bytearray(data)
         spoiled[bit // 8] ^= 1 << bit % 8

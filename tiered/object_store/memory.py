@@ -6,11 +6,11 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tiered.object_store.upload_body import Parts
+from tiered.object_store.upload_body import UploadBody
 from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """One object."""
 
     data: bytes
@@ -25,7 +25,7 @@ class MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._objects: dict[str, Stored] = {}
+        self._objects: dict[str, StoredObject] = {}
         self._keys: list[str] = []
         self._writes = 0
 
@@ -45,11 +45,11 @@ class MemoryStore:
         if stored is None:
             bisect.insort(self._keys, key)
         self._writes += 1
-        self._objects[key] = Stored(bytes(data), f"m{self._writes}", self._clock.wall_ms())
+        self._objects[key] = StoredObject(bytes(data), f"m{self._writes}", self._clock.wall_ms())
         return Ok(self._objects[key].version)
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
-        return await self.put(key, Parts(parts).join())
+        return await self.put(key, UploadBody(parts).join())
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         at = bisect.bisect_left(self._keys, prefix) if after < prefix else bisect.bisect_right(self._keys, after)

@@ -23,7 +23,7 @@ class Outage(NamedTuple):
     refused: bool = False
 
 
-class ObservedStore:
+class MeteredStore:
     """`inner`, counted. `outage` is None while it answers."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, metrics: Metrics) -> None:
@@ -35,51 +35,51 @@ class ObservedStore:
         self._requests = metrics.counter("tiered_store_requests_total", "Requests to the bucket.", labels)
         self._bytes = metrics.counter("tiered_store_bytes_total", "Bytes to and from the bucket.", ("verb",))
         metrics.gauge("tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does.").read(
-            self._seconds_away
+            self._outage_seconds
         )
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         try:
             got = await self._inner.get(key, start, length)
         except Unavailable as error:
-            raise self._failed("get", error) from None
+            raise self._record_failure("get", error) from None
         if isinstance(got, NotFound):
-            self._answered("get", "not_found", 0)
+            self._record_reply("get", "not_found", 0)
         else:
-            self._answered("get", "ok", len(got.data))
+            self._record_reply("get", "ok", len(got.data))
         return got
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         try:
             result = await self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
         except Unavailable as error:
-            raise self._failed("put", error) from None
-        self._judge("put", result, memoryview(data).nbytes)
+            raise self._record_failure("put", error) from None
+        self._record_result("put", result, memoryview(data).nbytes)
         return result
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         try:
             result = await self._inner.upload(key, parts)
         except Unavailable as error:
-            raise self._failed("upload", error) from None
+            raise self._record_failure("upload", error) from None
         sizes = (part.length if isinstance(part, FileSlice) else memoryview(part).nbytes for part in parts)
-        self._judge("upload", result, sum(sizes))
+        self._record_result("upload", result, sum(sizes))
         return result
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         try:
             found = await self._inner.list(prefix, after, limit)
         except Unavailable as error:
-            raise self._failed("list", error) from None
-        self._answered("list", "ok", 0)
+            raise self._record_failure("list", error) from None
+        self._record_reply("list", "ok", 0)
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:
         try:
             await self._inner.delete(keys)
         except Unavailable as error:
-            raise self._failed("delete", error) from None
-        self._answered("delete", "ok", 0)
+            raise self._record_failure("delete", error) from None
+        self._record_reply("delete", "ok", 0)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -92,27 +92,27 @@ class ObservedStore:
             except Unavailable:
                 return
 
-    def requests(self) -> int:
+    def request_count(self) -> int:
         """Requests so far."""
         return int(self._requests.total())
 
-    def _judge(self, verb: str, result: PutResult, size: int) -> None:
+    def _record_result(self, verb: str, result: PutResult, size: int) -> None:
         if isinstance(result, Unknown):
-            self._failed(verb, Unavailable(result.why))
+            self._record_failure(verb, Unavailable(result.why))
         else:
             refused = not isinstance(result, Ok)
-            self._answered(verb, "refused" if refused else "ok", 0 if refused else size)
+            self._record_reply(verb, "refused" if refused else "ok", 0 if refused else size)
 
-    def _answered(self, verb: str, outcome: str, size: int) -> None:
+    def _record_reply(self, verb: str, outcome: str, size: int) -> None:
         self.outage = None
         self._requests.inc(1, verb, outcome)
         self._bytes.inc(size, verb)
 
-    def _failed(self, verb: str, error: Unavailable) -> Unavailable:
+    def _record_failure(self, verb: str, error: Unavailable) -> Unavailable:
         since = self.outage.since_ms if self.outage else self._clock.wall_ms()
         self.outage = Outage(since, str(error), error.refused)
         self._requests.inc(1, verb, "failed")
         return error
 
-    def _seconds_away(self) -> float:
+    def _outage_seconds(self) -> float:
         return max(0.0, (self._clock.wall_ms() - self.outage.since_ms) / 1000) if self.outage else 0.0

@@ -33,16 +33,16 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
     409) repeats that check under a fresh key.
     """
     random = rng.stream("probe")
-    for check in (_create, _swap, _race_create, _race_swap, _range, _listing):
+    for check in (_check_create, _check_swap, _check_create_race, _check_swap_race, _check_range, _check_list):
         for _ in range(TRIES):
             key = f"{FOLDER}/{random.getrandbits(64):016x}"
-            if await _leaving_nothing(store, key, check):
+            if await _check_and_delete(store, key, check):
                 break
         else:
-            raise _unclear(store)
+            raise _unclear_reply(store)
 
 
-async def probe_again(store: ObjectStore, key: str, body: bytes, rng: Rng) -> None:
+async def probe_at_restart(store: ObjectStore, key: str, body: bytes, rng: Rng) -> None:
     """`Refused` and `Unavailable` as `probe`. Two puts of `body` over the object `key`, which holds it already, must
     fail: a store that lets them through has changed nothing. An upload of a new object must not be refused: a broker
     that may only read would lead, and keep what is cold on its disk for ever. A part of the new object is read back."""
@@ -54,17 +54,17 @@ async def probe_again(store: ObjectStore, key: str, body: bytes, rng: Rng) -> No
         for _ in range(TRIES):
             result = await put()
             if isinstance(result, Ok):
-                raise _lies(store, lie)
-            if not _undecided(result):
+                raise _unsupported(store, lie)
+            if not _is_undecided(result):
                 break
         else:
-            raise _unclear(store)
+            raise _unclear_reply(store)
 
     own = f"{FOLDER}/{rng.stream('probe').getrandbits(64):016x}"
-    await _leaving_nothing(store, own, _range)
+    await _check_and_delete(store, own, _check_range)
 
 
-async def _leaving_nothing(store: ObjectStore, key: str, check: Callable[[ObjectStore, str], Awaitable[bool]]) -> bool:
+async def _check_and_delete(store: ObjectStore, key: str, check: Callable[[ObjectStore, str], Awaitable[bool]]) -> bool:
     """What `check` finds with an object of its own, which is deleted. An error of that hides no error of the check, nor
     that the probe is to end; else it is told, as of a broker that may not delete."""
     try:
@@ -77,94 +77,94 @@ async def _leaving_nothing(store: ObjectStore, key: str, check: Callable[[Object
     return found
 
 
-async def _create(store: ObjectStore, key: str) -> bool:
+async def _check_create(store: ObjectStore, key: str) -> bool:
     first = await store.put(key, b"first", if_absent=True)
     second = await store.put(key, b"second", if_absent=True)
-    if _undecided(first, second):
+    if _is_undecided(first, second):
         return False
     if not isinstance(first, Ok):
-        raise _lies(store, "a conditional create of a new object fails")
+        raise _unsupported(store, "a conditional create of a new object fails")
     if isinstance(second, Ok):
-        raise _lies(store, OVERWRITES)
-    return await _holds(store, key, b"first")
+        raise _unsupported(store, OVERWRITES)
+    return await _check_body(store, key, b"first")
 
 
-async def _swap(store: ObjectStore, key: str) -> bool:
+async def _check_swap(store: ObjectStore, key: str) -> bool:
     absent = await store.put(key, b"none", if_match=NO_VERSION)
     if isinstance(absent, Ok):
-        raise _lies(store, "it creates an object that should only be replaced (If-Match is ignored)")
+        raise _unsupported(store, "it creates an object that should only be replaced (If-Match is ignored)")
     first = await store.put(key, b"first", if_absent=True)
     if not isinstance(first, Ok):
         return False
     second = await store.put(key, b"second", if_match=first.version)
     third = await store.put(key, b"third", if_match=first.version)
-    if _undecided(second, third):
+    if _is_undecided(second, third):
         return False
     if not isinstance(second, Ok):
-        raise _lies(store, "it does not replace an object whose version matches")
+        raise _unsupported(store, "it does not replace an object whose version matches")
     if isinstance(third, Ok):
-        raise _lies(store, REPLACES)
-    return await _holds(store, key, b"second")
+        raise _unsupported(store, REPLACES)
+    return await _check_body(store, key, b"second")
 
 
-async def _race_create(store: ObjectStore, key: str) -> bool:
-    return await _race(store, key, lambda body: store.put(key, body, if_absent=True), "If-None-Match")
+async def _check_create_race(store: ObjectStore, key: str) -> bool:
+    return await _check_race(store, key, lambda body: store.put(key, body, if_absent=True), "If-None-Match")
 
 
-async def _race_swap(store: ObjectStore, key: str) -> bool:
+async def _check_swap_race(store: ObjectStore, key: str) -> bool:
     first = await store.put(key, b"first", if_absent=True)
     if not isinstance(first, Ok):
         return False
-    return await _race(store, key, lambda body: store.put(key, body, if_match=first.version), "If-Match")
+    return await _check_race(store, key, lambda body: store.put(key, body, if_match=first.version), "If-Match")
 
 
-async def _race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str) -> bool:
+async def _check_race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str) -> bool:
     bodies = [b"racer %d" % number for number in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
     if len(winners) > 1:
-        raise _lies(store, f"{RACERS} puts with {condition} at once: {len(winners)} succeeded, one may")
+        raise _unsupported(store, f"{RACERS} puts with {condition} at once: {len(winners)} succeeded, one may")
     if not winners:
         return False
-    return await _holds(store, key, winners[0])
+    return await _check_body(store, key, winners[0])
 
 
-async def _range(store: ObjectStore, key: str) -> bool:
+async def _check_range(store: ObjectStore, key: str) -> bool:
     if not isinstance(await store.upload(key, [BODY]), Ok):
         return False
     length = RANGE.stop - RANGE.start
     found = await store.get(key, RANGE.start, length)
     if isinstance(found, Got) and found.data in (BODY, BODY[:length]):
-        raise _lies(store, "a ranged get does not give the bytes that were asked for")
+        raise _unsupported(store, "a ranged get does not give the bytes that were asked for")
     # Any other bytes changed or got lost on their way, which says nothing of the store.
     return isinstance(found, Got) and found.data == BODY[RANGE]
 
 
-async def _listing(store: ObjectStore, key: str) -> bool:
+async def _check_list(store: ObjectStore, key: str) -> bool:
     if not isinstance(await store.put(key, b"listed"), Ok):
         return False
     if key not in [entry.key for entry in await store.list(key)]:
-        raise _lies(store, "a listing does not show an object that was just written")
+        raise _unsupported(store, "a listing does not show an object that was just written")
     await store.delete([key])
     if not isinstance(await store.get(key), NotFound):
-        raise _lies(store, "an object can be read after it was deleted")
+        raise _unsupported(store, "an object can be read after it was deleted")
     return True
 
 
-async def _holds(store: ObjectStore, key: str, body: bytes) -> bool:
+async def _check_body(store: ObjectStore, key: str, body: bytes) -> bool:
     found = await store.get(key)
     if not isinstance(found, Got) or found.data != body:
-        raise _lies(store, "what is read back is not what was written last")
+        raise _unsupported(store, "what is read back is not what was written last")
     return True
 
 
-def _undecided(*results: PutResult) -> bool:
+def _is_undecided(*results: PutResult) -> bool:
     return any(isinstance(result, Unknown | Conflict) for result in results)
 
 
-def _unclear(store: ObjectStore) -> Unavailable:
+def _unclear_reply(store: ObjectStore) -> Unavailable:
     return Unavailable(f"the store gives no clear answer to conditional writes store={store.url}")
 
 
-def _lies(store: ObjectStore, why: str) -> Refused:
+def _unsupported(store: ObjectStore, why: str) -> Refused:
     return Refused(Code.INVALID_CONFIG, f"store {store.url} cannot be used: {why}")

@@ -32,7 +32,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.errors import Code, Refused, Unavailable, first_cause
-from tiered.object_store.upload_body import Parts, Window
+from tiered.object_store.upload_body import UploadBody, BodyWindow
 from tiered.ports import (
     Buffer,
     Clock,
@@ -69,21 +69,21 @@ DELETE_KEYS = 1000
 LIST_KEYS = 1000
 EMPTY_PAGES_MAX = 1000
 """Pages without a key, one after the other, after which a listing counts as failed."""
-STRANGE = (ResponseParserError, KeyError, ValueError)
+MALFORMED_REPLY = (ResponseParserError, KeyError, ValueError)
 """What reading an answer raises that no store wrote: a login page, a proxy, an empty 200."""
-BROKEN_OFF = (HTTPClientError, BotoConnectionError, IncompleteReadError, ChecksumError, FlexibleChecksumError)
+CONNECTION_ERRORS = (HTTPClientError, BotoConnectionError, IncompleteReadError, ChecksumError, FlexibleChecksumError)
 TRANSIENT = (408, 425, 429)
 TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests")
 T = TypeVar("T")
 
-Tags = list[dict[str, Any]]
+PartTags = list[dict[str, Any]]
 
 
 class Page(NamedTuple):
     """A part of a listing; `goes_on` is the token to go on with, empty at the end."""
 
     keys: Sequence[Listed]
-    goes_on: str
+    next_token: str
 
 
 class S3Store:
@@ -99,10 +99,10 @@ class S3Store:
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
         try:
             session = boto3.session.Session()
-            self._once = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
-            self._data = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+            self._no_retry_client = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
+            self._retry_client = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
         except (BotoCoreError, ValueError) as error:  # an endpoint that is no URL, a profile that is not there
-            raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_words(error)}") from None
+            raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_describe(error)}") from None
         self._conditional = Workers("s3-conditional", CONDITIONAL_WORKERS)
         self._meta = Workers("s3-meta", META_WORKERS)
         self._bulk = Workers("s3-bulk", BULK_WORKERS)
@@ -114,7 +114,7 @@ class S3Store:
         workers, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
         why = ""
         for attempt in range(1, READ_TRIES + 1):
-            got = await self._ask("get", key, workers, seconds, lambda: self._get(key, start, length, ranged))
+            got = await self._request("get", key, workers, seconds, lambda: self._get(key, start, length, ranged))
             if not isinstance(got, Unknown):
                 return got
             why = got.why
@@ -123,22 +123,22 @@ class S3Store:
         raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off: {why}")
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
-        arguments: dict[str, Any] = self._name(key) | {"Body": bytes(data)}
+        arguments: dict[str, Any] = self._object_arguments(key) | {"Body": bytes(data)}
         if if_absent:
             arguments["IfNoneMatch"] = "*"
         if if_match is not None:
             arguments["IfMatch"] = if_match
         if if_absent or if_match is not None:
-            client, workers, seconds = self._once, self._conditional, CONDITIONAL_SECONDS
+            client, workers, seconds = self._no_retry_client, self._conditional, CONDITIONAL_SECONDS
         else:
-            client, workers, seconds = self._data, self._meta, SECONDS
-        return await self._change(key, workers, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
+            client, workers, seconds = self._retry_client, self._meta, SECONDS
+        return await self._run_put(key, workers, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
-        whole = Parts(parts)
+        whole = UploadBody(parts)
         if whole.size > self._single_put_bytes:
             return await self._upload_in_parts(key, whole)
-        return await self._change(
+        return await self._run_put(
             key, self._bulk, _upload_seconds(whole.size), lambda: self._put_body(key, whole.window(0, whole.size))
         )
 
@@ -147,14 +147,14 @@ class S3Store:
         token, empty = "", 0
         while len(found) < limit:
             wanted = min(LIST_KEYS, limit - len(found))
-            page = await self._ask(
+            page = await self._request(
                 "list", prefix, self._meta, SECONDS,
-                lambda: self._page(prefix, after, token, wanted),  # noqa: B023
+                lambda: self._list_page(prefix, after, token, wanted),  # noqa: B023
             )  # fmt: skip
             found += page.keys
-            if not page.goes_on:
+            if not page.next_token:
                 break
-            token, empty = page.goes_on, 0 if page.keys else empty + 1
+            token, empty = page.next_token, 0 if page.keys else empty + 1
             if empty >= EMPTY_PAGES_MAX:
                 raise Unavailable(f"list failed store={self.url} key={prefix} error={empty} pages gave no key")
         return found
@@ -162,26 +162,26 @@ class S3Store:
     async def delete(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), DELETE_KEYS):
             some = keys[at : at + DELETE_KEYS]
-            await self._ask("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
+            await self._request("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
 
     async def close(self) -> None:
         for workers in (self._conditional, self._meta, self._bulk):
             workers.close()
-        self._once.close()
-        self._data.close()
+        self._no_retry_client.close()
+        self._retry_client.close()
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, verb: str, key: str, workers: Workers, seconds: float, call: Callable[[], T]) -> T:
+    async def _request(self, verb: str, key: str, workers: Workers, seconds: float, call: Callable[[], T]) -> T:
         """What cannot be answered is `Unavailable`, final where the store will never do it."""
         try:
             return await workers.run(call, seconds)
         except TimeoutError:
             raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
-        except (BotoCoreError, ClientError, *STRANGE) as error:
+        except (BotoCoreError, ClientError, *MALFORMED_REPLY) as error:
             raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
-    async def _change(self, key: str, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+    async def _run_put(self, key: str, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         """Only a clean answer decides: all that may have landed is `Unknown`."""
         try:
             return await workers.run(call, seconds)
@@ -198,29 +198,29 @@ class S3Store:
                 case 400 | 401 | 403 | 404 | 405 | 501:
                     raise _unavailable(f"put failed store={self.url} key={key}", error) from None
                 case _:
-                    return Unknown(_words(error))
-        except (BotoCoreError, *STRANGE) as error:
-            return Unknown(_words(error))
+                    return Unknown(_describe(error))
+        except (BotoCoreError, *MALFORMED_REPLY) as error:
+            return Unknown(_describe(error))
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
     def _get(self, key: str, start: int, length: int | None, ranged: bool) -> Got | NotFound | Unknown:
         """`Unknown`: the body was not whole."""
-        arguments: dict[str, Any] = self._name(key)
+        arguments: dict[str, Any] = self._object_arguments(key)
         if ranged:
             arguments["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         try:
-            answer = self._data.get_object(**arguments)
+            answer = self._retry_client.get_object(**arguments)
         except ClientError as error:
             if _code(error) == "NoSuchKey":
                 return NotFound()
             if _status(error) == 416:  # begins at or behind the end
-                return self._head_now(key)
+                return self._head_object(key)
             raise
         try:
             data = answer["Body"].read()
         except BotoCoreError as error:
-            return Unknown(_words(error))
+            return Unknown(_describe(error))
         if len(data) != answer["ContentLength"]:
             return Unknown(f"{len(data)} of {answer['ContentLength']} bytes")
         size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
@@ -229,23 +229,23 @@ class S3Store:
         return Got(data, size, answer["ETag"])
 
     async def _head(self, key: str) -> Got | NotFound:
-        return await self._ask("head", key, self._meta, SECONDS, lambda: self._head_now(key))
+        return await self._request("head", key, self._meta, SECONDS, lambda: self._head_object(key))
 
-    def _head_now(self, key: str) -> Got | NotFound:
+    def _head_object(self, key: str) -> Got | NotFound:
         try:
-            answer = self._data.head_object(**self._name(key))
+            answer = self._retry_client.head_object(**self._object_arguments(key))
         except ClientError as error:
             if _status(error) == 404:
                 return NotFound()
             raise
         return Got(b"", answer["ContentLength"], answer["ETag"])
 
-    def _put_body(self, key: str, body: Window) -> PutResult:
-        return Ok(self._data.put_object(**self._name(key), Body=body, ContentLength=len(body))["ETag"])
+    def _put_body(self, key: str, body: BodyWindow) -> PutResult:
+        return Ok(self._retry_client.put_object(**self._object_arguments(key), Body=body, ContentLength=len(body))["ETag"])
 
-    def _page(self, prefix: str, after: str, token: str, limit: int) -> Page:
+    def _list_page(self, prefix: str, after: str, token: str, limit: int) -> Page:
         where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
-        answer = self._data.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where)
+        answer = self._retry_client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where)
         if "Name" not in answer and "IsTruncated" not in answer:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
@@ -258,16 +258,16 @@ class S3Store:
 
     def _delete(self, keys: Sequence[str]) -> None:
         names = [{"Key": self._prefix + key} for key in keys]
-        answer = self._data.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
+        answer = self._retry_client.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
         if errors := answer.get("Errors"):
             raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
 
     # -- multipart ----------------------------------------------------------------------------------------------------
 
-    async def _upload_in_parts(self, key: str, whole: Parts) -> PutResult:
+    async def _upload_in_parts(self, key: str, whole: UploadBody) -> PutResult:
         """A few parts at once, each streamed from its file. What was begun and not completed is taken back."""
-        name = self._name(key)
-        begun = await self._ask("upload", key, self._bulk, SECONDS, lambda: self._data.create_multipart_upload(**name))
+        name = self._object_arguments(key)
+        begun = await self._request("upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name))
         name["UploadId"] = begun["UploadId"]
         done = False
         try:
@@ -279,16 +279,16 @@ class S3Store:
             if not done:
                 await self._abort(key, name)
 
-    async def _send_parts(self, key: str, name: dict[str, Any], whole: Parts) -> Tags:
+    async def _send_parts(self, key: str, name: dict[str, Any], whole: UploadBody) -> PartTags:
         size = max(self._part_bytes, -(-whole.size // PARTS_MAX))
         starts = range(0, whole.size, size)
-        tags: Tags = [{} for _ in starts]
+        tags: PartTags = [{} for _ in starts]
         queue = iter(enumerate(starts))
 
         async def send() -> None:
             for index, start in queue:
                 window = whole.window(start, min(size, whole.size - start))
-                answer = await self._ask(
+                answer = await self._request(
                     "upload",
                     key,
                     self._bulk,
@@ -308,29 +308,29 @@ class S3Store:
             raise first_cause(errors) from None
         return tags
 
-    def _send_part(self, name: dict[str, Any], index: int, body: Window) -> str:
-        answer = self._data.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
+    def _send_part(self, name: dict[str, Any], index: int, body: BodyWindow) -> str:
+        answer = self._retry_client.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
         return str(answer["ETag"])
 
-    async def _complete(self, key: str, name: dict[str, Any], tags: Tags, size: int) -> PutResult:
+    async def _complete(self, key: str, name: dict[str, Any], tags: PartTags, size: int) -> PutResult:
         def complete() -> PutResult:
             try:
-                return Ok(self._data.complete_multipart_upload(**name, MultipartUpload={"Parts": tags})["ETag"])
+                return Ok(self._retry_client.complete_multipart_upload(**name, MultipartUpload={"Parts": tags})["ETag"])
             except ClientError as error:
                 if _code(error) != "NoSuchUpload":
                     raise
-            found = self._head_now(key)  # a retry after a lost reply: the first try may have completed it
+            found = self._head_object(key)  # a retry after a lost reply: the first try may have completed it
             return Ok(found.version) if isinstance(found, Got) and found.size == size else Unknown("upload vanished")
 
-        return await self._change(key, self._bulk, BULK_SECONDS, complete)
+        return await self._run_put(key, self._bulk, BULK_SECONDS, complete)
 
     async def _abort(self, key: str, name: dict[str, Any]) -> None:
         try:
-            await self._ask("abort", key, self._meta, SECONDS, lambda: self._data.abort_multipart_upload(**name))
+            await self._request("abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name))
         except Unavailable as error:
             log.warning("upload not taken back, left to the bucket's lifecycle rule error=%s", error)
 
-    def _name(self, key: str) -> dict[str, Any]:
+    def _object_arguments(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
 
@@ -360,15 +360,15 @@ def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """One line without newlines: it goes into logs."""
     words = " ".join(str(error).split())
-    return f"this is no answer of a store: {words}" if isinstance(error, STRANGE) else words
+    return f"this is no answer of a store: {words}" if isinstance(error, MALFORMED_REPLY) else words
 
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
     status = _status(error) if isinstance(error, ClientError) else 0
-    return Unavailable(f"{what} error={_words(error)}", final=status in (405, 501), refused=_is_refusal(error, status))
+    return Unavailable(f"{what} error={_describe(error)}", final=status in (405, 501), refused=_is_refusal(error, status))
 
 
 def _is_refusal(error: Exception, status: int) -> bool:
@@ -376,4 +376,4 @@ def _is_refusal(error: Exception, status: int) -> bool:
     (credentials that are not there). Throttling and what broke off on the way may go better the next time."""
     if isinstance(error, ClientError):
         return 400 <= status < 500 and status not in TRANSIENT and _code(error) not in TRANSIENT_CODES
-    return not isinstance(error, BROKEN_OFF)
+    return not isinstance(error, CONNECTION_ERRORS)

@@ -29,30 +29,30 @@ class Descriptor:
             raise Unavailable(f"cannot read what to upload error={error.strerror}") from None
 
 
-class Piece(NamedTuple):
+class BodyPart(NamedTuple):
     """Bytes `[at, at + length)` of the whole, which are `[start, ...)` of their source."""
 
-    at: int
+    position: int
     length: int
     source: memoryview | Descriptor | File
     start: int
 
 
-class Parts:
+class UploadBody:
     """The parts of one upload. The files may be closed or deleted meanwhile."""
 
     def __init__(self, parts: Sequence[Buffer | FileSlice]) -> None:
-        self._pieces: list[Piece] = []
+        self._pieces: list[BodyPart] = []
         self.size = 0
         for part in parts:
             if isinstance(part, FileSlice):
-                self._add(_held(part.file), part.length, part.start)
+                self._add(_hold_file(part.file), part.length, part.start)
             else:
                 view = memoryview(part).cast("B")
                 self._add(view, len(view), 0)
 
     def _add(self, source: memoryview | Descriptor | File, length: int, start: int) -> None:
-        self._pieces.append(Piece(self.size, length, source, start))
+        self._pieces.append(BodyPart(self.size, length, source, start))
         self.size += length
 
     def read(self, at: int, length: int) -> bytes:
@@ -60,7 +60,7 @@ class Parts:
         piece = self._piece_at(at)
         if piece is None or length <= 0:
             return b""
-        inside = at - piece.at
+        inside = at - piece.position
         length = min(length, piece.length - inside)
         if isinstance(piece.source, memoryview):
             return bytes(piece.source[inside : inside + length])
@@ -70,28 +70,28 @@ class Parts:
             raise Unavailable("a file became shorter while it was uploaded")
         return data
 
-    def _piece_at(self, at: int) -> Piece | None:
-        return next((piece for piece in self._pieces if piece.at <= at < piece.at + piece.length), None)
+    def _piece_at(self, at: int) -> BodyPart | None:
+        return next((piece for piece in self._pieces if piece.position <= at < piece.position + piece.length), None)
 
-    def window(self, start: int, length: int) -> Window:
-        return Window(self, start, length)
+    def window(self, start: int, length: int) -> BodyWindow:
+        return BodyWindow(self, start, length)
 
     def join(self) -> bytes:
         """All of it in memory; for stores that live there."""
         return self.window(0, self.size).read()
 
 
-def _held(file: File) -> Descriptor | File:
+def _hold_file(file: File) -> Descriptor | File:
     try:
         return Descriptor(file.fileno()) if file.fileno() >= 0 else file
     except OSError as error:
         raise Unavailable(f"cannot upload file={file.name} error={error.strerror}") from None
 
 
-class Window(io.RawIOBase):
+class BodyWindow(io.RawIOBase):
     """Bytes `[start, start + length)` of the parts as a seekable file: a request body that can be sent again."""
 
-    def __init__(self, parts: Parts, start: int, length: int) -> None:
+    def __init__(self, parts: UploadBody, start: int, length: int) -> None:
         super().__init__()
         self._parts = parts
         self._start = start

@@ -12,7 +12,7 @@ from tiered.ports import Clock, ObjectStore, Rng
 FORMS = "file:///dir, s3://bucket/prefix or memory://"
 
 
-def open_store(url: str, clock: Clock, rng: Rng, *, make: bool = True) -> ObjectStore:
+def open_store(url: str, clock: Clock, rng: Rng, *, create: bool = True) -> ObjectStore:
     """`file:///dir`, `s3://bucket/prefix` (`s3a` means the same) or `memory://`; `Refused` for anything else.
 
     A directory that is not there is made, or refused when `make` is false: for who only reads."""
@@ -22,7 +22,7 @@ def open_store(url: str, clock: Clock, rng: Rng, *, make: bool = True) -> Object
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or parts.path in ("", "/"):
             raise Refused(Code.INVALID_CONFIG, f"store {url!r} names no absolute directory; use file:///dir")
-        return DirectoryStore(unquote(parts.path), clock, rng, make=make)
+        return DirectoryStore(unquote(parts.path), clock, rng, create=create)
     if parts.scheme in ("s3", "s3a"):
         if not parts.netloc:
             raise Refused(Code.INVALID_CONFIG, f"store {url!r} names no bucket; use s3://bucket/prefix")

@@ -30,15 +30,15 @@ class Bucket:
         self.reader = ColdReader(store, self.manifests, cache, metrics, clock, window_bytes=read_ahead_bytes)
         self._image: Image | None = None
 
-    async def image(self) -> Image:
+    async def read_image(self) -> Image:
         """What the cluster knows. Refused when no cluster is in this store; Unavailable, Corrupt."""
         if self._image is None:
             self._image = await load_image(self.store)
         return self._image
 
-    async def topic(self, name: str) -> TopicImage:
+    async def find_topic(self, name: str) -> TopicImage:
         """A topic by its name; Refused(UNKNOWN_TOPIC_OR_PARTITION)."""
-        found = (await self.image()).topics.get(name)
+        found = (await self.read_image()).topics.get(name)
         if found is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self.store.url}")
         return found
@@ -47,7 +47,7 @@ class Bucket:
 @asynccontextmanager
 async def open_bucket(url: str, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> AsyncIterator[Bucket]:
     """The bucket behind a store URL, closed at the end."""
-    store = open_store(url, SystemClock(), SystemRng(), make=False)
+    store = open_store(url, SystemClock(), SystemRng(), create=False)
     bucket = Bucket(store, read_ahead_bytes)
     try:
         yield bucket

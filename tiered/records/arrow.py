@@ -10,14 +10,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tiered.records import native
-from tiered.records.model import ArrowColumns, Section
+from tiered.records.model import ArrowColumns, RecordSection
 
 if TYPE_CHECKING:
     import pyarrow
 
 
 @cache
-def types() -> dict[str, pyarrow.DataType]:
+def arrow_types() -> dict[str, pyarrow.DataType]:
     """The Arrow type of each column: names and types as in Spark's Kafka source."""
     import pyarrow as pa
 
@@ -32,13 +32,13 @@ def types() -> dict[str, pyarrow.DataType]:
     }
 
 
-def arrays(decoded: ArrowColumns) -> dict[str, pyarrow.Array]:
+def to_arrays(decoded: ArrowColumns) -> dict[str, pyarrow.Array]:
     """One array for each decoded column."""
     return {name: _array(name, decoded) for name in decoded.columns}
 
 
 def record_batch(
-    sections: Sequence[Section],
+    sections: Sequence[RecordSection],
     columns: Collection[str],
     start: int = -(1 << 63),
     end: int = (1 << 63) - 1,
@@ -46,14 +46,14 @@ def record_batch(
     """The records with `start <= offset < end` of opened batches as one RecordBatch with the columns in their order."""
     import pyarrow as pa
 
-    found = arrays(native.arrow(sections, columns, start, end))
+    found = to_arrays(native.arrow(sections, columns, start, end))
     return pa.RecordBatch.from_arrays([found[name] for name in columns], names=list(columns))
 
 
 def _array(name: str, decoded: ArrowColumns) -> pyarrow.Array:
     import pyarrow as pa
 
-    kind = types()[name]
+    kind = arrow_types()[name]
     buffers = [None if b is None else pa.py_buffer(b) for b in decoded.columns[name]]
     if name != "headers":
         return pa.Array.from_buffers(kind, decoded.rows, buffers)

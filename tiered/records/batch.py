@@ -26,10 +26,10 @@ from tiered.records.model import (
     MIN_LENGTH,
     BatchHeader,
     Codec,
-    Produced,
+    ProducerRecord,
     Record,
-    Section,
-    Walked,
+    RecordSection,
+    WalkedBatch,
     codec_of,
 )
 
@@ -39,15 +39,15 @@ __all__ = [
     "BatchHeader",
     "Codec",
     "Record",
-    "check",
-    "encode",
+    "check_batch",
+    "encode_batch",
     "first_at_or_after",
-    "header",
-    "opened_max",
-    "payload",
-    "records",
-    "section",
-    "sections",
+    "decode_header",
+    "decompressed_max",
+    "decompress_payload",
+    "decode_records",
+    "open_section",
+    "open_sections",
     "set_append_time",
     "stamp",
 ]
@@ -67,7 +67,7 @@ _FRONT = struct.Struct(">qiibI")
 _TIMESTAMP = itemgetter(0)
 
 
-def header(buf: Buffer, at: int = 0) -> BatchHeader:
+def decode_header(buf: Buffer, at: int = 0) -> BatchHeader:
     """The header at `at`. `Corrupt` when fewer than 61 bytes are there, the length is impossible or magic is not 2;
     the rest of the batch need not be there, and nothing else is checked."""
     if len(buf) - at < HEADER_BYTES or at < 0:
@@ -95,7 +95,7 @@ def stamp(buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: 
 
 def set_append_time(buf: bytearray | memoryview, at: int, now_ms: int) -> None:
     """Makes `now_ms` the timestamp of all records of the whole batch at `at`: attribute, max timestamp, CRC."""
-    head = header(buf, at)
+    head = decode_header(buf, at)
     whole = memoryview(buf)[at : at + head.size]
     if len(whole) < head.size:
         raise Corrupt("batch is short", position=at)
@@ -104,8 +104,8 @@ def set_append_time(buf: bytearray | memoryview, at: int, now_ms: int) -> None:
     _CRC.pack_into(whole, CRC_AT, native.crc32c(whole[CRC_FROM:]))
 
 
-def encode(
-    records: Sequence[Produced],
+def encode_batch(
+    records: Sequence[ProducerRecord],
     *,
     base_offset: int = 0,
     leader_epoch: int = -1,
@@ -136,58 +136,58 @@ def encode(
     return b"".join((_FRONT.pack(base_offset, length, leader_epoch, MAGIC, crc), rest, body))
 
 
-def opened_max(size: int, max_bytes: int = MAX_DECOMPRESSED) -> int:
+def decompressed_max(size: int, max_bytes: int = MAX_DECOMPRESSED) -> int:
     """How many bytes a section of `size` compressed bytes may become."""
     return min(max_bytes, max(RATIO_FROM, RATIO_MAX * size))
 
 
-def payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> Buffer:
+def decompress_payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> Buffer:
     """The uncompressed record section of the batch at `at` with header `head`: a view, or decompressed bytes."""
     raw = memoryview(buf)[at + HEADER_BYTES : at + head.size]
     if len(raw) != head.size - HEADER_BYTES:
         raise Corrupt("batch is short", position=at)
     codec = head.codec
-    return decompress(codec, raw, opened_max(len(raw), max_bytes)) if codec else raw
+    return decompress(codec, raw, decompressed_max(len(raw), max_bytes)) if codec else raw
 
 
-def section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> Section:
+def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> RecordSection:
     """The batch at `at`, opened: what `native.rows` and `native.arrow` take."""
-    head = header(buf, at)
+    head = decode_header(buf, at)
     append_time = head.max_timestamp if head.is_log_append_time else -1
-    return payload(buf, at, head, max_bytes=max_bytes), head.base_offset, head.base_timestamp, append_time, head.count
+    return decompress_payload(buf, at, head, max_bytes=max_bytes), head.base_offset, head.base_timestamp, append_time, head.count
 
 
-def sections(buf: Buffer, batches: Iterable[Walked], *, max_bytes: int = MAX_DECOMPRESSED) -> list[Section]:
+def open_sections(buf: Buffer, batches: Iterable[WalkedBatch], *, max_bytes: int = MAX_DECOMPRESSED) -> list[RecordSection]:
     """The batches that a walk of `buf` saw, opened; control batches, which hold no records of users, are left out."""
     view = memoryview(buf)
-    out: list[Section] = []
+    out: list[RecordSection] = []
     for batch in batches:
         if batch.attributes & CONTROL:
             continue
-        body: Buffer = view[batch.at + HEADER_BYTES : batch.at + batch.size]
+        body: Buffer = view[batch.position + HEADER_BYTES : batch.position + batch.size]
         if batch.attributes & CODEC_MASK:
-            body = decompress(codec_of(batch.attributes), body, opened_max(len(body), max_bytes))
+            body = decompress(codec_of(batch.attributes), body, decompressed_max(len(body), max_bytes))
         append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else -1
         out.append((body, batch.base_offset, batch.base_timestamp, append_time, batch.count))
     return out
 
 
-def records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
+def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
     """The records of the batch at `at`. The CRC is not checked again; `Corrupt` when they do not parse."""
-    head = header(buf, at)
-    out = native.rows(*section(buf, at, max_bytes=max_bytes))
+    head = decode_header(buf, at)
+    out = native.rows(*open_section(buf, at, max_bytes=max_bytes))
     if out and out[-1].offset > head.last_offset:
         raise Corrupt(f"record offset {out[-1].offset} is above the batch's last {head.last_offset}", position=at)
     return out
 
 
-def check(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> BatchHeader:
+def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> BatchHeader:
     """Opens every record of a produced batch: as many as its header says, well-formed, offset deltas without a gap, the
     latest timestamp as it says. `Corrupt` names the fault; the CRC is not looked at."""
-    head = header(buf, at)
+    head = decode_header(buf, at)
     if head.count != head.last_offset_delta + 1:
         raise Corrupt(f"{head.count} records, but last offset delta {head.last_offset_delta}", position=at)
-    body = payload(buf, at, head, max_bytes=max_bytes)
+    body = decompress_payload(buf, at, head, max_bytes=max_bytes)
     native.check_records(body, head.count)
     if not head.is_log_append_time and not _is_latest(body, head):
         raise Corrupt(f"max timestamp {head.max_timestamp} is not that of its records", position=at)
@@ -207,9 +207,9 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record of the batch at `at` from offset `start` on with a timestamp not below
     `timestamp`."""
-    head = header(buf, at)
+    head = decode_header(buf, at)
     if head.is_log_append_time:
         found = head.count > 0 and head.max_timestamp >= timestamp and head.last_offset >= start
         return (max(head.base_offset, start), head.max_timestamp) if found else None
-    body = payload(buf, at, head, max_bytes=max_bytes)
+    body = decompress_payload(buf, at, head, max_bytes=max_bytes)
     return native.first_at_or_after(body, head.base_offset, head.base_timestamp, timestamp, head.count, start)

@@ -25,7 +25,7 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK = 32 << 10
 SNAPPY_RATIO = 64
 """Raw snappy cannot grow by more: its widest copy gives 64 bytes for 3 or less."""
-PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
 GZIP_SLICE = 1 << 16
 """What follows a gzip member is copied: never more than this."""
 GZIP_MEMBERS_MAX = 1_000
@@ -109,7 +109,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
     decompressor = lz4.frame.LZ4FrameDecompressor()
     out: list[bytes] = []
     left = max_bytes
-    piece = decompressor.decompress(data, max_length=min(PIECE, left + 1))
+    piece = decompressor.decompress(data, max_length=min(PIECE_BYTES, left + 1))
     while True:
         out.append(piece)
         left -= len(piece)
@@ -119,7 +119,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
             break
         if decompressor.needs_input:
             raise Corrupt("lz4: frame is cut short")
-        piece = decompressor.decompress(b"", max_length=min(PIECE, left + 1))
+        piece = decompressor.decompress(b"", max_length=min(PIECE_BYTES, left + 1))
     if decompressor.unused_data:
         raise Corrupt("lz4: bytes after the frame")
     return out[0] if len(out) == 1 else b"".join(out)

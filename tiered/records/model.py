@@ -37,9 +37,9 @@ CONTROL = 0x20
 
 Header = tuple[str, bytes | None]
 """One header of a record."""
-Produced = tuple[int, Buffer | None, Buffer | None, Sequence[Header]]
+ProducerRecord = tuple[int, Buffer | None, Buffer | None, Sequence[Header]]
 """A record to encode: (timestamp in ms, key, value, headers)."""
-Section = tuple[Buffer, int, int, int, int]
+RecordSection = tuple[Buffer, int, int, int, int]
 """An uncompressed record section: (payload, base offset, base timestamp, append time in ms or -1, record count)."""
 
 
@@ -121,10 +121,10 @@ class Record(NamedTuple):
     headers: tuple[Header, ...]
 
 
-class Walked(NamedTuple):
+class WalkedBatch(NamedTuple):
     """One batch as a walk saw it: bytes `[at, at + size)` of the walked buffer."""
 
-    at: int
+    position: int
     size: int
     base_offset: int
     last_offset: int
@@ -138,11 +138,11 @@ class Walked(NamedTuple):
     count: int  # type: ignore[assignment]
 
 
-class Batches(NamedTuple):
+class WalkResult(NamedTuple):
     """What a walk accepted. `end` is the first byte not accepted; `why` is "" at a clean end (or at `max_batches`),
     "short" when the last batch is incomplete, and otherwise the fault of the batch at `end`."""
 
-    batches: list[Walked]
+    batches: list[WalkedBatch]
     end: int
     why: str
 

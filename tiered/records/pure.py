@@ -30,13 +30,13 @@ from tiered.records.model import (
     OBJECTS_MAX,
     TRANSACTIONAL,
     ArrowColumns,
-    Batches,
+    WalkResult,
     Codec,
     Header,
-    Produced,
+    ProducerRecord,
     Record,
-    Section,
-    Walked,
+    RecordSection,
+    WalkedBatch,
 )
 from tiered.records.pure_text import json_spans, murmur2
 
@@ -83,7 +83,7 @@ def walk(
     check_crc: bool = True,
     max_batches: int | None = None,
     records: bool = False,
-) -> Batches:
+) -> WalkResult:
     """Batches one after the other in `buf[start:end]`, up to the first that does not prove itself. Never raises for
     what the bytes say; `ValueError` for a range outside the buffer. `records` also looks at every record of
     batches that are neither compressed nor control batches; a fault found there begins with
@@ -92,7 +92,7 @@ def walk(
     stop = len(whole) if end is None else end
     if not 0 <= start <= stop <= len(whole):
         raise ValueError(f"range {start}..{stop} is outside a buffer of {len(whole)} bytes")
-    batches: list[Walked] = []
+    batches: list[WalkedBatch] = []
     at = start
     while at < stop and (max_batches is None or len(batches) < max_batches):
         batch, why = _walk_one(whole, at, stop, check_crc)
@@ -102,13 +102,13 @@ def walk(
             except Corrupt as error:
                 batch, why = None, BAD_RECORDS + error.why
         if batch is None:
-            return Batches(batches, at, why)
+            return WalkResult(batches, at, why)
         batches.append(batch)
         at += batch.size
-    return Batches(batches, at, "")
+    return WalkResult(batches, at, "")
 
 
-def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_bytes: int, /) -> Walked | None:
+def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_bytes: int, /) -> WalkedBatch | None:
     """The batch that all of `buf` is, stamped in place and walked with its records, when it is one that admission has
     nothing to say of; None, and nothing changed, when admission has to look."""
     whole = memoryview(buf)
@@ -135,7 +135,7 @@ def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_by
     return walked.batches[0]
 
 
-def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[Walked | None, str]:
+def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[WalkedBatch | None, str]:
     if stop - at < HEADER_BYTES:
         return None, "short"
     (
@@ -155,7 +155,7 @@ def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[W
         return None, "offsets out of range"
     if count < 0:
         return None, f"record count {count}"
-    return Walked(
+    return WalkedBatch(
         at, size, base_offset, base_offset + last_delta, leader_epoch, attributes, max_timestamp, base_timestamp,
         producer_id, producer_epoch, base_sequence, count,
     ), ""  # fmt: skip
@@ -167,71 +167,71 @@ def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[W
 def _bytes_span(data: Buffer, at: int, end: int, fault: str, *, nullable: bool = True) -> tuple[Span, int]:
     length, at = varint.read(data, at, end)
     if length > end - at or length < (-1 if nullable else 0):
-        raise _Fault(fault)
+        raise _RecordError(fault)
     if length < 0:
         return (-1, -1), at
     return (at, at + length), at + length
 
 
-class _Fault(ValueError):
+class _RecordError(ValueError):
     """What is wrong with a record; its number is added where it is known."""
 
 
-def _parse(data: Buffer, at: int, end: int) -> tuple[Parsed, int]:
+def _parse_record(data: Buffer, at: int, end: int) -> tuple[Parsed, int]:
     """One record at `at` of a section that ends at `end`, and where it ends."""
     length, at = varint.read(data, at, end)
     if not 0 <= length <= end - at:
-        raise _Fault("has a bad length")
+        raise _RecordError("has a bad length")
     end = at + length
     if at >= end:
-        raise _Fault(varint.ENDS_EARLY)
+        raise _RecordError(varint.ENDS_EARLY)
     timestamp_delta, at = varint.read(data, at + 1, end, varint.INT64_BYTES)
     offset_delta, at = varint.read(data, at, end)
     key, at = _bytes_span(data, at, end, "has a bad key length")
     value, at = _bytes_span(data, at, end, "has a bad value length")
     count, at = varint.read(data, at, end)
     if not 0 <= count <= (end - at) // 2:
-        raise _Fault("has a bad header count")
+        raise _RecordError("has a bad header count")
     headers = []
     for _ in range(count):
         name, at = _bytes_span(data, at, end, "has a bad header key length", nullable=False)
         content, at = _bytes_span(data, at, end, "has a bad header value length")
         headers.append((name, content))
     if at != end:
-        raise _Fault("has bytes left over")
+        raise _RecordError("has bytes left over")
     return (timestamp_delta, offset_delta, key, value, tuple(headers)), end
 
 
-class _Section:
+class _SectionReader:
     """Iterates the records of a section; checks what every caller relies on, and `dense` offset deltas when asked."""
 
     def __init__(self, payload: Buffer, count: int, *, dense: bool = False) -> None:
         self.data = bytes(payload)
         if count < 0 or count * MIN_RECORD_BYTES > len(self.data):
             raise Corrupt(f"{count} records in {len(self.data)} bytes")
-        self.at = 0
+        self.position = 0
         self.number = 0
         self.count = count
         self._dense = dense
         self._last_delta = -1
 
-    def next(self) -> Parsed | None:
+    def next_record(self) -> Parsed | None:
         if self.number == self.count:
-            if self.at != len(self.data):
+            if self.position != len(self.data):
                 raise Corrupt("bytes after the last record")
             return None
         try:
-            parsed, self.at = _parse(self.data, self.at, len(self.data))
+            parsed, self.position = _parse_record(self.data, self.position, len(self.data))
             delta = parsed[1]
             if delta != self.number if self._dense else delta <= self._last_delta:
-                raise _Fault("is out of order")
-        except (_Fault, varint.BadVarint) as fault:
+                raise _RecordError("is out of order")
+        except (_RecordError, varint.BadVarint) as fault:
             raise Corrupt(f"record {self.number} {fault}") from None
         self._last_delta = delta
         self.number += 1
         return parsed
 
-    def place(self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int) -> tuple[int, int]:
+    def offset_and_timestamp(self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int) -> tuple[int, int]:
         """Offset and timestamp of the record that `next` gave last."""
         offset = base_offset + parsed[1]
         if offset > INT64_MAX:
@@ -253,8 +253,8 @@ class _Section:
 
 def check_records(payload: Buffer, count: int) -> None:
     """`Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas 0, 1, 2 ..."""
-    section = _Section(payload, count, dense=True)
-    while section.next() is not None:
+    section = _SectionReader(payload, count, dense=True)
+    while section.next_record() is not None:
         pass
 
 
@@ -268,7 +268,7 @@ def rows(
 ) -> list[Record]:
     """The records of an uncompressed section. `append_time` (ms) replaces all timestamps unless it is -1. Header keys
     that are not UTF-8 get replacement characters. `Corrupt` for more than `objects` records and headers together."""
-    section = _Section(payload, count)
+    section = _SectionReader(payload, count)
     place = (base_offset, base_timestamp, append_time)
     out, whole = _rows_within(section, *place, INT64_MIN, INT64_MAX, objects)
     if not whole:
@@ -289,17 +289,17 @@ def some_rows(
     """(records, whether these are all) of a section from offset `start` on. Ends before the record that would make
     them more than `size` bytes of the section, or more than `objects` records and headers together. The first one is
     given whatever its size; `Corrupt` when it alone has more than `objects`."""
-    return _rows_within(_Section(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
+    return _rows_within(_SectionReader(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
 
 
 def _rows_within(
-    section: _Section, base_offset: int, base_timestamp: int, append_time: int, start: int, size: int, objects: int
+    section: _SectionReader, base_offset: int, base_timestamp: int, append_time: int, start: int, size: int, objects: int
 ) -> tuple[list[Record], bool]:
     out: list[Record] = []
-    at = section.at
-    while (parsed := section.next()) is not None:
-        offset, timestamp = section.place(parsed, base_offset, base_timestamp, append_time)
-        began, at = at, section.at
+    at = section.position
+    while (parsed := section.next_record()) is not None:
+        offset, timestamp = section.offset_and_timestamp(parsed, base_offset, base_timestamp, append_time)
+        began, at = at, section.position
         if offset < start:
             continue
         objects -= 1 + len(parsed[4])
@@ -313,7 +313,7 @@ def _rows_within(
     return out, True
 
 
-def _too_many(section: _Section) -> Corrupt:
+def _too_many(section: _SectionReader) -> Corrupt:
     return Corrupt(f"record {section.number - 1} exceeds the bound on records and headers")
 
 
@@ -322,9 +322,9 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record of a section from offset `start` on whose timestamp is not below
     `timestamp`. Reads no further than that record."""
-    section = _Section(payload, count)
-    while (parsed := section.next()) is not None:
-        place = section.place(parsed, base_offset, base_timestamp, -1)
+    section = _SectionReader(payload, count)
+    while (parsed := section.next_record()) is not None:
+        place = section.offset_and_timestamp(parsed, base_offset, base_timestamp, -1)
         if place[1] >= timestamp and place[0] >= start:
             return place
     return None
@@ -333,16 +333,16 @@ def first_at_or_after(
 def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: int, most: int) -> list[tuple[int, int]]:
     """(number, timestamp) of the first `most` records of a section whose timestamps are not within [`low`, `high`].
     Reads no further than the last of them."""
-    section = _Section(payload, count)
+    section = _SectionReader(payload, count)
     found: list[tuple[int, int]] = []
-    while len(found) < most and (parsed := section.next()) is not None:
-        timestamp = section.place(parsed, 0, base_timestamp, -1)[1]
+    while len(found) < most and (parsed := section.next_record()) is not None:
+        timestamp = section.offset_and_timestamp(parsed, 0, base_timestamp, -1)[1]
         if not low <= timestamp <= high:
             found.append((section.number - 1, timestamp))
     return found
 
 
-def encode_records(records: Sequence[Produced], base_timestamp: int = 0) -> bytes:
+def encode_records(records: Sequence[ProducerRecord], base_timestamp: int = 0) -> bytes:
     """An uncompressed section from records, offset deltas 0, 1, 2 ... `OverflowError` when a timestamp is more than
     64 bits from the base or the section passes 2 GiB."""
     out = bytearray()
@@ -404,7 +404,7 @@ def _bitmap(valid: list[bool]) -> bytes | None:
 
 
 def arrow(
-    sections: Sequence[Section], columns: Collection[str], start: int = INT64_MIN, end: int = INT64_MAX
+    sections: Sequence[RecordSection], columns: Collection[str], start: int = INT64_MIN, end: int = INT64_MAX
 ) -> ArrowColumns:
     """Records with `start <= offset < end` of all sections as Arrow buffers, for the named columns only. Timestamps are
     microseconds, held at the ends of 64 bits. `OverflowError` when a column passes 2 GiB."""
@@ -416,9 +416,9 @@ def arrow(
     lists = array("i", [0])
     has_headers: list[bool] = []
     for payload, base_offset, base_timestamp, append_time, count in sections:
-        section = _Section(payload, count)
-        while (parsed := section.next()) is not None:
-            offset, timestamp = section.place(parsed, base_offset, base_timestamp, append_time)
+        section = _SectionReader(payload, count)
+        while (parsed := section.next_record()) is not None:
+            offset, timestamp = section.offset_and_timestamp(parsed, base_offset, base_timestamp, append_time)
             if not start <= offset < end:
                 continue
             offsets.append(offset)

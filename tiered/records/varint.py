@@ -34,17 +34,17 @@ def size(value: int) -> int:
     return max(1, (zigzag(value).bit_length() + 6) // 7)
 
 
-def read(data: Buffer, at: int, end: int, most: int = INT32_BYTES) -> tuple[int, int]:
+def read(data: Buffer, at: int, end: int, max_bytes: int = INT32_BYTES) -> tuple[int, int]:
     """(value, position after it). Bytes at `end` and beyond are not touched; `most` bounds length and width."""
     if at < end and (first := data[at]) < 0x80:
         return (first >> 1) ^ -(first & 1), at + 1
     value = shift = 0
-    for place in range(at, min(end, at + most)):
+    for place in range(at, min(end, at + max_bytes)):
         byte = data[place]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value >> (32 if most == INT32_BYTES else 64):
+            if value >> (32 if max_bytes == INT32_BYTES else 64):
                 raise BadVarint(TOO_LONG)
             return (value >> 1) ^ -(value & 1), place + 1
         shift += 7
-    raise BadVarint(ENDS_EARLY if end < at + most else TOO_LONG)
+    raise BadVarint(ENDS_EARLY if end < at + max_bytes else TOO_LONG)

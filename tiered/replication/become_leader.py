@@ -51,26 +51,26 @@ async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoc
     restart = await _agree(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
-    if restart is not None or hot.synced.only:
+    if restart is not None or hot.synced_entry.fsynced_only:
         await hot.flush()  # what was acknowledged is committed again at once: it is below what counts as fsynced
     return Begun(manifest, restart, owes=past is Past.INHERITED and tiered)
 
 
 async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | None:
     found = _compared(hot, manifest)
-    if isinstance(found, Restart) and hot.end_offset >= manifest.cold_end_offset and hot.prove_epochs():
+    if isinstance(found, Restart) and hot.end_offset >= manifest.cold_end_offset and hot.repair_leader_epochs():
         # The file of epochs had rotted, not the log: records that are only here must not go for it.
         log.warning(
-            "leader epochs were not those of the batches partition=%s lineage=%s", manifest.at, hot.epochs.lineage
+            "leader epochs were not those of the batches partition=%s lineage=%s", manifest.tp, hot.epochs.lineage
         )
         found = _compared(hot, manifest)
     if not isinstance(found, Restart):
         return None
     if found.empty:
-        log.info("log begins at the end of what is cold partition=%s offset=%d", manifest.at, found.offset)
+        log.info("log begins at the end of what is cold partition=%s offset=%d", manifest.tp, found.offset)
     else:
         log.warning(
-            "the bucket wins over the local log partition=%s offset=%d why=%s", manifest.at, found.offset, found.why
+            "the bucket wins over the local log partition=%s offset=%d why=%s", manifest.tp, found.offset, found.why
         )
     begin_behind(hot, await read_history(cold, manifest))
     await hot.flush()

@@ -14,9 +14,9 @@ from tiered.errors import Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.index import OFFSET_ENTRY
 from tiered.hot.leader_epochs import Lineage
-from tiered.hot.producer_recovery import RECALL_BYTES
+from tiered.hot.producer_recovery import RESTORE_BYTES
 from tiered.hot.producer_state import ProducerStates
-from tiered.records.model import Walked
+from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 from tiered.replication.storage import ColdTier
 
@@ -34,7 +34,7 @@ class History(NamedTuple):
     offset: int
     lineage: Lineage
     producers: bytes | None
-    batches: Sequence[Walked]
+    batches: Sequence[WalkedBatch]
 
 
 async def read_history(cold: ColdTier, manifest: Manifest) -> History:
@@ -42,12 +42,12 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> History:
     offset = manifest.cold_end_offset
     if not manifest.entries:
         return History(offset, (), None, ())
-    sections = await cold.reader.sections(manifest.entries[-1])
+    sections = await cold.reader.read_sections(manifest.entries[-1])
     producers = sections.producers or None
     try:
         known = len(ProducerStates.from_snapshot(producers, offset)) if producers else 0
     except Corrupt as error:
-        log.error("producers are unknown from here on, retries may double partition=%s why=%s", manifest.at, error)
+        log.error("producers are unknown from here on, retries may double partition=%s why=%s", manifest.tp, error)
         return History(offset, sections.lineage, None, ())
     batches = await _last_batches(cold, manifest, sections.offset_index) if known else ()
     return History(offset, sections.lineage, producers, batches)
@@ -56,24 +56,24 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> History:
 def begin_behind(hot: DiskLog, history: History) -> None:
     """Drops all that is local, and begins at the cold end. `flush` before anything is appended: a power cut must not
     bring back parts of what was dropped."""
-    hot.restart_at(history.offset, history.lineage, history.producers)
-    hot.producers.recall(history.batches)
+    hot.truncate_fully_and_start_at(history.offset, history.lineage, history.producers)
+    hot.producers.restore_batches(history.batches)
 
 
-async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[Walked]:
+async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[WalkedBatch]:
     """Returns the newest cold batches of producers; those before the damage where bytes stay wrong. The reader gets
     wrong bytes once more by itself. They are looked at again, for they may be right in the bucket."""
-    batches: list[Walked] = []
+    batches: list[WalkedBatch] = []
     for left in reversed(range(RECALL_TRIES)):
         batches.clear()
         try:
             start = max(await _recall_from(cold, manifest, offset_index), manifest.log_start_offset)
-            async for piece in cold.reader.iterate(manifest.pid, start, manifest=manifest):
+            async for piece in cold.reader.iterate(manifest.partition_id, start, manifest=manifest):
                 batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
             break
         except (Corrupt, Refused) as error:
             if not left or isinstance(error, Refused):
-                log.error("producers are known by their last batch only partition=%s why=%s", manifest.at, error)
+                log.error("producers are known by their last batch only partition=%s why=%s", manifest.tp, error)
                 break
     return batches
 
@@ -82,12 +82,12 @@ async def _recall_from(cold: ColdTier, manifest: Manifest, offset_index: bytes) 
     """The offset from which on about `RECALL_BYTES` are cold; `offset_index` is that of the last segment. `Unavailable`
     and `Corrupt` from the sub-manifests that name older ones."""
     last = manifest.entries[-1]
-    room = RECALL_BYTES - last.log_bytes
+    room = RESTORE_BYTES - last.log_bytes
     if room < 0:
         below = [relative for relative, position in OFFSET_ENTRY.iter_unpack(offset_index) if position <= -room]
         return last.base_offset + (below[-1] if below else 0)
     start, segments = last.base_offset, 1
-    async for entry in cold.manifests.newest_first(manifest, last.base_offset):
+    async for entry in cold.manifests.list_newest_first(manifest, last.base_offset):
         room -= entry.log_bytes
         segments += 1
         if room < 0 or segments > RECALL_SEGMENTS:

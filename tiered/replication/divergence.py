@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
 from tiered.peers import Diverging, FetchFrom
 
@@ -22,7 +22,7 @@ class Led(NamedTuple):
     log_start: int
     local_start: int
     end: int
-    epochs: Epochs
+    epochs: LeaderEpochs
 
 
 def judge(asked: FetchFrom, led: Led) -> Code | Diverging:
@@ -56,4 +56,4 @@ def end_of(epoch: int, led: Led) -> tuple[int, int]:
         return epoch, led.end
     if epoch >= led.epochs.latest:
         return led.epochs.latest, led.end
-    return led.epochs.end_of(epoch, led.end)
+    return led.epochs.end_offset_for(epoch, led.end)

@@ -116,13 +116,13 @@ class Copy:
     @property
     def _must_flush(self) -> bool:
         hot = self.log
-        synced = hot.synced
-        return hot.cuts.unsettled or synced.is_due or (synced.only and hot.flushed_offset < hot.end_offset)
+        synced = hot.synced_entry
+        return hot.truncations.is_unsettled or synced.is_due or (synced.fsynced_only and hot.flushed_offset < hot.end_offset)
 
     @property
     def _must_note(self) -> bool:
         """The manifest says where a tiered log starts, so its leaders know without a note."""
-        return self.log.noted_start_offset < self.log.start_offset and not self.config.remote_storage_enable
+        return self.log.checkpointed_start_offset < self.log.start_offset and not self.config.remote_storage_enable
 
     async def make_durable(self) -> None:
         """Makes all durable that `asks` says. `Unavailable`; a failed fsync ends the use of the directory."""
@@ -133,7 +133,7 @@ class Copy:
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
-        unsettled = end is None and self.log.cuts.unsettled
+        unsettled = end is None and self.log.truncations.is_unsettled
         await self._disk.flush(self.log, end)
         if unsettled:
             await self._note()
@@ -182,7 +182,7 @@ class Copy:
 
     def _start_over(self, offset: int) -> None:
         log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
-        self.log.restart_at(offset, (), None)
+        self.log.truncate_fully_and_start_at(offset, (), None)
 
     def _learn(self, part: FetchedPart) -> None:
         """What the leader said of the partition, beside its records."""
@@ -222,7 +222,7 @@ class Copy:
         """Drops local segments that local retention lets go and the bucket has, and what lies below the log start."""
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0
-        below = retention.local_start(
+        below = retention.find_local_start(
             hot.closed_segments(), hot.active_view, config, self._clock.wall_ms(),
             cold_end=min(cold_end, self.high_watermark),
         )  # fmt: skip

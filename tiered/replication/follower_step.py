@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Code, code_name
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
 from tiered.peers import Diverging, FetchedPart, FetchFrom
 
@@ -24,7 +24,7 @@ class Held(NamedTuple):
 
     start: int
     end: int
-    epochs: Epochs
+    epochs: LeaderEpochs
 
     @property
     def is_empty(self) -> bool:
@@ -118,7 +118,7 @@ def _cut(diverging: Diverging, held: Held) -> Step:
     answer names an earlier one."""
     named, offset = diverging
     if named != NO_EPOCH:
-        _, own_end = held.epochs.end_of(named, held.end)
+        _, own_end = held.epochs.end_offset_for(named, held.end)
         offset = min(own_end, offset)
     if not 0 <= offset < held.end:
         why = f"the leader's epoch {named} ends at {diverging.end_offset}, which parts from nothing here"

@@ -163,7 +163,7 @@ class Readable:
         first = max(self.cold_end_offset, self.log_start_offset)
         if not self.config.remote_storage_enable or first >= self.log.end_offset:
             return None
-        return self.log.began_ms(first)
+        return self.log.segment_created_ms(first)
 
     def explain(self) -> dict[str, Any]:
         """Where the records are, and what stands in the way of their going elsewhere."""

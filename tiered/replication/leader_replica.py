@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
-from tiered.hot.disk_log import Appended, DiskLog
+from tiered.hot.disk_log import LogAppendInfo, DiskLog
 from tiered.ids import TopicId, TopicPartition
 from tiered.peers import Diverging, FetchFrom
 from tiered.ports import Clock
@@ -75,13 +75,13 @@ class Replica(Readable):
         if partition.high_watermark:
             log.producers.on_high_watermark(partition.high_watermark)
         partition.delete_to(self.log_start_offset)
-        self._advance(log.flushed_offset if log.synced.only else log.end_offset)
+        self._advance(log.flushed_offset if log.synced_entry.fsynced_only else log.end_offset)
 
     @property
     def alone(self) -> bool:
         """True if what `append_now` wrote is committed by then: it waits for no other replica, for no fsync, and for
         nothing to be told."""
-        return self.state.alone and not self.log.synced.only and self._untold is None
+        return self.state.alone and not self.log.synced_entry.fsynced_only and self._untold is None
 
     # -- a loss that is still to be told ------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Replica(Readable):
 
     async def append(
         self, data: bytearray | memoryview, *, acks: int = ALL, timeout_ms: int = 30_000, deep: bool = False
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """One or more produced batches, stamped in place. With acks=all it answers once they are committed, and fsynced
         where the topic says `flush=ack`; alone in the ISR and without that, in the same turn of the loop. It waits
         until a loss is told.
@@ -134,7 +134,7 @@ class Replica(Readable):
             await self.until_committed(end, timeout_ms)
         return appended
 
-    def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> Appended:
+    def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> LogAppendInfo:
         """Judges, stamps in place and writes. Where acks=all asks for more than that, `committed` says whether it is
         done already and `until_committed` waits for it. `Refused` as with `append`, but never REQUEST_TIMED_OUT, and
         NOT_LEADER_OR_FOLLOWER while a loss is to be told."""
@@ -151,7 +151,7 @@ class Replica(Readable):
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         appended = self._write(data, deep)
-        if not self.log.synced.only:
+        if not self.log.synced_entry.fsynced_only:
             self._advance(self.log.end_offset)
         if self._end_watchers:
             self._wake_end()
@@ -173,7 +173,7 @@ class Replica(Readable):
         KAFKA_STORAGE_ERROR, or why this broker leads the partition no more."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                if self.log.synced.only:
+                if self.log.synced_entry.fsynced_only:
                     await self.flush(end)
                 while not self.committed(end):
                     await self._woken(end)
@@ -187,18 +187,18 @@ class Replica(Readable):
         except Unavailable as error:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
 
-    def _write(self, data: bytearray | memoryview, deep: bool) -> Appended:
+    def _write(self, data: bytearray | memoryview, deep: bool) -> LogAppendInfo:
         disk, hot = self._disk, self.log
         if disk.dead is not None:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
         try:
-            appended = hot.append(data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), deep=deep)
+            appended = hot.append(data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), check_each_record=deep)
         except Refused as refused:
             disk.judge(refused, hot)
             raise
         traffic = self.traffic
         traffic.bytes_in += len(data)
-        traffic.records_in += 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
+        traffic.records_in += 0 if appended.is_duplicate else appended.last_offset + 1 - appended.base_offset
         if disk.full is not None:
             disk.worked()
         if hot.segment_count != self._segments_seen:
@@ -213,7 +213,7 @@ class Replica(Readable):
         """fsyncs up to `end` (None: all). A failed fsync ends the use of the directory, a full disk does not."""
         flushed = await self._disk.flush(self.log, end)
         if self._gone is None:
-            self._advance(flushed if self.log.synced.only else self.log.end_offset)
+            self._advance(flushed if self.log.synced_entry.fsynced_only else self.log.end_offset)
 
     def _advance(self, position: int) -> None:
         if not self.state.advance(position, self.log.config.min_insync_replicas):
@@ -335,7 +335,7 @@ class Replica(Readable):
     def configured(self) -> None:
         """Other settings are in force: fewer in-sync replicas may be enough, or no more, and what is not fsynced may
         count from now on."""
-        self._advance(self.state.end if self.log.synced.only else self.log.end_offset)
+        self._advance(self.state.end if self.log.synced_entry.fsynced_only else self.log.end_offset)
         self._wake_deletions()
         self._tell_too_few()
 
@@ -362,7 +362,7 @@ class Replica(Readable):
             self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
         self.advance_start(before)
         self.state.delete_to(before)  # not earlier: what the bucket does not take keeps no follower out
-        if self.manifest is None and self.log.noted_start_offset < before:
+        if self.manifest is None and self.log.checkpointed_start_offset < before:
             await self._note()
         await self._until_deleted(before)
         return self.log_start_offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from tiered.cold.manifest import wrote
+from tiered.cold.manifest import epoch_at
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import NO_EPOCH
 from tiered.replication.leader_replica import Replica
@@ -76,14 +76,14 @@ async def end_of_epoch(replica: Replica, epoch: int) -> tuple[int, int]:
         return hot.latest, replica.log.end_offset
     if not hot.lineage or epoch < hot.lineage[0][0]:
         return await _end_of_cold_epoch(replica, epoch)
-    return hot.end_of(epoch, replica.log.end_offset)
+    return hot.end_offset_for(epoch, replica.log.end_offset)
 
 
 async def _end_of_cold_epoch(replica: Replica, epoch: int) -> tuple[int, int]:
     """From the lineages of cold segments, oldest first, and that of the local log behind them."""
     best = NO_EPOCH
     if replica.manifest is not None:
-        async for entry in replica.cold.manifests.entries(replica.manifest):
+        async for entry in replica.cold.manifests.list_segments(replica.manifest):
             for wrote_under, start in entry.lineage:
                 if wrote_under > epoch:
                     return (best, start) if best != NO_EPOCH else (epoch, start)
@@ -112,6 +112,6 @@ async def _at(replica: Replica, offset: int) -> Offset:
     """An offset without a record's timestamp, with the epoch that wrote (or will write) it."""
     epoch = replica.log.epochs.epoch_at(offset)
     if epoch == NO_EPOCH and replica.manifest is not None:
-        entry = await replica.cold.manifests.find(replica.manifest, offset)
-        epoch = wrote(entry, offset) if entry is not None else NO_EPOCH
+        entry = await replica.cold.manifests.find_segment(replica.manifest, offset)
+        epoch = epoch_at(entry, offset) if entry is not None else NO_EPOCH
     return Offset(offset, -1, epoch if epoch != NO_EPOCH else replica.leader_epoch)

@@ -347,7 +347,7 @@ class Fetcher:
 
     def _failed(self, place: _Place, error: Unavailable | Refused | Corrupt) -> None:
         self._failure(place, str(error))
-        if place.copy.log.broken:
+        if place.copy.log.write_failure:
             self._ports.broken(place.copy, not isinstance(error, Unavailable) or error.final)
 
     def _failure(self, place: _Place, why: str, *, passing: bool = False) -> None:

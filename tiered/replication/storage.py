@@ -66,7 +66,7 @@ class DiskState:
 
     def judge(self, refused: Refused, hot: DiskLog) -> None:
         """A write to a log was refused, perhaps by the disk."""
-        if refused.code is Code.KAFKA_STORAGE_ERROR and hot.failed:
+        if refused.code is Code.KAFKA_STORAGE_ERROR and hot.has_disk_failed:
             self.died(refused.why)
         elif refused.code is Code.KAFKA_STORAGE_ERROR:
             self.refused(refused.why)
@@ -76,8 +76,8 @@ class DiskState:
         ends the use of the directory, a full disk does not."""
         try:
             flushed = await hot.flush(up_to)
-            if hot.synced.is_due:
-                await hot.settle_synced()
+            if hot.synced_entry.is_due:
+                await hot.update_synced_entry()
             return flushed
         except Unavailable as error:
             if error.final:

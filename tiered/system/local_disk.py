@@ -35,7 +35,7 @@ THREADS = 4
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 """Records and the brokers' credential are for the user of the process alone, whatever the umask allows."""
-GAVE_UP = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
+FATAL_ERRORS = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
 """Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
 OPEN_FILES_WANTED = 65_536
 RESERVE_BYTES = 4 << 20
@@ -50,18 +50,18 @@ class LocalDisk:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tiered-disk")
-        self.failed = ""
+        self.write_failure = ""
         """Why nothing is written any more; empty while it is."""
         _make_root(self.root)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> LocalFile:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         if write:
-            self.must_write()
+            self.check_writable()
         try:
             return LocalFile(self, path, os.open(self.resolve(path), flags, FILE_MODE), write)
         except OSError as error:
-            raise self.failure("open", path, error, read_only=not write) from None
+            raise self.make_error("open", path, error, read_only=not write) from None
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(self.resolve(path))
@@ -72,10 +72,10 @@ class LocalDisk:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self.failure("list", path, error, read_only=True) from None
+            raise self.make_error("list", path, error, read_only=True) from None
 
     def make_dirs(self, path: str) -> None:
-        self.must_write()
+        self.check_writable()
         target = self.resolve(path)
         try:
             try:
@@ -83,14 +83,14 @@ class LocalDisk:
             except (FileExistsError, FileNotFoundError):
                 make_private(target)
         except OSError as error:
-            raise self.failure("make_dirs", path, error) from None
+            raise self.make_error("make_dirs", path, error) from None
 
     def rename(self, old: str, new: str) -> None:
-        self.must_write()
+        self.check_writable()
         try:
             os.replace(self.resolve(old), self.resolve(new))
         except OSError as error:
-            raise self.failure("rename", old, error) from None
+            raise self.make_error("rename", old, error) from None
 
     def remove(self, path: str) -> None:
         target = self.resolve(path)
@@ -102,7 +102,7 @@ class LocalDisk:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise self.failure("remove", path, error) from None
+            raise self.make_error("remove", path, error) from None
 
     async def discard(self, path: str) -> None:
         await asyncio.wrap_future(self._pool.submit(self.remove, path))
@@ -112,14 +112,14 @@ class LocalDisk:
         return Space(total=stat.f_frsize * stat.f_blocks, free=stat.f_frsize * stat.f_bavail)
 
     def boot_mark(self) -> str:
-        return f"boot={_boot_id()} device={os.stat(self.root).st_dev} mount={_mount(self.root)}"
+        return f"boot={_boot_id()} device={os.stat(self.root).st_dev} mount={_mount_id(self.root)}"
 
     async def sync_dir(self, path: str) -> None:
-        self.must_write()
+        self.check_writable()
         try:
             descriptor = os.open(self.resolve(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise self.failure("sync_dir", path, error) from None
+            raise self.make_error("sync_dir", path, error) from None
         await self.sync_descriptor(descriptor, path, os.fsync)
 
     def close(self) -> None:
@@ -133,38 +133,38 @@ class LocalDisk:
         assert ".." not in path or ".." not in path.split("/"), f"bad path {path!r}"
         return f"{self.root}/{path}"
 
-    def must_write(self) -> None:
-        if self.failed:
-            raise Unavailable(self.failed, final=True)
+    def check_writable(self) -> None:
+        if self.write_failure:
+            raise Unavailable(self.write_failure, final=True)
 
-    def failure(self, verb: str, path: str, error: OSError, *, read_only: bool = False) -> Unavailable:
+    def make_error(self, verb: str, path: str, error: OSError, *, read_only: bool = False) -> Unavailable:
         """What the caller shall see. A drive or file system that gave up ends the directory; a full disk, a missing
         file or too many open ones do not."""
         why = f"{verb} failed path={path} error={error.strerror}"
-        if error.errno in GAVE_UP and not read_only:
-            self.failed = why
-        return Unavailable(why, final=bool(self.failed))
+        if error.errno in FATAL_ERRORS and not read_only:
+            self.write_failure = why
+        return Unavailable(why, final=bool(self.write_failure))
 
-    async def sync_descriptor(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
+    async def sync_descriptor(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:
         """Syncs and closes a descriptor of its own: a file closed meanwhile cannot lend its number to another."""
-        future = self._pool.submit(self._sync, descriptor, path, how)
+        future = self._pool.submit(self._sync, descriptor, path, sync_call)
         future.add_done_callback(lambda _: os.close(descriptor))
         try:
             await asyncio.wrap_future(future)
         except OSError:
-            raise Unavailable(self.failed, final=True) from None
+            raise Unavailable(self.write_failure, final=True) from None
 
-    def _sync(self, descriptor: int, path: str, how: Callable[[int], None]) -> None:
+    def _sync(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:
         """In a thread. The failure is noted here: a caller that was cancelled would not hear of it, and the kernel
         tells it once."""
         try:
-            how(descriptor)
+            sync_call(descriptor)
         except OSError as error:
-            self.failed = f"sync failed path={path} error={error.strerror}"
+            self.write_failure = f"sync failed path={path} error={error.strerror}"
             raise
 
 
-def claim_directory(root: str, own: Callable[[str], bool]) -> None:
+def claim_directory(root: str, is_own_name: Callable[[str], bool]) -> None:
     """Makes a data directory, or narrows one that others may enter. `own` tells the names that a broker puts there.
 
     A directory that holds other things keeps its mode. So does one of another user: orchestrators mount volumes that
@@ -179,7 +179,7 @@ def claim_directory(root: str, own: Callable[[str], bool]) -> None:
             log.warning(
                 "data directory belongs to another user path=%s uid=%d own=%d", root, found.st_uid, os.geteuid()
             )
-        elif mode & ~DIRECTORY_MODE and all(map(own, os.listdir(root))):
+        elif mode & ~DIRECTORY_MODE and all(map(is_own_name, os.listdir(root))):
             os.chmod(root, DIRECTORY_MODE)
             log.info("data directory was open to others path=%s mode=%04o now=%04o", root, mode, DIRECTORY_MODE)
         elif mode & ~DIRECTORY_MODE:
@@ -239,8 +239,8 @@ class LocalFile:
 
     def append(self, parts: Sequence[Buffer]) -> int:
         disk, before = self._disk, self._size
-        if disk.failed:
-            disk.must_write()
+        if disk.write_failure:
+            disk.check_writable()
         alone = len(parts) == 1
         if alone:
             first = parts[0]
@@ -257,17 +257,17 @@ class LocalFile:
             if written != wanted:
                 self._write_rest(memoryview(b"".join(parts)), before, written)
         except OSError as error:
-            self._cut_back(before)
-            raise self._disk.failure("append", self.name, error) from None
+            self._truncate_back(before)
+            raise self._disk.make_error("append", self.name, error) from None
         self._size = before + wanted
         return self._size
 
     def pwrite(self, offset: int, data: Buffer) -> None:
-        self._disk.must_write()
+        self._disk.check_writable()
         try:
             self._write_rest(memoryview(data).cast("B"), offset, 0)
         except OSError as error:
-            raise self._disk.failure("pwrite", self.name, error) from None
+            raise self._disk.make_error("pwrite", self.name, error) from None
         self._size = max(self._size, offset + memoryview(data).nbytes)
 
     def pread(self, offset: int, length: int) -> bytes:
@@ -276,18 +276,18 @@ class LocalFile:
             while len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data))):
                 data += more
         except OSError as error:
-            raise self._disk.failure("pread", self.name, error, read_only=True) from None
+            raise self._disk.make_error("pread", self.name, error, read_only=True) from None
         return data
 
     def size(self) -> int:
         return self._size if self._write else os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        self._disk.must_write()
+        self._disk.check_writable()
         try:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
-            raise self._disk.failure("truncate", self.name, error) from None
+            raise self._disk.make_error("truncate", self.name, error) from None
         self._size = size
         self._reserved = max(size, RESERVE_BYTES)
 
@@ -305,17 +305,17 @@ class LocalFile:
         try:
             return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise self._disk.failure("map", self.name, error, read_only=True) from None
+            raise self._disk.make_error("map", self.name, error, read_only=True) from None
 
     def fileno(self) -> int:
         return self._descriptor
 
     async def sync(self) -> None:
-        self._disk.must_write()
+        self._disk.check_writable()
         try:
             descriptor = os.dup(self._descriptor)
         except OSError as error:
-            raise self._disk.failure("sync", self.name, error) from None
+            raise self._disk.make_error("sync", self.name, error) from None
         await self._disk.sync_descriptor(descriptor, self.name, sync_file)
 
     def close(self) -> None:
@@ -331,12 +331,12 @@ class LocalFile:
         while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], offset + written)
 
-    def _cut_back(self, size: int) -> None:
+    def _truncate_back(self, size: int) -> None:
         """After a failed append; when even this fails the size stays wrong, so the directory is given up."""
         try:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
-            self._disk.failure("truncate", self.name, OSError(errno.EIO, error.strerror))
+            self._disk.make_error("truncate", self.name, OSError(errno.EIO, error.strerror))
 
 
 def allow_open_files() -> None:
@@ -403,7 +403,7 @@ def _boot_id() -> str:
     return f"unknown-{uuid.uuid4()}"
 
 
-def _mount(root: str) -> str:
+def _mount_id(root: str) -> str:
     """The id of the mount that holds `root`: it changes when the file system is unmounted and mounted again."""
     best, name = "", "-"
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as file:

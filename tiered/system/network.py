@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
 from tiered.ports import Buffer, FileSlice, Stream
-from tiered.system.readiness import Readiness, readiness
+from tiered.system.readiness import Readiness, make_readiness
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +33,10 @@ class SocketNet:
     def __init__(self) -> None:
         self._readiness: Readiness | None = None
 
-    def _ready(self) -> Readiness:
+    def _get_readiness(self) -> Readiness:
         loop = asyncio.get_running_loop()
         if self._readiness is None or self._readiness.loop is not loop:
-            self._readiness = readiness(loop)
+            self._readiness = make_readiness(loop)
         return self._readiness
 
     async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SocketListener:
@@ -47,7 +47,7 @@ class SocketNet:
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(BACKLOG)
-            return SocketListener(sock, accepted, self._ready())
+            return SocketListener(sock, accepted, self._get_readiness())
         except OSError as error:
             sock.close()
             taken = error.errno == errno.EADDRINUSE  # whoever has it may go
@@ -61,7 +61,7 @@ class SocketNet:
                 try:
                     sock.setblocking(False)
                     await asyncio.get_running_loop().sock_connect(sock, address)
-                    return SocketStream(sock, self._ready())
+                    return SocketStream(sock, self._get_readiness())
                 except BaseException:
                     sock.close()
                     raise
@@ -85,19 +85,19 @@ class SocketListener:
 
     def __init__(self, sock: socket.socket, accepted: Callable[[Stream], None], ready: Readiness) -> None:
         self._sock = sock
-        self._accepted = accepted
-        self._ready = ready
+        self._on_accept = accepted
+        self._readiness = ready
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self.host, self.port = sock.getsockname()[:2]
-        ready.opened()  # what watches connections is there before the first: it takes a descriptor, and may fail
+        ready.on_open()  # what watches connections is there before the first: it takes a descriptor, and may fail
         self._resume()
 
     def close(self) -> None:
         if self._pause:
             self._pause.cancel()
         self._loop.remove_reader(self._sock.fileno())
-        self._ready.closing(self._sock.fileno())
+        self._readiness.on_close(self._sock.fileno())
         self._sock.close()
 
     def _resume(self) -> None:
@@ -118,7 +118,7 @@ class SocketListener:
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
                 return
             sock.setblocking(False)
-            self._accepted(SocketStream(sock, self._ready))
+            self._on_accept(SocketStream(sock, self._readiness))
 
 
 class SocketStream:
@@ -126,8 +126,8 @@ class SocketStream:
 
     def __init__(self, sock: socket.socket, ready: Readiness) -> None:
         self._sock = sock
-        self._ready = ready
-        ready.opened()
+        self._readiness = ready
+        ready.on_open()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             host, port = sock.getpeername()[:2]
@@ -141,7 +141,7 @@ class SocketStream:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
 
     def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
         if len(parts) > PARTS_MAX:
@@ -153,7 +153,7 @@ class SocketStream:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
 
     def send_file(self, slice: FileSlice) -> int | None:
         """Up to 1 MiB of the slice from its start, in calls of 40 KiB or a little more until the socket is full."""
@@ -173,21 +173,21 @@ class SocketStream:
         except (BlockingIOError, InterruptedError):
             return at - slice.start or None
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
         return at - slice.start
 
     def on_readable(self, call: Callable[[], None] | None) -> None:
         if call or self._sock.fileno() >= 0:
-            self._ready.on_readable(self._sock.fileno(), call)
+            self._readiness.on_readable(self._sock.fileno(), call)
 
     def on_writable(self, call: Callable[[], None] | None) -> None:
         if call or self._sock.fileno() >= 0:
-            self._ready.on_writable(self._sock.fileno(), call)
+            self._readiness.on_writable(self._sock.fileno(), call)
 
     def close(self) -> None:
         if self._sock.fileno() >= 0:
-            self._ready.closing(self._sock.fileno())
+            self._readiness.on_close(self._sock.fileno())
             self._sock.close()
 
-    def _lost(self, error: OSError) -> Unavailable:
+    def _connection_lost(self, error: OSError) -> Unavailable:
         return Unavailable(f"connection lost peer={self.peer} error={error.strerror}", final=True)

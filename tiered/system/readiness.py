@@ -25,14 +25,14 @@ class Readiness(Protocol):
     def on_readable(self, descriptor: int, call: Call | None) -> None: ...
     def on_writable(self, descriptor: int, call: Call | None) -> None: ...
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """A descriptor comes under watch, for as long as it is open."""
 
-    def closing(self, descriptor: int) -> None:
+    def on_close(self, descriptor: int) -> None:
         """Nobody is called for the descriptor any more, whose number another may have next."""
 
 
-def readiness(loop: AbstractEventLoop) -> Readiness:
+def make_readiness(loop: AbstractEventLoop) -> Readiness:
     """The cheapest there is on this system."""
     return EpollReadiness(loop) if hasattr(select, "epoll") else LoopReadiness(loop)
 
@@ -55,10 +55,10 @@ class LoopReadiness:
         else:
             self.loop.remove_writer(descriptor)
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         pass
 
-    def closing(self, descriptor: int) -> None:
+    def on_close(self, descriptor: int) -> None:
         self.loop.remove_reader(descriptor)
         self.loop.remove_writer(descriptor)
 
@@ -72,7 +72,7 @@ class EpollReadiness:
         self._open = 0
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
-        self._fresh: set[int] = set()
+        self._new_descriptors: set[int] = set()
         """Numbers that began to be watched in this turn: events found before are of their predecessors."""
 
     def on_readable(self, descriptor: int, call: Call | None) -> None:
@@ -81,13 +81,13 @@ class EpollReadiness:
     def on_writable(self, descriptor: int, call: Call | None) -> None:
         self._watch(descriptor, self._writers, call)
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         if self._epoll is None:
             self._epoll = select.epoll()
-            self.loop.add_reader(self._epoll.fileno(), self._turn)
+            self.loop.add_reader(self._epoll.fileno(), self._dispatch_ready)
         self._open += 1
 
-    def closing(self, descriptor: int) -> None:
+    def on_close(self, descriptor: int) -> None:
         self._watch(descriptor, self._readers, None)
         self._watch(descriptor, self._writers, None)
         self._open -= 1
@@ -112,11 +112,11 @@ class EpollReadiness:
             epoll.modify(descriptor, events)
         else:
             epoll.register(descriptor, events)
-            self._fresh.add(descriptor)
+            self._new_descriptors.add(descriptor)
 
-    def _turn(self) -> None:
+    def _dispatch_ready(self) -> None:
         """Calls for what is ready now. The boundary of each call, as the loop's handles are otherwise."""
-        epoll, readers, writers, fresh = self._epoll, self._readers, self._writers, self._fresh
+        epoll, readers, writers, fresh = self._epoll, self._readers, self._writers, self._new_descriptors
         assert epoll is not None
         fresh.clear()
         for descriptor, event in epoll.poll(0, EVENTS_PER_TURN):

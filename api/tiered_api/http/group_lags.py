@@ -109,7 +109,7 @@ class GroupLags:
         held = partitions.get(at) or partitions.copied(at)
         if held is None or offset >= held.log.end_offset:
             return 0.0
-        return (self._site.clock.wall_ms() - held.log.began_ms(offset)) / 1000
+        return (self._site.clock.wall_ms() - held.log.segment_created_ms(offset)) / 1000
 
     # -- labels -------------------------------------------------------------------------------------------------------
 

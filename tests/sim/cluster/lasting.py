@@ -160,7 +160,7 @@ class Lasting:
         run = self._run
         node = run.world.hosts[leader].node
         replica = next(each for each in node.replicas() if each.pid == pid) if node is not None else None
-        synced = replica is not None and (replica.log.synced.only or "ack" in run.truth.flush(pid))
+        synced = replica is not None and (replica.log.synced_entry.fsynced_only or "ack" in run.truth.flush(pid))
         if replica is None or synced or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
             self._waits.pop(pid, None)
             return

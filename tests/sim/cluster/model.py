@@ -44,7 +44,7 @@ def batches_of(data: Buffer, *, prove: bool = False) -> list[Batch]:
             each.base_offset,
             each.last_offset,
             each.leader_epoch,
-            _CRC.unpack_from(data, each.at + _CRC_AT)[0],
+            _CRC.unpack_from(data, each.position + _CRC_AT)[0],
             each.size,
             each.max_timestamp,
         )
@@ -294,23 +294,23 @@ class Truth(BucketRules):
                     self.uncleanly.append(self._now())
 
     def _manifest(self, manifest: Manifest) -> None:
-        known = {base for pid, base in self._home if pid == manifest.pid} if self.follows(manifest.pid) else None
+        known = {base for pid, base in self._home if pid == manifest.partition_id} if self.follows(manifest.partition_id) else None
         super()._manifest(manifest)
         if known is None:
             return
-        copies = self.of(manifest.pid)
-        newest = self._fenced.get(manifest.pid, -1)
-        self._fenced[manifest.pid] = max(newest, manifest.leader_epoch)
+        copies = self.of(manifest.partition_id)
+        newest = self._fenced.get(manifest.partition_id, -1)
+        self._fenced[manifest.partition_id] = max(newest, manifest.leader_epoch)
         for entry in manifest.entries:
             if entry.base_offset not in known:
                 self._check_cold(copies, entry)
                 if entry.leader_epoch < newest:
                     self._red("I16", f"{copies.name}: {entry.key} is named, the manifest was under epoch {newest}")
         copies.cold(manifest.cold_end_offset)
-        starts = self._log_starts.setdefault(manifest.pid, [])
+        starts = self._log_starts.setdefault(manifest.partition_id, [])
         if manifest.log_start_offset > (starts[-1].offset if starts else 0):
             starts.append(LogStart(self._now(), manifest.log_start_offset, manifest.leader_epoch))
-        self.starts(manifest.pid, manifest.log_start_offset)
+        self.starts(manifest.partition_id, manifest.log_start_offset)
 
     def _check_cold(self, copies: Copies, entry: SegmentEntry) -> None:
         """I20: what goes up is what is committed. (And so: by a leader that was none, or above the high watermark,

@@ -14,7 +14,7 @@ from tests.sim.cluster.untold import Untold
 from tests.sim.cluster.world import Host, World
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.store import bearable, drawn_faults
-from tiered.object_store.faulty import Kind, Throttle
+from tiered.object_store.faulty import FaultKind, RequestThrottle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 ASKED = "start the broker again"
@@ -35,13 +35,13 @@ class Nemesis:
         self._untold = Untold(options.seed, world)
         self._makers: list[asyncio.Task[None]] = []
         self._jumps = [0]
-        self.throttle: Throttle | None = None
+        self.throttle: RequestThrottle | None = None
 
     def begin(self) -> None:
         """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
         draw = random.Random(f"{self._options.seed}/throttle")
         if rate := self._options.bucket_rate:
-            self.throttle = Throttle(rate, draw.randint(30, 100), draw.choice((0.3, 1.0, 3.0)))
+            self.throttle = RequestThrottle(rate, draw.randint(30, 100), draw.choice((0.3, 1.0, 3.0)))
         for host in self._world.hosts.values():
             host.restart_seconds = lambda: self._draw.choice(RESTART_SECONDS)
             host.machine.clock.drift_ppm = self._draw.randint(-self._options.drift_ppm, self._options.drift_ppm)
@@ -50,7 +50,7 @@ class Nemesis:
                 stale = random.Random(f"{self._options.seed}/{host.name}/stale")
                 host.machine.faults.rules[:] = bearable(drawn.rules, stale)
                 for rule in host.machine.faults.rules:
-                    if rule.kind is Kind.DELAY:
+                    if rule.kind is FaultKind.DELAY:
                         rule.seconds = min(rule.seconds, DELAY_SECONDS_MAX)
                 host.machine.faults.reply_seconds = min(drawn.reply_seconds, 1.0)
             host.machine.faults.list_keys = self._options.list_keys

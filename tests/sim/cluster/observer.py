@@ -212,7 +212,7 @@ class Witness:
             dropped: int = await original(log, offset)
             pid = self._pid(log)
             if pid is not None and dropped:
-                self._truth.of(pid).dropped(acting_node(), log._tail.segments[0].base_offset)
+                self._truth.of(pid).dropped(acting_node(), log._writer.segments[0].base_offset)
             return dropped
 
         return drop_local_below

@@ -12,7 +12,7 @@ from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.senders import Sender
 from tiered.broker.group_coordinators import IMAGE_SECONDS
-from tiered.hot.producer_state import WINDOW
+from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
 
@@ -46,7 +46,7 @@ async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
             run.findings.red("I31", f"topics were {topics}, by {name} they are {_settings(image)}")
     found, left = await _group_offsets(run), await audit.dump_all(run)
     for where in before:
-        assert await sender.repeat(where) == WINDOW, f"liveness: nobody says what became of the retries for {where}"
+        assert await sender.repeat(where) == BATCHES_RETAINED, f"liveness: nobody says what became of the retries for {where}"
     await sender.close()
     after = await audit.dump_all(run)
     ends = {where: (min(dump.end, left[where].end), left[where].end) for where, dump in before.items()}
@@ -71,7 +71,7 @@ async def _write(run: Run, sender: Sender) -> None:
     """As many batches to each partition as are kept of a producer, under one identity."""
     end_ns = run.loop.now_ns + round(COLD_SECONDS * 1e9)
     partitions = run.own_partitions()
-    while left := [where for where in partitions if sender.written(where) < WINDOW]:
+    while left := [where for where in partitions if sender.written(where) < BATCHES_RETAINED]:
         assert run.loop.now_ns < end_ns, f"liveness: {left} take no records\n{run.state()}"
         task = run.loop.create_task(sender.send(left[0]), name="before")
         await run.until(task.done, COLD_SECONDS, "a record is taken or refused")

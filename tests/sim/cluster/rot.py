@@ -112,7 +112,7 @@ class Rot:
         batch = self._draw.choice(walk(bytes(data.data), 0).batches)
         byte = self._draw.choice([at for at in range(batch.size) if at not in EPOCH_BYTES])
         start, held = on_disk(disk, place.directory)
-        disk.flip(place.path, 8 * (batch.at + byte) + self._draw.randrange(8))
+        disk.flip(place.path, 8 * (batch.position + byte) + self._draw.randrange(8))
         kept = [each for each in held if each.base < batch.base_offset]
         place.copies.damaged(host.node_id, start, kept, host.lives, proved=False)
         self.count += 1

@@ -125,7 +125,7 @@ class Run:
             "faults_lasted": self.lasting.lasted,
             "starts_judged": self.hearing.told.judged,
             "returned_members": sum(each.returned for each in self.clients if isinstance(each, GroupMember)),
-            "bucket_refused": self.nemesis.throttle.refused if self.nemesis.throttle else 0,
+            "bucket_refused": self.nemesis.throttle.refused_count if self.nemesis.throttle else 0,
         }
         return (
             own

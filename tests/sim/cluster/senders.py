@@ -19,9 +19,9 @@ from tests.sim.cluster.history import History, Send, Verdict, verdict_of
 from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot.producer_state import WINDOW
+from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import TopicPartition
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered_api.kafka.client.client import Client, code_of
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -168,7 +168,7 @@ class Sender:
             Written(send, data) for send, data in batches if send.verdict is Verdict.OK and send.base_offset >= 0
         ]
         if written and self._repeated is not None:
-            self._written.setdefault(where, deque(maxlen=WINDOW)).extend(written)
+            self._written.setdefault(where, deque(maxlen=BATCHES_RETAINED)).extend(written)
 
     async def repeat(self, where: TopicPartition) -> int:
         """The last batches of a partition once more, until somebody says what they are; how many he said it of."""
@@ -220,7 +220,7 @@ class Sender:
             producer, epoch = self._identity.producer_id, self._identity.epoch
             send.producer_id, send.sequence = producer, sequence
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
-        data = encode(
+        data = encode_batch(
             [(now_ms, None, value, ()) for value in values],
             codec=self._draw.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
             producer_id=producer,

@@ -19,7 +19,7 @@ from tiered.groups.records import OffsetKey, read_key, read_offset
 from tiered.groups.requests import FetchOffsets
 from tiered.hot.disk_log import DiskLog
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered.replication.leader_replica import Replica
 from tiered.replication.leader_state import Partition
 
@@ -129,7 +129,7 @@ class Shown:
 
 
 def _places(data: Any, at: int) -> Iterator[Place]:
-    for row in records(data, at):
+    for row in decode_records(data, at):
         key = read_key(row.key) if row.key is not None else None
         if isinstance(key, OffsetKey) and row.value is not None:
             yield key.group, key.topic, key.partition, read_offset(row.value).offset

@@ -52,9 +52,9 @@ def cold(run: Run) -> Iterator[Finding]:
     """Every live segment of every manifest."""
     objects = run.world.bucket.objects
     for manifest in run.truth.manifests():
-        if not run.truth.follows(manifest.pid):
+        if not run.truth.follows(manifest.partition_id):
             continue
-        copies, at = run.truth.of(manifest.pid), -1
+        copies, at = run.truth.of(manifest.partition_id), -1
         for entry in run.truth.segments(manifest):
             stored = objects.get(entry.key)
             if stored is None:

@@ -13,7 +13,7 @@ from tests.sim.cluster.options import Options, TopicShape
 from tests.sim.cluster.run import Run, run
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tiered.cold import collector
-from tiered.object_store.memory import Stored
+from tiered.object_store.memory import StoredObject
 
 LOG = [Batch(number, number, 0, number) for number in range(4)]
 
@@ -46,7 +46,7 @@ def a_byte_of_an_object(of: Run) -> None:
     objects = of.world.bucket.memory._objects
     data = bytearray(objects[segment.key].data)
     data[segment.log_bytes - 1] ^= 1
-    objects[segment.key] = Stored(bytes(data), "", 0)
+    objects[segment.key] = StoredObject(bytes(data), "", 0)
 
 
 @pytest.mark.parametrize(("spoil", "rule"), [(a_byte_of_a_log, "I5"), (an_object, "I23"), (a_byte_of_an_object, "I20")])

@@ -21,7 +21,7 @@ from tests.sim.cluster.told import Told
 from tiered.controller.heartbeats import Sessions
 from tiered.coordinator.runtime import Coordinator
 from tiered.errors import Code
-from tiered.hot.producer_state import Producer
+from tiered.hot.producer_state import ProducerStateEntry
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import PartitionImage
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST
@@ -164,7 +164,7 @@ def grouped(drawn: Options) -> Options:
 
 
 def last_only(original: Callable[..., Any]) -> Callable[..., Any]:
-    def find(producer: Producer, first: int, last: int) -> Any:
+    def find(producer: ProducerStateEntry, first: int, last: int) -> Any:
         found = original(producer, first, last)
         return found if found is producer.batches[-1] else None
 
@@ -183,7 +183,7 @@ def seed_of(how: str) -> int:
 @pytest.mark.parametrize(
     ("owner", "name", "make", "seed", "of", "rule"),
     [
-        (Producer, "find", last_only, 3, calm, "I11"),
+        (ProducerStateEntry, "find", last_only, 3, calm, "I11"),
         (Coordinator, "_idle", lambda original: lambda self: True, 1, grouped, "I18"),
         (Sessions, "expired", lambda original: lambda self, now_ns: [], seed_of("freeze"), calm, "I19"),
     ],

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tests.sim.harness.store import SimBucket
 from tiered.cold.layout import manifest_key
-from tiered.cold.manifest import Manifest, Node, SegmentEntry
-from tiered.cold.manifest_codec import decode, decode_sub
+from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry
+from tiered.cold.manifest_codec import decode, decode_submanifest
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicDeleted
@@ -100,7 +100,7 @@ class BucketRules:
 
     def unreferenced(self) -> list[str]:
         """Data objects that no manifest names."""
-        named = {key for manifest in self.manifests() for key in self.named(manifest.pid)}
+        named = {key for manifest in self.manifests() for key in self.named(manifest.partition_id)}
         return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
 
     def _immutable(self, key: str, body: bytes) -> None:
@@ -112,12 +112,12 @@ class BucketRules:
         if manifest.topic_id in self._deleted:
             return
         reach = manifest.log_start_offset, manifest.cold_end_offset
-        start, end = self._reach.setdefault(manifest.pid, reach)
-        assert reach[0] >= start and reach[1] >= end, f"I21: {manifest.pid} shrinks from {start, end} to {reach}"
-        self._reach[manifest.pid] = reach
+        start, end = self._reach.setdefault(manifest.partition_id, reach)
+        assert reach[0] >= start and reach[1] >= end, f"I21: {manifest.partition_id} shrinks from {start, end} to {reach}"
+        self._reach[manifest.partition_id] = reach
         for entry in manifest.entries:
-            assert entry.key in self._bucket.objects, f"I23: {manifest.pid} names {entry.key}, which is not there"
-            home = self._home.setdefault((manifest.pid, entry.base_offset), (entry.next_offset, entry.key))
+            assert entry.key in self._bucket.objects, f"I23: {manifest.partition_id} names {entry.key}, which is not there"
+            home = self._home.setdefault((manifest.partition_id, entry.base_offset), (entry.next_offset, entry.key))
             assert home == (entry.next_offset, entry.key), f"I20: {entry} moved, it was {home}"
 
     def _moved(self, boundary: Boundary) -> None:
@@ -144,10 +144,10 @@ class BucketRules:
         lower = [epoch for at, epoch in self._epochs.items() if at < slot]
         assert entry.epoch >= max(lower, default=0), f"I25: slot {slot} has epoch {entry.epoch} after {max(lower)}"
 
-    def _alive(self, nodes: Iterable[Node], start: int) -> Iterator[Node]:
+    def _alive(self, nodes: Iterable[ManifestNode], start: int) -> Iterator[ManifestNode]:
         """Segments and sub-manifests that hold anything at or above `start`: of a dead one nothing need be there."""
         for node in nodes:
             if node.next_offset > start:
                 yield node
                 if not isinstance(node, SegmentEntry):
-                    yield from self._alive(decode_sub(self._bucket.objects[node.key].data, node.key), start)
+                    yield from self._alive(decode_submanifest(self._bucket.objects[node.key].data, node.key), start)

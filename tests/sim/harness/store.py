@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.object_store.faulty import ALL_VERBS, Fault, Faults, FaultyStore, Kind, Late
-from tiered.object_store.memory import MemoryStore, Stored
+from tiered.object_store.faulty import ALL_VERBS, FaultRule, Faults, FaultyStore, FaultKind, LateWrite
+from tiered.object_store.memory import MemoryStore, StoredObject
 from tiered.ports import Buffer, Clock, Got, Listed, NotFound, Ok, PutResult
 
 
@@ -20,7 +20,7 @@ class SimBucket:
 
     def __init__(self, loop: SimLoop) -> None:
         self.memory = RecordingStore(SimClock(loop))
-        self._under_way: list[Late] = []
+        self._under_way: list[LateWrite] = []
         self._written_ns: dict[str, int] = {}
 
     @property
@@ -33,7 +33,7 @@ class SimBucket:
         return self.memory.written
 
     @property
-    def objects(self) -> Mapping[str, Stored]:
+    def objects(self) -> Mapping[str, StoredObject]:
         """What is in the bucket now."""
         return self.memory._objects
 
@@ -82,18 +82,18 @@ class RecordingStore(MemoryStore):
         return result
 
 
-DRAWN = tuple(kind for kind in Kind if kind is not Kind.THROTTLE)
+DRAWN = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
 """Of a swarm. What throttles counts calls and is no matter of chance."""
 SWEPT_BY_LIST = ("data/", "meta/")
 """Where a list finds what can go, and a later one finds the rest. Images of groups are found by a list alone: one that
 hides the newest is beyond what stores promise, and what groups rest on."""
 
 
-def bearable(rules: Sequence[Fault], rng: random.Random) -> list[Fault]:
+def bearable(rules: Sequence[FaultRule], rng: random.Random) -> list[FaultRule]:
     """The rules, with lists stale (and that often, for there are few of them) only where that is borne."""
-    stale = [rule for rule in rules if rule.kind is Kind.STALE_LIST]
-    return [rule for rule in rules if rule.kind is not Kind.STALE_LIST] + [
-        Fault(Kind.STALE_LIST, ("list",), key=prefix, chance=rng.random(), seconds=rule.seconds)
+    stale = [rule for rule in rules if rule.kind is FaultKind.STALE_LIST]
+    return [rule for rule in rules if rule.kind is not FaultKind.STALE_LIST] + [
+        FaultRule(FaultKind.STALE_LIST, ("list",), key=prefix, probability=rng.random(), seconds=rule.seconds)
         for rule in stale
         for prefix in SWEPT_BY_LIST
     ]
@@ -102,7 +102,7 @@ def bearable(rules: Sequence[Fault], rng: random.Random) -> list[Fault]:
 def drawn_faults(rng: random.Random, worst: float = 0.25) -> Faults:
     """A swarm: a random subset of all kinds of faults, each with a random chance up to `worst`."""
     rules = [
-        Fault(kind, ALL_VERBS, chance=rng.random() * worst, seconds=rng.choice((0.05, 0.5, 3.0, 30.0)))
+        FaultRule(kind, ALL_VERBS, probability=rng.random() * worst, seconds=rng.choice((0.05, 0.5, 3.0, 30.0)))
         for kind in DRAWN
         if rng.random() < 0.5
     ]

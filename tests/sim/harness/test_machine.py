@@ -12,7 +12,7 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket, drawn_faults
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import Kind
+from tiered.object_store.faulty import FaultKind
 from tiered.ports import Got, NotFound, World
 
 
@@ -110,7 +110,7 @@ def test_each_process_draws_anew_and_each_seed_repeats() -> None:
 def test_drawn_faults_are_a_different_subset_for_each_seed() -> None:
     subsets = {tuple(rule.kind for rule in drawn_faults(random.Random(seed)).rules) for seed in range(50)}
     assert len(subsets) > 20
-    assert {kind for subset in subsets for kind in subset} == set(Kind) - {Kind.THROTTLE}
+    assert {kind for subset in subsets for kind in subset} == set(FaultKind) - {FaultKind.THROTTLE}
 
 
 def test_the_history_of_the_bucket_is_in_the_order_in_which_writes_took_effect() -> None:

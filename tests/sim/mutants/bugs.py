@@ -149,8 +149,8 @@ def writes_on_when_it_lost(original: Any) -> Any:
 
 def names_it_first(original: Any) -> Any:
     async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> None:
-        await self._name(manifest, epoch, [entry])
-        await self._put(entry.key, log_part, tail, entry.object_bytes)
+        await self._add_to_manifest(manifest, epoch, [entry])
+        await self._put_and_verify(entry.key, log_part, tail, entry.object_bytes)
 
     return copy
 
@@ -163,8 +163,8 @@ def drops_what_is_not_cold(original: Any) -> Any:
 
 
 def keeps_the_open_segment_alone(original: Any) -> Any:
-    def plan(closed: Any, active: Any, config: Any, now_ms: int, **ends: Any) -> retention.Plan:
-        found: retention.Plan = original(closed, active, config, now_ms, **ends)
+    def plan(closed: Any, active: Any, config: Any, now_ms: int, **ends: Any) -> retention.RetentionPlan:
+        found: retention.RetentionPlan = original(closed, active, config, now_ms, **ends)
         if config.retention_bytes < 0 and config.retention_ms < 0:
             return found
         below = [each.next_offset for each in closed if each.next_offset <= ends["deletable_below"]]
@@ -226,7 +226,7 @@ def trusts_its_own_log(original: Any) -> Any:
 def forgets_producers_at_a_start(original: Any) -> Any:
     async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
         log: DiskLog = await original.__func__(cls, *args, **options)
-        log._tail.replace_producers(ProducerStates(log.end_offset))
+        log._writer.replace_producers(ProducerStates(log.end_offset))
         return log
 
     return classmethod(open)
@@ -235,7 +235,7 @@ def forgets_producers_at_a_start(original: Any) -> Any:
 def forgets_producers_while_it_follows(original: Any) -> Any:
     def append_as_follower(self: DiskLog, data: Any, *, now_ms: int) -> None:
         original(self, data, now_ms=now_ms)
-        self._tail.replace_producers(ProducerStates(self.end_offset))
+        self._writer.replace_producers(ProducerStates(self.end_offset))
 
     return append_as_follower
 

@@ -10,7 +10,7 @@ from tests.e2e.site import Site, batch, run
 from tests.sim.scenarios.three import SESSION, Broker, Three, told
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
-from tiered.object_store.metered import ObservedStore
+from tiered.object_store.metered import MeteredStore
 from tiered.ports import Got, NotFound
 from tiered.replication.leader_replica import ALL
 
@@ -121,11 +121,11 @@ def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCa
 
 
 def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def denied(store: ObservedStore, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
     async def story(site: Site) -> None:
-        monkeypatch.setattr(ObservedStore, "get", denied)
+        monkeypatch.setattr(MeteredStore, "get", denied)
         with pytest.raises(Unavailable, match="AccessDenied"):
             await asyncio.wait_for(site.start(), 1)
         await site.stop()

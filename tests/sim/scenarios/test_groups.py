@@ -25,7 +25,7 @@ from tests.sim.harness.machine import SimMachine
 from tiered.broker.group_coordinators import partition_of
 from tiered.cold.layout import manifest_key
 from tiered.errors import Code
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 G = "g"
 P = partition_of(G, 2)
@@ -253,7 +253,7 @@ def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups(
         await commit(site, G, 20)
         await site.until(lambda: images(site, P) != [])
         await site.crash(site.machine.lose_disk)
-        site.machine.faults.rules.append(Fault(Kind.DELAY, ("get",), key=manifest_key(replica.pid), seconds=10))
+        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.pid), seconds=10))
         await site.start(GROUPS)
         await loaded(site)
         assert await committed(site, G) == site.node.replica("t", 0).log.end_offset == 0

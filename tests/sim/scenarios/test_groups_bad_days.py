@@ -25,7 +25,7 @@ from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 G = "g"
 P = partition_of(G, 2)
@@ -38,7 +38,7 @@ def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
         await commit(site, G, 7)
         await site.until(lambda: images(site, P) != [])
         await site.crash(site.machine.kill)
-        broken = Fault(Kind.ERROR, ("get",), key="groups/")
+        broken = FaultRule(FaultKind.ERROR, ("get",), key="groups/")
         site.machine.faults.rules.append(broken)
         node = await site.start(GROUPS)
         await site.until(lambda: any("its groups cannot be loaded" in each for each in node.health().problems))
@@ -63,7 +63,7 @@ def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> N
         await commit(site, G, 7)
         await site.until(lambda: images(site, P) != [])
         await site.crash(site.machine.kill)
-        broken = Fault(Kind.ERROR, ("get",), key="groups/")
+        broken = FaultRule(FaultKind.ERROR, ("get",), key="groups/")
         site.machine.faults.rules.append(broken)
         await site.start(GROUPS)
         await site.node.submit(DeleteTopic("t"))
@@ -83,7 +83,7 @@ def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
         await commit(site, G, 7)
         await site.until(lambda: images(site, P) != [])
         await site.crash(site.machine.lose_disk)
-        broken = Fault(Kind.ERROR, ("list",), key="groups/")
+        broken = FaultRule(FaultKind.ERROR, ("list",), key="groups/")
         site.machine.faults.rules.append(broken)
         await site.start(GROUPS)
         with pytest.raises(Refused) as refused:
@@ -214,9 +214,9 @@ def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
         if with_groups:
             await commit(site, G, 7)
         await asyncio.sleep(300)
-        before = site.node.store.requests()
+        before = site.node.store.request_count()
         await asyncio.sleep(3600)
-        assert site.node.store.requests() - before <= 60
+        assert site.node.store.request_count() - before <= 60
         await site.stop()
 
     run(story)

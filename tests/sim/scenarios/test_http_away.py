@@ -14,7 +14,7 @@ from tests.sim.scenarios.three import SESSION, Broker, Three, told
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered_api.http.partitions.reads import bytes_of
 from tiered_api.http.partitions.remote_brokers import Nowhere
 from tiered_api.http.partitions.remote_partition import Away
@@ -41,7 +41,7 @@ class Reader:
         offset, end = await self.away.bounds()
         while offset < end:
             data = bytes_of(await self.away.read(offset, 1 << 20))
-            read = records(data)
+            read = decode_records(data)
             found += [each.value for each in read]
             offset = read[-1].offset + 1
         return found

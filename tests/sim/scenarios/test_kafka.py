@@ -12,7 +12,7 @@ from tests.e2e.site import QUICK, SMALL, Site, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Unavailable
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import Replica
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.client.connection import Link, open_link
@@ -41,7 +41,7 @@ class Far:
     async def produce(self, replica: Replica, number: int) -> None:
         """One record of an idempotent producer, tried until it is acknowledged."""
         value = b"%d" % number * (20_000 if number % 7 == 0 else 50)
-        raw = bytearray(encode([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
+        raw = bytearray(encode_batch([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
         while True:
             try:
                 answer = await (await self.link()).ask(produce(replica, raw=bytearray(raw)), ProduceResponse, SECONDS)

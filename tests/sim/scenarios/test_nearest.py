@@ -17,7 +17,7 @@ from tiered.config.kafka_aliases import LEADERS_ONLY
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import ALL
 from tiered_api.kafka.client.connection import Link, open_link
@@ -295,7 +295,7 @@ def found(part: PartitionData) -> list[tuple[int, bytes]]:
     data = part.records or b""
     walked = walk(data)
     assert walked.why == "", walked
-    return [(each.offset, each.value or b"") for one in walked.batches for each in records(data, one.at)]
+    return [(each.offset, each.value or b"") for one in walked.batches for each in decode_records(data, one.position)]
 
 
 async def every(three: Three, node: int, topic_id: TopicId) -> list[bytes]:

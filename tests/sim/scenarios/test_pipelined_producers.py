@@ -9,7 +9,7 @@ from tests.sim.scenarios.three import SESSION, Three, told
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
 from tiered.ids import TopicId
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered_api.kafka.client.connection import Link, open_link
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -31,7 +31,7 @@ class Client(NamedTuple):
         """A record under each of these numbers, the next before the last one is answered; the codes of the answers."""
         codes = []
         for sequence in sequences:
-            data = encode([(1000, b"k", b"v", ())], producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+            data = encode_batch([(1000, b"k", b"v", ())], producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
             topic = TopicProduceData("t", self.topic_id, [PartitionProduceData(0, bytes(data))])
             asked = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
             answer = await self.link.ask(asked, ProduceResponse, 10, VERSION)

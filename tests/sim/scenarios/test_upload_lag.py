@@ -114,8 +114,8 @@ def test_nothing_is_asked_of_the_bucket_while_nothing_is_late() -> None:
         await replica.append(batch([b"v"]))
         await cold_within(replica, 1, LAG + UPLOAD)
         await asyncio.sleep(600)  # what a start and an upload leave to be swept is done
-        before = site.node.store.requests()
+        before = site.node.store.request_count()
         await asyncio.sleep(600)
-        assert site.node.store.requests() - before <= 10, "a request a minute"
+        assert site.node.store.request_count() - before <= 10, "a request a minute"
 
     run(story)

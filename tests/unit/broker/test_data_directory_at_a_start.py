@@ -50,7 +50,7 @@ def test_what_a_clean_stop_said_of_logs_holds_for_one_start() -> None:
         directory, _ = await opened(on)
         log = await open_log(on)
         append(log, batch(0))
-        left = log.left(0, False)
+        left = log.make_clean_entry(0, False)
         assert left is not None
         await directory.mark_clean([(AT, left)])
         directory, found = await opened(on)
@@ -75,7 +75,7 @@ def test_a_cut_that_comes_while_offsets_are_written_is_not_noted_by_them() -> No
         await asyncio.sleep(0)
         log.truncate_to(1)
         await saving
-        assert (log.cuts.made, log.cuts.noted) == (2, 1)
+        assert (log.truncations.made, log.truncations.checkpointed) == (2, 1)
 
     asyncio.run(told())
 

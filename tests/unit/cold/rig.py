@@ -18,13 +18,13 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Fault, Faults
+from tiered.object_store.faulty import FaultRule, Faults
 from tiered.ports import FileSlice
-from tiered.records.batch import encode
-from tiered.records.model import Walked
+from tiered.records.batch import encode_batch
+from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
 T = TypeVar("T")
@@ -78,20 +78,20 @@ class LocalLog:
         return self.write(data, base + batches * records)
 
     @property
-    def epochs(self) -> Epochs:
-        return Epochs(self.lineage)
+    def epochs(self) -> LeaderEpochs:
+        return LeaderEpochs(self.lineage)
 
     def closed_segments(self) -> list[Segment]:
         return list(self.segments)
 
-    def sections(self, base_offset: int, *, from_offset: int | None = None) -> Files:
+    def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> Files:
         segment = next(s for s in self.segments if s.base_offset == base_offset)
         start = base_offset if from_offset is None else from_offset
         found = [b for b in walk(self.content(segment)).batches if b.last_offset >= start]
         indexed = found[1::2]
-        cut = found[0].at
+        cut = found[0].position
         return Files(
-            b"".join(struct.pack(">ii", b.last_offset - start, b.at - cut) for b in indexed),
+            b"".join(struct.pack(">ii", b.last_offset - start, b.position - cut) for b in indexed),
             _time_index(found, start),
             b"",
             b"producers of " + str(segment.next_offset).encode(),
@@ -108,10 +108,10 @@ class LocalLog:
 def batch(base: int, records: int = 10, size: int = 100, epoch: int = 1) -> bytes:
     """A batch of distinct records; the one at offset o has timestamp 1000 * o."""
     rows = [(1000 * (base + i), b"k%d" % i, (b"%d." % (base + i)) * (size // 4), ()) for i in range(records)]
-    return encode(rows, base_offset=base, leader_epoch=epoch)
+    return encode_batch(rows, base_offset=base, leader_epoch=epoch)
 
 
-def _time_index(found: Sequence[Walked], start: int) -> bytes:
+def _time_index(found: Sequence[WalkedBatch], start: int) -> bytes:
     """For every second batch the highest timestamp so far and where it stands, when it has grown."""
     rows: list[tuple[int, int]] = []
     highest, at = -1, start
@@ -135,14 +135,14 @@ class Broker:
         self.manifests = ManifestStore(self.store, rig.clock, rng, self.metrics, fan=fan)
         self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics)
         self.collector = Collector(
-            self.store, self.manifests, self.uploader.busy, rig.clock, self.metrics, grace_ms=1000
+            self.store, self.manifests, self.uploader.keys_in_flight, rig.clock, self.metrics, grace_ms=1000
         )
         self.cache = ChunkCache(self.metrics)
         self.reader = ColdReader(
             self.store, self.manifests, self.cache, self.metrics, rig.clock, window_bytes=window_bytes
         )
 
-    def fail(self, *faults: Fault) -> None:
+    def fail(self, *faults: FaultRule) -> None:
         """From now on these faults, and no others."""
         self.faults.rules[:] = faults
 

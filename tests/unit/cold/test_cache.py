@@ -138,7 +138,7 @@ def test_a_dropped_chunk_is_fetched_anew_while_its_readers_keep_theirs() -> None
     async def story(cache: ChunkCache, source: Source) -> None:
         lease = cache.lease(A, source.get)
         await lease.data()
-        cache.drop(A)
+        cache.invalidate(A)
         assert await use(cache, source, A) == b"a" * 10
         assert await lease.data() == b"a" * 10
         lease.release()

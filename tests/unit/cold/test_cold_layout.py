@@ -12,7 +12,7 @@ from tiered.cold.layout import (
     ObjectName,
     SectionKind,
     SegmentFacts,
-    build_tail,
+    build_trailer,
     manifest_key,
     parse_footer,
     parse_key,
@@ -57,7 +57,7 @@ def test_other_keys_are_nobodys_garbage(key: str) -> None:
 
 
 def test_footer_reads_back_from_the_last_bytes_alone() -> None:
-    tail, refs = build_tail(PID, 7, FACTS, SECTIONS)
+    tail, refs = build_trailer(PID, 7, FACTS, SECTIONS)
     footer = parse_footer(PID, tail[-FOOTER_BYTES_MAX:], FACTS.log_bytes + len(tail), where="x")
     assert (footer.partition, footer.leader_epoch, footer.facts, footer.sections) == (PID, 7, FACTS, refs)
     assert [ref.kind for ref in refs] == [SectionKind.OFFSET_INDEX, SectionKind.LINEAGE]
@@ -66,7 +66,7 @@ def test_footer_reads_back_from_the_last_bytes_alone() -> None:
 
 
 def test_any_flipped_bit_of_the_footer_is_corrupt() -> None:
-    tail, refs = build_tail(PID, 7, FACTS, SECTIONS)
+    tail, refs = build_trailer(PID, 7, FACTS, SECTIONS)
     begin = refs[-1].position + refs[-1].length - FACTS.log_bytes
     for bit in range(8 * begin, 8 * len(tail)):
         spoiled = bytearray(tail)
@@ -77,13 +77,13 @@ def test_any_flipped_bit_of_the_footer_is_corrupt() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1, 15, 16, 100])
 def test_a_cut_off_object_has_no_footer(kept: int) -> None:
-    tail, _ = build_tail(PID, 7, FACTS, SECTIONS)
+    tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     with pytest.raises(Corrupt):
         parse_footer(PID, tail[:kept], FACTS.log_bytes + kept, where="x")
 
 
 def test_a_footer_of_another_partition_or_size_is_corrupt() -> None:
-    tail, _ = build_tail(PID, 7, FACTS, SECTIONS)
+    tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     other = PartitionId(TopicId(PID.topic_id), 4)
     with pytest.raises(Corrupt, match="another object"):
         parse_footer(other, tail, FACTS.log_bytes + len(tail), where="x")
@@ -92,7 +92,7 @@ def test_a_footer_of_another_partition_or_size_is_corrupt() -> None:
 
 
 def test_a_newer_footer_is_refused_not_guessed() -> None:
-    tail, _ = build_tail(PID, 7, FACTS, SECTIONS)
+    tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     newer = bytearray(tail)
     newer[-18:-16] = (2).to_bytes(2, "big")
     length = int.from_bytes(tail[-12:-8], "big")
@@ -102,7 +102,7 @@ def test_a_newer_footer_is_refused_not_guessed() -> None:
 
 
 def test_the_bytes_of_an_object_are_those_of_the_formats_document() -> None:
-    tail, _ = build_tail(PID, 7, FACTS, SECTIONS)
+    tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     lineage = SECTIONS[SectionKind.LINEAGE]
     table, facts, end = tail[-144:-96], tail[-96:-16], tail[-16:]
     assert tail[:-144] == b"o" * 16 + lineage

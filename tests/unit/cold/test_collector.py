@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import PID, TOPIC, Rig
 from tiered.cold.layout import manifest_key, segment_key
 from tiered.errors import Fenced, Unavailable
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def test_expired_segments_leave_the_manifest_at_once_and_the_bucket_after_the_gr
         cut = await broker.collector.expire(manifest, 1, limits, local_bytes_above_cold=0, now_ms=59_001)
         assert cut is not None and cut.log_start_offset == 50
         assert await broker.manifests.load(PID) == cut
-        assert await broker.collector.delete_due() == 0
+        assert await broker.collector.delete_expired() == 0
         assert await rig.keys(".seg") == before
         await rig.clock.sleep(2)
-        await broker.collector.delete_due()
+        await broker.collector.delete_expired()
         assert await rig.keys(".seg") == before[5:]
         assert await broker.read_all(50) == b"".join(rig.log.content(segment) for segment in rig.log.segments[5:])
         assert cut.segment_count == 5
@@ -74,10 +74,10 @@ def test_deletes_that_fail_are_tried_again() -> None:
         manifest = await broker.upload_all(rig.log, 1)
         await broker.collector.advance_start(manifest, 1, 35)
         await rig.clock.sleep(2)
-        broker.fail(Fault(Kind.ERROR, ("delete",), times=1))
+        broker.fail(FaultRule(FaultKind.ERROR, ("delete",), times=1))
         with pytest.raises(Unavailable):
-            await broker.collector.delete_due()
-        assert await broker.collector.delete_due() == 3
+            await broker.collector.delete_expired()
+        assert await broker.collector.delete_expired() == 3
         assert len(await rig.keys(".seg")) == 7
 
     rig.run(story)
@@ -91,11 +91,11 @@ def test_log_start_moves_although_nobody_can_say_which_objects_go_and_a_sweep_is
         await rig.broker("old", fan=2).upload_all(rig.log, 1)
         broker = rig.broker(fan=2)
         manifest = await broker.take_over(1)
-        assert not broker.manifests.take_leftover(PID)
-        broker.fail(Fault(Kind.ERROR, ("get",), key=".sub"))
+        assert not broker.manifests.take_orphan_mark(PID)
+        broker.fail(FaultRule(FaultKind.ERROR, ("get",), key=".sub"))
         cut = await broker.collector.advance_start(manifest, 1, manifest.cold_end_offset)
         assert cut.log_start_offset == manifest.cold_end_offset
-        assert broker.manifests.take_leftover(PID) and not broker.manifests.take_leftover(PID)
+        assert broker.manifests.take_orphan_mark(PID) and not broker.manifests.take_orphan_mark(PID)
 
     rig.run(story)
 
@@ -108,15 +108,15 @@ def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
     async def story() -> None:
         broker = rig.broker()
         manifest = await broker.upload_all(rig.log, 1)
-        late = Fault(Kind.LATE_APPLY, ("put",), key="manifest", times=1, seconds=3)
-        broker.fail(late, Fault(Kind.ERROR, ("get",), skip=1))
+        late = FaultRule(FaultKind.LATE_APPLY, ("put",), key="manifest", times=1, seconds=3)
+        broker.fail(late, FaultRule(FaultKind.ERROR, ("get",), skip=1))
         with pytest.raises(Unavailable):
             await broker.collector.advance_start(manifest, 1, 35)
-        assert broker.manifests.take_leftover(PID)
+        assert broker.manifests.take_orphan_mark(PID)
         broker.fail()
         await broker.collector.advance_start(manifest, 1, 35)
         await rig.clock.sleep(2)
-        assert await broker.collector.delete_due() == 0, "so only the sweep knows them"
+        assert await broker.collector.delete_expired() == 0, "so only the sweep knows them"
 
     rig.run(story)
 
@@ -158,7 +158,7 @@ def test_the_sweep_spares_what_is_newer_and_unknown_for_good_and_what_is_young_f
         left = await rig.keys()
         assert {newer, foreign, young, manifest_key(PID)} <= set(left) and len(await rig.keys(".seg")) == 12
         await rig.clock.sleep(2)
-        assert await broker.collector.delete_due() == 1
+        assert await broker.collector.delete_expired() == 1
         assert set(await rig.keys()) == set(left) - {young}
 
     rig.run(story)
@@ -220,7 +220,7 @@ def test_no_manifest_of_a_deleted_topic_names_what_is_gone() -> None:
     async def story() -> None:
         broker = rig.broker()
         await broker.upload_all(rig.log, 1)
-        broker.fail(Fault(Kind.ERROR, ("delete",), skip=1))
+        broker.fail(FaultRule(FaultKind.ERROR, ("delete",), skip=1))
         with pytest.raises(Unavailable):
             await broker.collector.delete_topic(PID.topic_id)
         assert await rig.keys("/manifest") == [] and await rig.keys(".seg")

@@ -64,13 +64,13 @@ def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
         for offset in range(1000):
             data = await reader.read(PID, manifest, offset, 1)
             at = found[offset // 10]
-            assert data == whole[at.at : at.at + at.size]
+            assert data == whole[at.position : at.position + at.size]
             assert await reader.offset_for_timestamp(PID, 1000 * offset, manifest=manifest) == (
                 offset,
                 1000 * offset,
                 at.leader_epoch,
             )
-        sections = await reader.sections(manifest.entries[-1])
+        sections = await reader.read_sections(manifest.entries[-1])
         assert sections.lineage == ((1, 0), (2, 500))
 
     rig.run(story)

@@ -9,58 +9,58 @@ import pytest
 from tests.unit.cold.rig import entry, manifest
 from tiered.cold.manifest import (
     Manifest,
-    NeedsOpen,
-    Node,
+    SubmanifestNeeded,
+    ManifestNode,
     SegmentEntry,
-    Spill,
+    SubmanifestRef,
     check_change,
     find_node,
-    wrote,
+    epoch_at,
 )
 
 FOUR = manifest(entry(0, 10), entry(10, 20), entry(20, 35), entry(35, 40))
 
 
-def packed_fully(made: Manifest, fan: int) -> tuple[Manifest, dict[str, tuple[Node, ...]]]:
+def packed_fully(made: Manifest, fan: int) -> tuple[Manifest, dict[str, tuple[ManifestNode, ...]]]:
     """With everything spilled that a fan of `fan` spills, and the sub-manifests by key."""
-    opened: dict[str, tuple[Node, ...]] = {}
-    while (run := made.to_pack(fan)) is not None:
+    opened: dict[str, tuple[ManifestNode, ...]] = {}
+    while (run := made.find_pack_range(fan)) is not None:
         key = f"sub-{run.level}-{run.nodes[0].base_offset}"
         opened[key] = run.nodes
         made = made.pack(run, key)
     return made, opened
 
 
-def leaves(nodes: tuple[Node, ...], opened: dict[str, tuple[Node, ...]]) -> list[SegmentEntry]:
+def leaves(nodes: tuple[ManifestNode, ...], opened: dict[str, tuple[ManifestNode, ...]]) -> list[SegmentEntry]:
     found: list[SegmentEntry] = []
     for node in nodes:
-        found += leaves(opened[node.key], opened) if isinstance(node, Spill) else [node]
+        found += leaves(opened[node.key], opened) if isinstance(node, SubmanifestRef) else [node]
     return found
 
 
 @pytest.mark.parametrize(("offset", "base"), [(0, 0), (9, 0), (10, 10), (34, 20), (39, 35)])
 def test_every_cold_offset_is_found_in_one_segment(offset: int, base: int) -> None:
-    found = FOUR.find(offset)
+    found = FOUR.find_node(offset)
     assert found is not None and found.base_offset == base
 
 
 def test_nothing_is_found_outside_the_cold_range() -> None:
-    assert FOUR.find(-1) is None
-    assert FOUR.find(40) is None
-    assert FOUR.advance_start(15, {}).find(14) is None
-    assert FOUR.advance_start(15, {}).find(15) == FOUR.nodes[1]
+    assert FOUR.find_node(-1) is None
+    assert FOUR.find_node(40) is None
+    assert FOUR.advance_start(15, {}).find_node(14) is None
+    assert FOUR.advance_start(15, {}).find_node(15) == FOUR.nodes[1]
 
 
 def test_the_epoch_that_wrote_an_offset_comes_from_the_lineage() -> None:
     one = replace(entry(10, 20, epoch=5), lineage=((3, 8), (5, 15)))
-    assert [wrote(one, offset) for offset in (10, 14, 15, 19)] == [3, 3, 5, 5]
+    assert [epoch_at(one, offset) for offset in (10, 14, 15, 19)] == [3, 3, 5, 5]
 
 
 def test_time_finds_the_first_segment_with_a_record_that_young_even_out_of_order() -> None:
     made = manifest(entry(0, 10, newest=500), entry(10, 20, newest=300), entry(20, 30, newest=900))
-    assert [made.find_time(t) for t in (0, 300, 500)] == [made.nodes[0]] * 3
-    assert made.find_time(501) == made.nodes[2]
-    assert made.find_time(901) is None
+    assert [made.find_node_by_time(t) for t in (0, 300, 500)] == [made.nodes[0]] * 3
+    assert made.find_node_by_time(501) == made.nodes[2]
+    assert made.find_node_by_time(901) is None
 
 
 def test_adding_moves_the_cold_end_and_adding_again_changes_nothing() -> None:
@@ -88,17 +88,17 @@ def test_a_million_segments_leave_a_small_manifest_that_still_finds_each() -> No
     made, opened = manifest(), {}
     for i in range(1000):
         made = made.add(entry(10 * i, 10 * i + 10))
-        while (run := made.to_pack(4)) is not None:
+        while (run := made.find_pack_range(4)) is not None:
             key = f"sub-{run.level}-{run.nodes[0].base_offset}"
             opened[key] = run.nodes
             made = made.pack(run, key)
-        assert made.fault() == ""
+        assert made.find_fault() == ""
     assert len(made.nodes) < 2 * 4 * 5
     assert (made.segment_count, made.cold_bytes) == (1000, 100_000)
     assert [one.base_offset for one in leaves(made.nodes, opened)] == list(range(0, 10_000, 10))
     for offset in (0, 17, 4999, 9999):
-        node = made.find(offset)
-        while isinstance(node, Spill):
+        node = made.find_node(offset)
+        while isinstance(node, SubmanifestRef):
             node = find_node(opened[node.key], offset)
         assert node is not None and node.base_offset <= offset < node.next_offset
 
@@ -119,10 +119,10 @@ def test_trimming_a_spilled_manifest_equals_trimming_a_flat_one(start: int) -> N
 def test_a_start_inside_a_spill_asks_for_its_contents_and_for_no_others() -> None:
     made, _ = packed_fully(manifest(*(entry(10 * i, 10 * i + 10) for i in range(8))), 2)
     first = made.nodes[0]
-    assert isinstance(first, Spill)
-    with pytest.raises(NeedsOpen) as wanted:
+    assert isinstance(first, SubmanifestRef)
+    with pytest.raises(SubmanifestNeeded) as wanted:
         made.advance_start(15, {})
-    assert wanted.value.spill == first
+    assert wanted.value.ref == first
     assert made.advance_start(first.next_offset, {}).nodes == made.nodes[1:]
 
 

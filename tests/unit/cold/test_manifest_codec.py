@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cold.rig import PID, entry, manifest
-from tiered.cold.manifest import Manifest, Spill
-from tiered.cold.manifest_codec import decode, decode_sub, encode, encode_sub
+from tiered.cold.manifest import Manifest, SubmanifestRef
+from tiered.cold.manifest_codec import decode, decode_submanifest, encode, encode_submanifest
 from tiered.errors import Corrupt, Refused
 from tiered.object_store.envelope import seal
 
-SPILL = Spill("data/x.sub", 1, 0, 100, 99, 1000, 10)
+SPILL = SubmanifestRef("data/x.sub", 1, 0, 100, 99, 1000, 10)
 MADE = replace(
     manifest(entry(100, 110), entry(110, 120)).adopt_epoch(4),
     nodes=(SPILL, entry(100, 110), entry(110, 120)),
@@ -32,7 +32,7 @@ def test_manifests_read_back_and_are_plain_json() -> None:
 
 def test_sub_manifests_read_back() -> None:
     nodes = (SPILL, entry(100, 110))
-    assert decode_sub(encode_sub(PID, 1, nodes), "key") == nodes
+    assert decode_submanifest(encode_submanifest(PID, 1, nodes), "key") == nodes
 
 
 def test_any_flipped_bit_is_corrupt() -> None:
@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused() -> None:
 def test_sub_manifests_with_a_gap_or_nothing_are_corrupt() -> None:
     for nodes in ((), (entry(0, 10), entry(20, 30))):
         with pytest.raises(Corrupt):
-            decode_sub(encode_sub(PID, 1, nodes), "key")
+            decode_submanifest(encode_submanifest(PID, 1, nodes), "key")
 
 
 def test_an_empty_manifest_is_one_too() -> None:

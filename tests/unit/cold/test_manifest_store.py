@@ -9,24 +9,24 @@ import pytest
 
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, entry
 from tiered.cold.layout import manifest_key
-from tiered.cold.manifest import Manifest, Opened
-from tiered.cold.manifest_codec import decode, encode_sub
-from tiered.cold.manifest_store import Change
+from tiered.cold.manifest import Manifest, Submanifests
+from tiered.cold.manifest_codec import decode, encode_submanifest
+from tiered.cold.manifest_store import ManifestChange
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 
-def adding(base: int, epoch: int = 1) -> Change:
+def adding(base: int, epoch: int = 1) -> ManifestChange:
     """A change that adds the segment [base, base + 10) behind whatever is there."""
 
-    def change(current: Manifest, _: Opened) -> Manifest:
+    def change(current: Manifest, _: Submanifests) -> Manifest:
         return current.add(entry(base, base + 10, epoch=epoch))
 
     return change
 
 
-def appending(current: Manifest, _: Opened) -> Manifest:
+def appending(current: Manifest, _: Submanifests) -> Manifest:
     """Adds ten offsets at the cold end."""
     end = current.cold_end_offset
     return current.add(entry(end, end + 10))
@@ -63,15 +63,15 @@ def test_a_change_that_changes_nothing_writes_nothing() -> None:
     rig.run(story)
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_REPLY, Kind.ERROR, Kind.CONFLICT])
+@pytest.mark.parametrize("kind", [FaultKind.LOST_REPLY, FaultKind.ERROR, FaultKind.CONFLICT])
 @pytest.mark.parametrize("times", [1, 3])
-def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: Kind, times: int) -> None:
+def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: FaultKind, times: int) -> None:
     rig = Rig()
 
     async def story() -> None:
         broker = rig.broker()
         await add(broker, 0)
-        broker.fail(Fault(kind, ("put",), times=times))
+        broker.fail(FaultRule(kind, ("put",), times=times))
         written = await add(broker, 10)
         assert (written.sequence, written.cold_end_offset, written.segment_count) == (2, 20, 2)
         bodies = [decode(data, "x") for key, data in rig.bucket.written if key == manifest_key(PID)]
@@ -86,7 +86,7 @@ def test_a_put_that_lands_after_its_retry_did_changes_nothing() -> None:
     async def story() -> None:
         broker = rig.broker()
         await add(broker, 0)
-        broker.fail(Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=5.0))
+        broker.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=5.0))
         await add(broker, 10)
         after = await add(broker, 20)
         await rig.clock.sleep(10)
@@ -104,9 +104,9 @@ def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> No
             for broker in brokers:
                 broker.faults.first_byte_seconds = 0.01
                 broker.fail(
-                    Fault(Kind.LOST_REPLY, ("put",), chance=0.2),
-                    Fault(Kind.LATE_APPLY, ("put",), chance=0.1, seconds=1.0),
-                    Fault(Kind.ERROR, ("get", "put"), chance=0.1),
+                    FaultRule(FaultKind.LOST_REPLY, ("put",), probability=0.2),
+                    FaultRule(FaultKind.LATE_APPLY, ("put",), probability=0.1, seconds=1.0),
+                    FaultRule(FaultKind.ERROR, ("get", "put"), probability=0.1),
                 )
 
             async def work(broker: Broker) -> int:
@@ -125,7 +125,7 @@ def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> No
                 broker.fail()
             final = await brokers[0].take_over(2)
             assert final.segment_count >= sum(done)
-            assert final.fault() == ""
+            assert final.find_fault() == ""
             sequences = [decode(data, "x").sequence for key, data in rig.bucket.written if key == manifest_key(PID)]
             assert sequences == list(range(1, len(sequences) + 1))
 
@@ -154,7 +154,7 @@ def test_a_fenced_writers_late_put_never_lands() -> None:
     async def story() -> None:
         old, new = rig.broker("old"), rig.broker("new")
         await add(old, 0)
-        old.fail(Fault(Kind.LATE_APPLY, ("put",), seconds=3.0))
+        old.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), seconds=3.0))
         undecided = asyncio.ensure_future(add(old, 10))
         await rig.clock.sleep(1)
         taken = await new.take_over(2)
@@ -172,7 +172,7 @@ def test_an_outage_ends_in_unavailable_and_the_next_change_settles_what_was_unde
     async def story() -> None:
         broker = rig.broker()
         await add(broker, 0)
-        broker.fail(Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=100.0), Fault(Kind.ERROR, ("get",), skip=1))
+        broker.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=100.0), FaultRule(FaultKind.ERROR, ("get",), skip=1))
         with pytest.raises(Unavailable):
             await add(broker, 10)
         broker.fail()
@@ -190,7 +190,7 @@ def test_a_cancelled_change_is_settled_like_an_undecided_one() -> None:
     async def story() -> None:
         broker = rig.broker()
         await add(broker, 0)
-        broker.fail(Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=2.0))
+        broker.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=2.0))
         change = asyncio.ensure_future(add(broker, 10))
         await rig.clock.sleep(0.1)
         change.cancel()
@@ -228,17 +228,17 @@ def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
         other = rig.broker("reader", fan=3)
         manifest = await other.manifests.load(PID)
         assert manifest is not None and manifest.segment_count == 50
-        bases = [one.base_offset async for one in other.manifests.entries(manifest)]
+        bases = [one.base_offset async for one in other.manifests.list_segments(manifest)]
         assert bases == list(range(0, 500, 10))
-        assert [one.base_offset async for one in other.manifests.entries(manifest, 485)] == [480, 490]
-        newest = [one.base_offset async for one in other.manifests.newest_first(manifest, 490)]
+        assert [one.base_offset async for one in other.manifests.list_segments(manifest, 485)] == [480, 490]
+        newest = [one.base_offset async for one in other.manifests.list_newest_first(manifest, 490)]
         assert newest == list(range(480, -1, -10))
         for offset in (0, 123, 499):
-            found = await other.manifests.find(manifest, offset)
+            found = await other.manifests.find_segment(manifest, offset)
             assert found is not None and found.base_offset == offset // 10 * 10
-        by_time = await other.manifests.find_time(manifest, 250)
+        by_time = await other.manifests.find_segment_by_time(manifest, 250)
         assert by_time is not None and by_time.base_offset == 250
-        names = {key async for key in other.manifests.named(manifest)}
+        names = {key async for key in other.manifests.list_keys(manifest)}
         assert names >= set(await rig.keys(".sub"))
 
     rig.run(story)
@@ -252,10 +252,10 @@ def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
         for i in range(8):
             await add(broker, 10 * i)
         cut = await broker.manifests.change(PID, TOPIC, 1, lambda now, opened: now.advance_start(15, opened))
-        found = await broker.manifests.find_time(cut, 0)
+        found = await broker.manifests.find_segment_by_time(cut, 0)
         assert found is not None and found.base_offset == 10
-        assert await broker.manifests.find(cut, 14) is None
-        alive = [one.base_offset async for one in broker.manifests.newest_first(cut, 1000)]
+        assert await broker.manifests.find_segment(cut, 14) is None
+        alive = [one.base_offset async for one in broker.manifests.list_newest_first(cut, 1000)]
         assert alive == list(range(70, 0, -10))
 
     rig.run(story)
@@ -267,10 +267,10 @@ def test_rotten_manifests_are_read_once_more_then_corrupt() -> None:
     async def story() -> None:
         broker = rig.broker()
         written = await add(broker, 0)
-        for kind in (Kind.FLIPPED, Kind.TRUNCATED):
-            broker.fail(Fault(kind, ("get",), times=1))
+        for kind in (FaultKind.FLIPPED, FaultKind.TRUNCATED):
+            broker.fail(FaultRule(kind, ("get",), times=1))
             assert await broker.manifests.load(PID) == written
-            broker.fail(Fault(kind, ("get",), times=2))
+            broker.fail(FaultRule(kind, ("get",), times=2))
             with pytest.raises(Corrupt, match="manifest"):
                 await broker.manifests.load(PID)
 
@@ -289,7 +289,7 @@ def test_a_missing_sub_manifest_names_its_key() -> None:
         manifest = await broker.manifests.load(PID)
         assert manifest is not None
         with pytest.raises(Corrupt, match=lost):
-            await rig.broker("b").manifests.find(manifest, 0)
+            await rig.broker("b").manifests.find_segment(manifest, 0)
 
     rig.run(story)
 
@@ -300,7 +300,7 @@ def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> N
     async def story() -> None:
         broker = rig.broker()
         await add(broker, 0)
-        broker.fail(Fault(Kind.ERROR, ("put",), times=1))
+        broker.fail(FaultRule(FaultKind.ERROR, ("put",), times=1))
         change = asyncio.ensure_future(add(broker, 10))
         await rig.clock.sleep(0.1)
         await rig.bucket.memory.delete([manifest_key(PID)])
@@ -335,14 +335,14 @@ def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
     async def story() -> None:
         broker = rig.broker("a")
         await broker.take_over(1)
-        broker.fail(Fault(Kind.ERROR, ("put",)))
+        broker.fail(FaultRule(FaultKind.ERROR, ("put",)))
         with pytest.raises(Unavailable):
             await broker.take_over(2)
-        assert broker.manifests.undecided
+        assert broker.manifests.has_undecided_change
         await rig.broker("b").take_over(3)
         with pytest.raises(Fenced):
             await broker.take_over(2)
-        assert not broker.manifests.undecided
+        assert not broker.manifests.has_undecided_change
 
     rig.run(story)
 
@@ -357,17 +357,17 @@ def test_a_sub_manifest_that_another_one_stands_for_is_corrupt() -> None:
             await add(broker, base)
         manifest = await broker.manifests.load(PID)
         assert manifest is not None
-        first, second = manifest.spilled[:2]
-        nodes = await broker.manifests.open(first)
+        first, second = manifest.submanifests[:2]
+        nodes = await broker.manifests.read_submanifest(first)
         other = PartitionId(PID.topic_id, PID.partition + 1)
         for body in (
             rig.bucket.objects[second.key].data,
-            encode_sub(PID, 1, [replace(first, level=first.level)]),
-            encode_sub(other, 1, nodes),
+            encode_submanifest(PID, 1, [replace(first, level=first.level)]),
+            encode_submanifest(other, 1, nodes),
         ):
             await rig.bucket.memory.put(first.key, body)
             with pytest.raises(Corrupt) as corrupt:
-                await rig.broker("reader").manifests.find(manifest, 5)
+                await rig.broker("reader").manifests.find_segment(manifest, 5)
             assert corrupt.value.where == first.key
 
     rig.run(story)

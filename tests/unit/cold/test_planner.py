@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.cold.rig import PID, entry, manifest
 from tiered.cold.layout import manifest_key, segment_key
-from tiered.cold.manifest import Manifest, NeedsOpen
-from tiered.cold.planner import Copy, Expiry, dropped, expire, garbage, next_copy
+from tiered.cold.manifest import Manifest, SubmanifestNeeded
+from tiered.cold.planner import UploadPlan, Expiry, find_dropped_keys, find_expiry, find_garbage, next_upload
 from tiered.errors import Corrupt
 from tiered.ports import Listed
 
@@ -32,30 +32,30 @@ LOCAL = [Local(0, 10), Local(10, 20), Local(20, 30)]
 @pytest.mark.parametrize(
     ("cold_end", "stable", "plan"),
     [
-        (0, 100, Copy(0, 0)),
-        (10, 100, Copy(10, 10)),
-        (15, 100, Copy(10, 15)),
+        (0, 100, UploadPlan(0, 0)),
+        (10, 100, UploadPlan(10, 10)),
+        (15, 100, UploadPlan(10, 15)),
         (30, 100, None),
         (99, 100, None),
         (10, 19, None),
-        (10, 20, Copy(10, 10)),
+        (10, 20, UploadPlan(10, 10)),
     ],
 )
 def test_the_oldest_closed_segment_above_the_cold_end_and_below_the_stable_offset(
-    cold_end: int, stable: int, plan: Copy | None
+    cold_end: int, stable: int, plan: UploadPlan | None
 ) -> None:
-    assert next_copy(LOCAL, replace(manifest(), cold_end_offset=cold_end), stable) == plan
+    assert next_upload(LOCAL, replace(manifest(), cold_end_offset=cold_end), stable) == plan
 
 
 def test_a_hole_between_cold_and_local_is_never_copied_over() -> None:
     with pytest.raises(Corrupt, match="hole"):
-        next_copy(LOCAL[1:], manifest(), 100)
+        next_upload(LOCAL[1:], manifest(), 100)
 
 
 def plan_expiry(
     made: Manifest | None, limits: Limits, *, epoch: int = 1, local: int = 0, now: int = 100_000
 ) -> Expiry | None:
-    return expire(made, epoch, limits, local_bytes_above_cold=local, now_ms=now, opened={})
+    return find_expiry(made, epoch, limits, local_bytes_above_cold=local, now_ms=now, submanifests={})
 
 
 THREE = manifest(entry(0, 10, newest=1000), entry(10, 20, newest=2000), entry(20, 30, newest=3000))
@@ -106,27 +106,27 @@ def test_timestamp_of_the_future_does_not_keep_what_is_cold_behind_it() -> None:
 
 
 def test_infinite_retention_opens_no_sub_manifest_and_finite_asks_for_the_oldest() -> None:
-    run = THREE.to_pack(1)
+    run = THREE.find_pack_range(1)
     assert run is not None
     spilled = THREE.pack(run, "sub")
     assert plan_expiry(spilled, Limits()) is None
-    with pytest.raises(NeedsOpen):
+    with pytest.raises(SubmanifestNeeded):
         plan_expiry(spilled, Limits(retention_ms=500))
-    found = expire(
-        spilled, 1, Limits(retention_ms=500), local_bytes_above_cold=0, now_ms=1501, opened={"sub": run.nodes}
+    found = find_expiry(
+        spilled, 1, Limits(retention_ms=500), local_bytes_above_cold=0, now_ms=1501, submanifests={"sub": run.nodes}
     )
     assert found == Expiry(10, "retention.ms")
 
 
 def test_what_a_new_start_drops_is_named_once_children_before_their_sub_manifest() -> None:
-    run = THREE.to_pack(1)
+    run = THREE.find_pack_range(1)
     assert run is not None
     spilled, opened = THREE.pack(run, "sub"), {"sub": run.nodes}
     keys = [node.key for node in THREE.nodes]
-    assert dropped(spilled.nodes, 0, 9, opened) == []
-    assert dropped(spilled.nodes, 0, 10, opened) == [keys[0], "sub"]
-    assert dropped(spilled.nodes, 0, 25, opened) == [keys[0], "sub", keys[1]]
-    assert dropped(spilled.nodes, 10, 30, {}) == keys[1:]
+    assert find_dropped_keys(spilled.nodes, 0, 9, opened) == []
+    assert find_dropped_keys(spilled.nodes, 0, 10, opened) == [keys[0], "sub"]
+    assert find_dropped_keys(spilled.nodes, 0, 25, opened) == [keys[0], "sub", keys[1]]
+    assert find_dropped_keys(spilled.nodes, 10, 30, {}) == keys[1:]
 
 
 def listed(key: str) -> Listed:
@@ -137,5 +137,5 @@ def test_garbage_is_what_nobody_can_name_any_more() -> None:
     named, orphan, own = (segment_key(PID, 0, epoch, f"{epoch:032x}") for epoch in (1, 2, 5))
     uploading, newer = segment_key(PID, 10, 5, "f" * 32), segment_key(PID, 10, 6, "e" * 32)
     there = [listed(key) for key in (named, orphan, own, uploading, newer, manifest_key(PID), "data/readme.txt")]
-    found = garbage(there, {named}, {uploading}, 5)
+    found = find_garbage(there, {named}, {uploading}, 5)
     assert [item.key for item in found] == [orphan, own]

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import PID, Broker, Rig, cold, small
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Unavailable
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 MINUTE = 60.0
 
@@ -32,7 +32,7 @@ def test_a_client_that_spins_on_a_bucket_that_is_away_costs_a_get_every_ten_seco
 
     async def story() -> None:
         broker, manifest = await cold(rig)
-        broker.fail(Fault(Kind.THROTTLE, ("get",)))
+        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         assert await spins(broker, manifest, 5, MINUTE) <= 14
         assert await spins(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
         said = [each for each in caplog.messages if "cold read fails" in each]
@@ -40,7 +40,7 @@ def test_a_client_that_spins_on_a_bucket_that_is_away_costs_a_get_every_ten_seco
         broker.fail()
         await asyncio.sleep(10)
         assert await broker.reader.read(PID, manifest, 5, 1)
-        broker.fail(Fault(Kind.THROTTLE, ("get",), times=1))
+        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",), times=1))
         with pytest.raises(Unavailable):
             await broker.reader.read(PID, manifest, 85, 1)
         await asyncio.sleep(0.3)
@@ -55,7 +55,7 @@ def test_many_readers_of_a_bucket_that_is_away_make_one_try_together() -> None:
 
     async def story() -> None:
         broker, manifest = await cold(rig)
-        broker.fail(Fault(Kind.THROTTLE, ("get",)))
+        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         await spins(broker, manifest, 5, MINUTE)
         await asyncio.sleep(10)
         before = broker.store.calls["get"]
@@ -86,7 +86,7 @@ def test_looking_up_a_time_is_held_up_too() -> None:
 
     async def story() -> None:
         broker, manifest = await cold(rig)
-        broker.fail(Fault(Kind.THROTTLE, ("get",)))
+        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         before = broker.store.calls["get"]
         for _ in range(6000):
             with pytest.raises(Unavailable):

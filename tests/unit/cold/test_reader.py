@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, small
 from tiered.errors import Code, Refused
-from tiered.records.batch import encode, records
+from tiered.records.batch import encode_batch, decode_records
 from tiered.records.model import Codec
 from tiered.records.native import walk
 
@@ -17,7 +17,7 @@ from tiered.records.native import walk
 def test_every_offset_reads_the_whole_batch_that_holds_it(codec: Codec) -> None:
     rig = Rig()
     rows = [[(1000 * (10 * i + j), None, b"value %d" % j, ()) for j in range(10)] for i in range(8)]
-    data = [encode(rows[i], base_offset=10 * i, leader_epoch=1, codec=codec) for i in range(8)]
+    data = [encode_batch(rows[i], base_offset=10 * i, leader_epoch=1, codec=codec) for i in range(8)]
     rig.log.write(data[:5], 50)
     rig.log.write(data[5:], 80)
 
@@ -64,7 +64,7 @@ def test_a_range_is_given_in_whole_batches_and_no_more() -> None:
         pieces = [piece async for piece in reader.reader.iterate(PID, 15, 95)]
         assert (pieces[0].base_offset, pieces[-1].next_offset) == (10, 100)
         found = [found for found in walk(rig.log.all_bytes).batches if 10 <= found.base_offset < 100]
-        wanted = rig.log.all_bytes[found[0].at : found[-1].at + found[-1].size]
+        wanted = rig.log.all_bytes[found[0].position : found[-1].position + found[-1].size]
         assert b"".join(bytes(piece.data) for piece in pieces) == wanted
         assert [piece.entry.base_offset for piece in pieces] == [0, 40, 80]
         assert [piece async for piece in reader.reader.iterate(PID, 160)] == []
@@ -127,14 +127,14 @@ def test_offsets_by_time_are_those_of_a_plain_scan_even_out_of_order(codec: Code
             batches: list[bytes] = []
             for _ in range(10):
                 rows = [(draw.randrange(1000, 5000) + 10 * offset, None, b"v", ()) for _ in range(draw.randrange(1, 6))]
-                batches.append(encode(rows, base_offset=offset, leader_epoch=3, codec=codec))
+                batches.append(encode_batch(rows, base_offset=offset, leader_epoch=3, codec=codec))
                 offset += len(rows)
             rig.log.write(batches, offset)
 
         async def story(rig: Rig = rig) -> None:
             reader, manifest = await cold(rig)
             data = rig.log.all_bytes
-            written = [record for found in walk(data).batches for record in records(data, found.at)]
+            written = [record for found in walk(data).batches for record in decode_records(data, found.position)]
             for start in (0, 77):
                 cut = manifest.advance_start(start, {})
                 for timestamp in range(0, 8000, 333):

@@ -8,13 +8,13 @@ import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.ports import Got, NotFound
 from tiered.records.native import walk
 
 
-@pytest.mark.parametrize("kind", [Kind.FLIPPED, Kind.TRUNCATED])
-def test_a_bad_range_is_read_once_more(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.FLIPPED, FaultKind.TRUNCATED])
+def test_a_bad_range_is_read_once_more(kind: FaultKind) -> None:
     for seed in range(40):
         rig = Rig(seed)
         large(rig, segments=2, batches=10)
@@ -22,7 +22,7 @@ def test_a_bad_range_is_read_once_more(kind: Kind) -> None:
         async def story(rig: Rig = rig) -> None:
             reader, _ = await cold(rig)
             reader.faults.random.seed(rig.loop.seed)
-            reader.fail(Fault(kind, ("get",), key=".seg", skip=rig.loop.seed % 4, times=1))
+            reader.fail(FaultRule(kind, ("get",), key=".seg", skip=rig.loop.seed % 4, times=1))
             assert await reader.read_all() == rig.log.all_bytes
             assert reader.store.hits[kind] == 1
 
@@ -38,7 +38,7 @@ def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_befo
         reader, manifest = await cold(rig)
         key = manifest.entries[1].key
         body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
-        place = walk(rig.log.content(rig.log.segments[1])).batches[4].at
+        place = walk(rig.log.content(rig.log.segments[1])).batches[4].position
         body[place + at] ^= 0x40
         await rig.bucket.memory.put(key, body)
         got = b""
@@ -109,15 +109,15 @@ def test_rotten_sections_are_read_once_more_then_corrupt() -> None:
     async def story() -> None:
         reader, manifest = await cold(rig)
         entry = manifest.entries[2]
-        reader.fail(Fault(Kind.FLIPPED, ("get",), times=1))
-        sections = await reader.reader.sections(entry)
-        files = rig.log.sections(80)
+        reader.fail(FaultRule(FaultKind.FLIPPED, ("get",), times=1))
+        sections = await reader.reader.read_sections(entry)
+        files = rig.log.segment_data(80)
         assert (sections.offset_index, sections.time_index) == (files.offset_index, files.time_index)
         assert (sections.producers, sections.lineage) == (files.producer_snapshot, ((1, 0),))
         reader = rig.broker("other")
-        reader.fail(Fault(Kind.FLIPPED, ("get",)))
+        reader.fail(FaultRule(FaultKind.FLIPPED, ("get",)))
         with pytest.raises(Corrupt, match=entry.key):
-            await reader.reader.sections(entry)
+            await reader.reader.read_sections(entry)
 
     rig.run(story)
 

@@ -10,7 +10,7 @@ from tests.unit.cold.rig import PID, TOPIC, Rig
 from tests.unit.cold.test_manifest_store import add
 from tiered.cold.layout import manifest_key
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 
 def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
@@ -20,13 +20,13 @@ def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
         broker = rig.broker(fan=2)
         for base in (0, 10, 20):
             await add(broker, base)
-        broker.fail(Fault(Kind.ERROR, ("put",), key=".sub"))
+        broker.fail(FaultRule(FaultKind.ERROR, ("put",), key=".sub"))
         with pytest.raises(Unavailable, match="was not stored"):
             await add(broker, 30)
         broker.fail()
         there = await broker.manifests.load(PID)
-        assert there is not None and there.cold_end_offset == 30 and not there.spilled
-        assert (await add(broker, 30)).spilled
+        assert there is not None and there.cold_end_offset == 30 and not there.submanifests
+        assert (await add(broker, 30)).submanifests
 
     rig.run(story)
 
@@ -40,8 +40,8 @@ def test_a_sub_manifest_that_a_change_is_about_to_name_is_no_garbage() -> None:
         for base in (0, 10, 20):
             await add(broker, base)
         broker.fail(
-            Fault(Kind.DELAY, ("list",), times=1, seconds=1.0),
-            Fault(Kind.DELAY, ("put",), key=manifest_key(PID), seconds=10.0),
+            FaultRule(FaultKind.DELAY, ("list",), times=1, seconds=1.0),
+            FaultRule(FaultKind.DELAY, ("put",), key=manifest_key(PID), seconds=10.0),
         )
         sweeping = asyncio.ensure_future(broker.collector.sweep(PID, TOPIC, 1))
         await rig.clock.sleep(0.5)
@@ -49,9 +49,9 @@ def test_a_sub_manifest_that_a_change_is_about_to_name_is_no_garbage() -> None:
         await sweeping
         assert not adding.done() and [key for key in await rig.keys() if key.endswith(".sub")]
         await rig.clock.sleep(5)
-        await broker.collector.delete_due()
+        await broker.collector.delete_expired()
         written = await adding
         reader = rig.broker("reader")
-        assert written.spilled and await reader.manifests.find(written, 0) is not None
+        assert written.submanifests and await reader.manifests.find_segment(written, 0) is not None
 
     rig.run(story)

@@ -11,7 +11,7 @@ from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tiered.cold import uploader
 from tiered.cold.layout import FOOTER_BYTES_MAX, parse_footer
 from tiered.errors import Corrupt, Fenced, Unavailable
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.ports import FileSlice, NotFound
 
 
@@ -51,8 +51,8 @@ def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
         manifest = await broker.upload_all(rig.log, 4)
         first, second = manifest.entries
         assert (first.lineage, second.lineage) == (((1, 0), (3, 20)), ((3, 30), (4, 40)))
-        assert (await broker.reader.sections(first)).lineage == ((1, 0), (3, 20))
-        assert (await broker.reader.sections(second)).lineage == ((1, 0), (3, 20), (4, 40))
+        assert (await broker.reader.read_sections(first)).lineage == ((1, 0), (3, 20))
+        assert (await broker.reader.read_sections(second)).lineage == ((1, 0), (3, 20), (4, 40))
 
     rig.run(story)
 
@@ -169,18 +169,18 @@ def test_batches_larger_than_a_piece_and_across_pieces_are_proved_too() -> None:
     rig.run(story)
 
 
-@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.LOST_REPLY, Kind.LATE_APPLY])
-def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.LATE_APPLY])
+def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: FaultKind) -> None:
     rig = Rig()
 
     async def story() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
-        broker.fail(Fault(kind, ("upload",), times=1, seconds=1.0))
+        broker.fail(FaultRule(kind, ("upload",), times=1, seconds=1.0))
         with pytest.raises(Unavailable):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
-        assert broker.uploader.busy(PID) == frozenset()
+        assert broker.uploader.keys_in_flight(PID) == frozenset()
         assert await broker.manifests.load(PID) == manifest
         written = await broker.upload_all(rig.log, 1)
         await rig.clock.sleep(10)
@@ -222,12 +222,12 @@ def test_what_went_up_before_a_failure_is_named_and_the_failure_is_told_next() -
         rig.log.fill(0, 5)
         rig.log.fill(50, 5)
         manifest = await broker.take_over(1)
-        broker.fail(Fault(Kind.ERROR, ("upload",), skip=1))
+        broker.fail(FaultRule(FaultKind.ERROR, ("upload",), skip=1))
         written = await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
         assert written is not None and written.cold_end_offset == 50
         with pytest.raises(Unavailable):
             await broker.uploader.upload_next(rig.log, written, 1, 1000)
-        assert broker.uploader.busy(PID) == frozenset()
+        assert broker.uploader.keys_in_flight(PID) == frozenset()
 
     rig.run(story)
 
@@ -239,7 +239,7 @@ def test_an_object_that_does_not_read_back_is_not_named() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
-        broker.fail(Fault(Kind.FLIPPED, ("get",), key=".seg"))
+        broker.fail(FaultRule(FaultKind.FLIPPED, ("get",), key=".seg"))
         with pytest.raises(Unavailable, match="read back"):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
         assert await broker.manifests.load(PID) == manifest
@@ -254,7 +254,7 @@ def test_killed_between_object_and_manifest_leaves_an_orphan_that_the_next_leade
         old = rig.broker("old")
         rig.log.fill(0, 5)
         manifest = await old.take_over(1)
-        old.fail(Fault(Kind.DELAY, ("put",), seconds=1000.0))
+        old.fail(FaultRule(FaultKind.DELAY, ("put",), seconds=1000.0))
         upload = asyncio.ensure_future(old.uploader.upload_next(rig.log, manifest, 1, 1000))
         await rig.clock.sleep(5)
         old.store.revoke()
@@ -303,9 +303,9 @@ def test_two_leaders_upload_one_range_and_one_copy_is_chosen() -> None:
                 broker.faults.random.seed(rig.loop.seed)
                 broker.faults.first_byte_seconds = 0.01
                 broker.fail(
-                    Fault(Kind.LOST_REPLY, ("put", "upload"), chance=0.2),
-                    Fault(Kind.LATE_APPLY, ("put", "upload"), chance=0.2, seconds=2.0),
-                    Fault(Kind.DELAY, chance=0.2, seconds=0.3),
+                    FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
+                    FaultRule(FaultKind.LATE_APPLY, ("put", "upload"), probability=0.2, seconds=2.0),
+                    FaultRule(FaultKind.DELAY, probability=0.2, seconds=0.3),
                 )
 
             async def lead(number: int) -> None:
@@ -341,15 +341,15 @@ def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
         broker.fail(
-            Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=50.0), Fault(Kind.ERROR, ("get",), key="manifest", skip=1)
+            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=50.0), FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1)
         )
         with pytest.raises(Unavailable):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
-        assert list(broker.uploader.busy(PID)) == await rig.keys(".seg")
+        assert list(broker.uploader.keys_in_flight(PID)) == await rig.keys(".seg")
         broker.fail()
         assert await broker.collector.sweep(PID, TOPIC, 1) == []
         written = await broker.upload_all(rig.log, 1)
-        assert broker.uploader.busy(PID) == frozenset()
+        assert broker.uploader.keys_in_flight(PID) == frozenset()
         await rig.clock.sleep(100)
         await broker.collector.sweep(PID, TOPIC, 1)
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
@@ -367,7 +367,7 @@ def test_an_earlier_change_that_landed_late_is_found_before_anything_is_sent_aga
         rig.log.fill(50, 5)
         manifest = await broker.take_over(1)
         broker.fail(
-            Fault(Kind.LATE_APPLY, ("put",), times=1, seconds=40.0), Fault(Kind.ERROR, ("get",), key="manifest", skip=1)
+            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=40.0), FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1)
         )
         with pytest.raises(Unavailable):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)

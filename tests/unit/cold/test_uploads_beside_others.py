@@ -10,7 +10,7 @@ from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Fenced
 from tiered.ids import PartitionId
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 
 
 def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:
@@ -47,7 +47,7 @@ def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
-        broker.fail(Fault(Kind.DELAY, ("upload",), seconds=5.0))
+        broker.fail(FaultRule(FaultKind.DELAY, ("upload",), seconds=5.0))
         going = asyncio.ensure_future(broker.uploader.upload_next(rig.log, manifest, 1, 1000))
         await rig.clock.sleep(1)
         await broker.collector.advance_start(manifest, 1, 70)
@@ -76,7 +76,7 @@ def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch:
         monkeypatch.setattr(broker.manifests, "load", late if slow == "manifest" else load)
         seconds = 5.0 if slow == "list" else 1.0
         broker.fail(
-            Fault(Kind.DELAY, ("list",), times=1, seconds=seconds), Fault(Kind.DELAY, ("put",), times=1, seconds=2.0)
+            FaultRule(FaultKind.DELAY, ("list",), times=1, seconds=seconds), FaultRule(FaultKind.DELAY, ("put",), times=1, seconds=2.0)
         )
         sweeping = asyncio.ensure_future(broker.collector.sweep(PID, TOPIC, 1))
         await rig.clock.sleep(0.5)
@@ -84,7 +84,7 @@ def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch:
         assert written is not None and not sweeping.done()
         await sweeping
         await rig.clock.sleep(10)
-        await broker.collector.delete_due()
+        await broker.collector.delete_expired()
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
 
     rig.run(story)

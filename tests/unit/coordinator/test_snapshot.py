@@ -17,7 +17,7 @@ from tiered.coordinator.snapshot import (
 )
 from tiered.errors import Code, Corrupt, Refused
 from tiered.groups.records import Record
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 7)
@@ -51,8 +51,8 @@ OLD, NEW = name(1, 50), name(1, 100)
 def test_where_to_begin(
     names: list[ImageName], log: tuple[int, int], epochs: list[tuple[int, int]], found: Beginning, what: str
 ) -> None:
-    assert beginning(names, *log, Epochs(epochs)) == found, what
-    assert beginning(names[::-1], *log, Epochs(epochs)) == found, what
+    assert beginning(names, *log, LeaderEpochs(epochs)) == found, what
+    assert beginning(names[::-1], *log, LeaderEpochs(epochs)) == found, what
 
 
 def test_a_key_says_all_and_sorts_as_images_do() -> None:

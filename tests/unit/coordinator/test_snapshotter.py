@@ -14,7 +14,7 @@ from tiered.errors import Unavailable
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import Offset, Record, offset_record
 from tiered.groups.shard import GroupShard
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.replication.leader_replica import Replica
 
 
@@ -44,8 +44,8 @@ async def led(rig: Rig, records: int = 10, epoch: int = 0) -> Replica:
     return replica
 
 
-@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.CONFLICT, Kind.THROTTLE], ids=lambda kind: kind.name)
-def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_image(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.CONFLICT, FaultKind.THROTTLE], ids=lambda kind: kind.name)
+def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_image(kind: FaultKind) -> None:
     rig = small()
 
     async def story() -> None:
@@ -53,7 +53,7 @@ def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_ima
         place, keeping = Place(replica), GroupKeeping(images(rig))
         await keeping.write(place, 2, [record(1)])
         await keeping.write(place, 4, [record(2)])
-        rig.brokers[1].faults.rules.append(Fault(kind, ("put",), key="groups/"))
+        rig.brokers[1].faults.rules.append(FaultRule(kind, ("put",), key="groups/"))
         with pytest.raises(Unavailable):
             await keeping.write(place, 8, [record(3)])
         assert replica.log_start_offset == 4 and stored(rig) == [(0, 2), (0, 4)]

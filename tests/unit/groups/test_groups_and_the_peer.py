@@ -26,7 +26,7 @@ from tiered.groups.requests import (
     Reply,
     Request,
 )
-from tiered.records.batch import encode, header, records
+from tiered.records.batch import encode_batch, decode_header, decode_records
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -87,8 +87,8 @@ def _written(log: Path) -> list[Record]:
     """All records of a log file."""
     raw, at, found = log.read_bytes(), 0, list[Record]()
     while at + 61 <= len(raw):
-        found += [Record(bytes(each.key or b""), _bytes(each.value)) for each in records(raw, at)]
-        at += header(raw, at).size
+        found += [Record(bytes(each.key or b""), _bytes(each.value)) for each in decode_records(raw, at)]
+        at += decode_header(raw, at).size
     return found
 
 
@@ -137,7 +137,7 @@ def test_what_is_written_is_read_by_the_peer_as_the_same_groups() -> None:
     _keep(ours)
     rig.ask(CommitOffsets("kept-simple", (Commit("v", 0, 9, topic_id="AAAAAAAAAAAAAAAAAAAAEA"),)))
     expected = _settled(ours)
-    batch = encode([(rig.now.wall_ms, key, value, ()) for key, value in rig.log], base_offset=0, leader_epoch=0)
+    batch = encode_batch([(rig.now.wall_ms, key, value, ()) for key, value in rig.log], base_offset=0, leader_epoch=0)
     with Peer(OPTIONS) as peer:
         with Wire(peer.address) as wire:
             _until_coordinating(wire)

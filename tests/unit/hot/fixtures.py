@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.sim.harness.disk import SimDisk
 from tiered.config.settings import TopicConfig
-from tiered.hot.disk_log import Appended, DiskLog
+from tiered.hot.disk_log import LogAppendInfo, DiskLog
 from tiered.metrics import Metrics
 from tiered.ports import Disk
-from tiered.records.batch import encode, records
+from tiered.records.batch import encode_batch, decode_records
 from tiered.records.model import Codec
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -53,7 +53,7 @@ def batch(
     """A produced batch of `count` records whose values name the numbers `first`, `first + 1`, ..."""
     made = [(at + number, b"k", b"%d" % number + b"." * size, ()) for number in range(first, first + count)]
     return bytearray(
-        encode(
+        encode_batch(
             made,
             codec=Codec.NONE,
             producer_id=producer,
@@ -83,14 +83,14 @@ async def open_log(
         clean=clean,
         recovery_point=recovery_point,
         start_offset=start_offset,
-        cut=cut,
+        truncation_interrupted=cut,
         metrics=Metrics(),
         topic_id=TOPIC_ID,
         name="t-0",
     )
 
 
-def append(log: DiskLog, data: bytearray, epoch: int = 0) -> Appended:
+def append(log: DiskLog, data: bytearray, epoch: int = 0) -> LogAppendInfo:
     return log.append(data, leader_epoch=epoch, now_ms=NOW)
 
 
@@ -112,7 +112,7 @@ def offsets(data: bytes) -> Sequence[int]:
     found: list[int] = []
     at = 0
     while at < len(data):
-        found += [record.offset for record in records(data, at)]
+        found += [record.offset for record in decode_records(data, at)]
         at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
     return found
 

@@ -24,7 +24,7 @@ from tests.unit.hot.fixtures import (
 )
 from tiered.errors import Corrupt
 from tiered.hot import checkpoints
-from tiered.hot.clean_shutdown import Left, encode, encode_log, parse
+from tiered.hot.clean_shutdown import CleanLogEntry, encode, encode_log, parse
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import TopicPartition
@@ -38,21 +38,21 @@ def run(story: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(story(disk()))
 
 
-async def resumed(where: SimDisk, left: Left) -> DiskLog:
+async def resumed(where: SimDisk, left: CleanLogEntry) -> DiskLog:
     """The log, opened with what a clean stop said of it."""
     return await DiskLog.open(
-        where, FixedClock(), DIRECTORY, config(), same_boot=True, clean=True, left=left,
+        where, FixedClock(), DIRECTORY, config(), same_boot=True, clean=True, clean_entry=left,
         metrics=Metrics(), topic_id=TOPIC_ID, name="t-0",
     )  # fmt: skip
 
 
-async def closed(where: SimDisk, batches: int) -> Left | None:
+async def closed(where: SimDisk, batches: int) -> CleanLogEntry | None:
     """What is said of a log of so many batches, after its clean stop."""
     log = await open_log(where)
     for number in range(batches):
         append(log, batch(number), epoch=3)
     await log.close_clean()
-    return log.left(3, False)
+    return log.make_clean_entry(3, False)
 
 
 def file(where: SimDisk, suffix: str) -> bytes:
@@ -112,7 +112,7 @@ def test_a_log_file_of_another_size_is_opened_by_itself() -> None:
         assert left is not None
         where.open(f"{DIRECTORY}/{0:020d}.log").append([b"torn"])
         log = await resumed(where, left)
-        assert (log.cut_bytes, log.end_offset) == (4, 5)
+        assert (log.truncated_bytes, log.end_offset) == (4, 5)
         where.remove(f"{DIRECTORY}/{0:020d}.log")
         assert (await resumed(where, left)).end_offset == 0
 
@@ -123,7 +123,7 @@ def test_nothing_is_said_of_larger_logs_and_of_those_with_producers() -> None:
     async def story(where: SimDisk) -> None:
         log = await open_log(where)
         append(log, batch(0, producer=7, sequence=0))
-        assert log.left(0, False) is None
+        assert log.make_clean_entry(0, False) is None
 
     run(story)
 
@@ -173,7 +173,7 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
 async def begun(where: SimDisk) -> DiskLog:
     """A log that was made just now."""
     return await DiskLog.open(
-        where, FixedClock(), DIRECTORY, config(), same_boot=True, clean=False, fresh=True,
+        where, FixedClock(), DIRECTORY, config(), same_boot=True, clean=False, is_new=True,
         metrics=Metrics(), topic_id=TOPIC_ID, name="t-0",
     )  # fmt: skip
 
@@ -181,18 +181,18 @@ async def begun(where: SimDisk) -> DiskLog:
 def test_only_a_log_that_changed_since_it_was_made_or_left_is_synced_by_a_clean_stop() -> None:
     async def story(where: SimDisk) -> None:
         log = await begun(where)
-        assert log.is_as_left, "there is nothing in it to lose"
+        assert log.is_unchanged_since_stop, "there is nothing in it to lose"
         append(log, batch(0), epoch=3)
-        assert not log.is_as_left
+        assert not log.is_unchanged_since_stop
         await log.close_clean()
-        left = log.left(3, False)
+        left = log.make_clean_entry(3, False)
         assert left is not None
         log = await resumed(where, left)
-        assert log.is_as_left, "the stop before synced it"
+        assert log.is_unchanged_since_stop, "the stop before synced it"
         append(log, batch(1), epoch=3)
         log.truncate_to(1)
-        assert (log.end_offset, log.is_as_left) == (1, False), "its end is the same, its files are not"
-        assert not (await open_log(where)).is_as_left, "nobody said how it was left"
+        assert (log.end_offset, log.is_unchanged_since_stop) == (1, False), "its end is the same, its files are not"
+        assert not (await open_log(where)).is_unchanged_since_stop, "nobody said how it was left"
 
     run(story)
 
@@ -204,11 +204,11 @@ def test_a_log_without_records_that_nobody_synced_comes_back_from_a_power_cut(se
     async def story(where: SimDisk) -> None:
         log = await begun(where)
         log.close()
-        left = log.left(-1, False)
+        left = log.make_clean_entry(-1, False)
         assert left is not None
         image = where.crash_image(random.Random(f"unsynced {seed}"))
         log = await resumed(image, left)
-        assert (log.end_offset, log.doubted) == (0, False)
+        assert (log.end_offset, log.suspect) == (0, False)
         append(log, batch(0), epoch=3)
         await log.flush()
         metadata = image.open(f"{DIRECTORY}/{checkpoints.METADATA_FILE}", write=False).pread(0, 100)

@@ -106,7 +106,7 @@ async def check(image: Image, story: Story) -> None:
     assert not walked.why, f"a torn batch is served: {walked.why}"
     assert list(offsets(served)) == list(range(log.end_offset)), "offsets have a hole"
     assert served.startswith(image.flushed_bytes), "an fsynced byte is gone"
-    batches = [served[one.at : one.at + one.size] for one in walked.batches]
+    batches = [served[one.position : one.position + one.size] for one in walked.batches]
     ever = story.old | set(story.written.values())
     assert all(one in ever for one in batches), "a batch is served that nobody wrote"
     assert log.producers.end_offset == log.end_offset
@@ -125,7 +125,7 @@ async def check(image: Image, story: Story) -> None:
     log.epochs.check()
     log.producers.check()
     for segment in log.closed_segments():
-        assert log.sections(segment.base_offset).next_offset == segment.next_offset
+        assert log.segment_data(segment.base_offset).next_offset == segment.next_offset
     if not image.same_boot:
         assert log.flushed_offset == log.end_offset
         again = await open_log(image.disk.after_power_cut(), same_boot=False, recovery_point=log.flushed_offset)

@@ -10,7 +10,7 @@ import pytest
 from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot.disk_log import Appended, DiskLog
+from tiered.hot.disk_log import LogAppendInfo, DiskLog
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
@@ -84,10 +84,10 @@ def test_a_retry_is_answered_with_the_offsets_of_its_first_try() -> None:
         log = await open_log(on)
         first = append(log, batch(0, 2, producer=7, sequence=0))
         append(log, batch(2, 1, producer=7, sequence=2))
-        assert first == Appended(0, 1, -1, False)
-        assert append(log, batch(0, 2, producer=7, sequence=0)) == Appended(0, 1, -1, True)
+        assert first == LogAppendInfo(0, 1, -1, False)
+        assert append(log, batch(0, 2, producer=7, sequence=0)) == LogAppendInfo(0, 1, -1, True)
         both = batch(2, 1, producer=7, sequence=2) + batch(3, 1, producer=7, sequence=3)
-        assert append(log, both) == Appended(2, 3, -1, False)
+        assert append(log, both) == LogAppendInfo(2, 3, -1, False)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
 
     story(told)
@@ -134,8 +134,8 @@ def test_segments_close_by_size_and_by_age() -> None:
         log = await filled(on, segment_ms=1000)
         assert [view.size <= 1500 for view in log.closed_segments()] == [True] * (log.segment_count - 1)
         assert log.segment_count == 3
-        assert not log.roll_due(NOW + 999)
-        assert log.roll_due(NOW + 1000)
+        assert not log.is_roll_due(NOW + 999)
+        assert log.is_roll_due(NOW + 1000)
         log.roll()
         log.roll()
         assert log.segment_count == 4
@@ -148,8 +148,8 @@ def test_sections_from_inside_a_segment_are_relative_to_the_cut() -> None:
     async def told(on: SimDisk) -> None:
         log = await filled(on)
         first = log.closed_segments()[0]
-        cut = log.sections(first.base_offset, from_offset=6)
-        whole = log.sections(first.base_offset)
+        cut = log.segment_data(first.base_offset, from_offset=6)
+        whole = log.segment_data(first.base_offset)
         assert (cut.base_offset, cut.next_offset) == (6, first.next_offset)
         assert offsets(cut.log.file.pread(cut.log.start, cut.log.length)) == list(range(6, first.next_offset))
         assert whole.log.length == first.size
@@ -176,8 +176,8 @@ def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> Non
         assert await log.drop_local_below(views[0].next_offset + 1) == 1
         assert log.local_start_offset == views[0].next_offset
         assert held.file.pread(0, held.length), "who reads it already may finish"
-        assert await log.sweep(NOW + 59_999) == 0
-        assert await log.sweep(NOW + 60_000) == 3
+        assert await log.delete_dropped_files(NOW + 59_999) == 0
+        assert await log.delete_dropped_files(NOW + 60_000) == 3
         assert not [name for name in on.list(DIRECTORY) if name.endswith(".deleted")]
         assert await log.drop_local_below(1000) == 1, "the active segment never goes"
 
@@ -227,7 +227,7 @@ def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
         log = await filled(on)
         states = ProducerStates(100)
         states.apply(walk(batch(0, producer=9, sequence=4)).batches[0], NOW)
-        log.restart_at(100, ((0, 0), (4, 60)), states.snapshot())
+        log.truncate_fully_and_start_at(100, ((0, 0), (4, 60)), states.encode_snapshot())
         assert (log.end_offset, log.local_start_offset, log.segment_count) == (100, 100, 1)
         assert log.epochs.lineage == ((0, 0), (4, 60))
         assert append(log, batch(0, producer=9, sequence=5), epoch=5).base_offset == 100
@@ -322,7 +322,7 @@ def test_what_is_cut_while_a_sync_runs_does_not_count_as_flushed() -> None:
 def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
     async def told(on: SimDisk) -> None:
         log = await filled(on)
-        whole, sections = read_all(log), [log.sections(view.base_offset) for view in log.closed_segments()]
+        whole, sections = read_all(log), [log.segment_data(view.base_offset) for view in log.closed_segments()]
         log.close()
         for name in [name for name in on.list(DIRECTORY) if name.endswith(suffix)]:
             _damage(on, f"{DIRECTORY}/{name}", damage)
@@ -330,7 +330,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
             again = await open_log(on.clone(), same_boot=same_boot)
             assert read_all(again) == whole
             assert await offset_for_timestamp(again, NOW + 25, TimeLookups()) == (25, NOW + 25, 0)
-            assert [again.sections(view.base_offset)[3:] for view in again.closed_segments()] == [
+            assert [again.segment_data(view.base_offset)[3:] for view in again.closed_segments()] == [
                 one[3:] for one in sections
             ]
 
@@ -378,7 +378,7 @@ def test_a_segment_that_lost_its_end_is_a_named_gap_and_never_read_around() -> N
         on.open(f"{DIRECTORY}/{first.base_offset:020d}.log").truncate(first.size - 1)
         again = await open_log(on)
         missing = first.next_offset - 1
-        assert again.gaps == [(missing, first.next_offset)]
+        assert again.offset_gaps == [(missing, first.next_offset)]
         assert again.end_offset == 30
         with pytest.raises(Corrupt):
             again.read(missing, 100, end_offset=30)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tiered.hot.index import (
     RELATIVE_MAX,
     IndexBuilder,
-    offset_before,
-    position_below,
-    position_for,
-    rebased,
-    sound_offsets,
-    sound_times,
+    lookup_timestamp,
+    lookup_position,
+    lookup_offset,
+    rebase_indexes,
+    valid_offset_bytes,
+    valid_time_bytes,
 )
 
 BATCHES = st.lists(st.tuples(st.integers(61, 900), st.integers(1, 5), st.integers(-1, 1000)), max_size=60)
@@ -25,7 +25,7 @@ def built(batches: list[tuple[int, int, int]], base: int = 100, interval: int = 
     """Indexes of batches of (size, records, max timestamp), and the batches' positions."""
     builder, positions, position, offset = IndexBuilder(base, interval), [], 0, base
     for size, count, timestamp in batches:
-        builder.note(position, size, offset + count - 1, timestamp)
+        builder.add_batch(position, size, offset + count - 1, timestamp)
         positions.append(position)
         position, offset = position + size, offset + count
     return builder, positions
@@ -58,22 +58,22 @@ def test_a_search_ends_at_or_before_the_batch_that_holds_the_offset(batches: lis
     offset = 0
     for (_, count, _), position in zip(batches, positions, strict=True):
         for relative in range(offset, offset + count):
-            assert position_for(builder.offsets, relative)[1] <= position
+            assert lookup_offset(builder.offsets, relative)[1] <= position
         offset += count
-    assert position_for(builder.offsets, -1) == (-1, 0)
+    assert lookup_offset(builder.offsets, -1) == (-1, 0)
 
 
 @given(BATCHES, st.integers(0, 20_000))
 def test_the_last_indexed_position_below_a_limit_is_a_batch(batches: list[tuple[int, int, int]], limit: int) -> None:
     builder, positions = built(batches)
-    found = position_below(builder.offsets, limit)
+    found = lookup_position(builder.offsets, limit)
     assert found == 0 or (found in positions and found <= limit)
 
 
 @given(BATCHES, st.integers(-1, 1001))
 def test_all_records_up_to_a_time_entry_are_earlier(batches: list[tuple[int, int, int]], timestamp: int) -> None:
     builder, _ = built(batches)
-    bound = offset_before(builder.times, timestamp)
+    bound = lookup_timestamp(builder.times, timestamp)
     offset = 0
     for _, count, newest in batches:
         if offset + count - 1 <= bound:
@@ -86,17 +86,17 @@ def test_what_cannot_be_an_index_is_cut_off(batches: list[tuple[int, int, int]],
     builder, _ = built(batches)
     size = sum(batch[0] for batch in batches)
     zeros = bytes(24)
-    assert sound_offsets(bytes(builder.offsets) + zeros + tail, size) == len(builder.offsets)
-    assert sound_times(bytes(builder.times) + b"\xff" * 24 + tail) == len(builder.times)
+    assert valid_offset_bytes(bytes(builder.offsets) + zeros + tail, size) == len(builder.offsets)
+    assert valid_time_bytes(bytes(builder.times) + b"\xff" * 24 + tail) == len(builder.times)
 
 
 def test_an_entry_behind_the_log_is_no_entry() -> None:
-    assert sound_offsets(struct.pack(">iiii", 3, 100, 5, 200), 200) == 8
-    assert sound_offsets(struct.pack(">ii", RELATIVE_MAX, 0), 200) == 0
+    assert valid_offset_bytes(struct.pack(">iiii", 3, 100, 5, 200), 200) == 8
+    assert valid_offset_bytes(struct.pack(">ii", RELATIVE_MAX, 0), 200) == 0
 
 
 def test_a_segment_that_begins_later_has_indexes_relative_to_there() -> None:
     builder, _ = built([(600, 2, 5), (600, 2, 7), (600, 2, 9)])
-    offsets, times = rebased(builder.offsets, builder.times, 2, 600)
+    offsets, times = rebase_indexes(builder.offsets, builder.times, 2, 600)
     assert offsets == struct.pack(">ii", 3, 600)
     assert times == struct.pack(">qiqi", 7, 1, 9, 3)

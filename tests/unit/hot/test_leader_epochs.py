@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 
 LINEAGE = ((0, 0), (2, 10), (5, 30))
 
 
 def test_an_offset_belongs_to_the_epoch_that_began_at_or_before_it() -> None:
-    epochs = Epochs(LINEAGE)
+    epochs = LeaderEpochs(LINEAGE)
     assert [epochs.epoch_at(offset) for offset in (0, 9, 10, 29, 30, 99)] == [0, 0, 2, 2, 5, 5]
-    assert Epochs(((3, 7),)).epoch_at(6) == -1
+    assert LeaderEpochs(((3, 7),)).epoch_at(6) == -1
 
 
 @pytest.mark.parametrize(
@@ -20,16 +20,16 @@ def test_an_offset_belongs_to_the_epoch_that_began_at_or_before_it() -> None:
     [(5, (5, 40)), (4, (2, 30)), (2, (2, 30)), (1, (0, 10)), (0, (0, 10)), (6, (-1, -1)), (-1, (-1, 0))],
 )
 def test_an_epoch_ends_where_the_next_one_began(asked: int, answer: tuple[int, int]) -> None:
-    assert Epochs(LINEAGE).end_of(asked, 40) == answer
+    assert LeaderEpochs(LINEAGE).end_offset_for(asked, 40) == answer
 
 
 def test_a_log_without_epochs_knows_none() -> None:
-    assert Epochs().end_of(0, 7) == (-1, -1)
-    assert Epochs().latest == -1
+    assert LeaderEpochs().end_offset_for(0, 7) == (-1, -1)
+    assert LeaderEpochs().latest == -1
 
 
 def test_a_new_epoch_takes_back_what_it_contradicts() -> None:
-    epochs = Epochs(LINEAGE)
+    epochs = LeaderEpochs(LINEAGE)
     assert epochs.assign(6, 20)
     assert epochs.lineage == ((0, 0), (2, 10), (6, 20))
     assert not epochs.assign(6, 25), "the same epoch, further on, says nothing new"
@@ -39,13 +39,13 @@ def test_a_new_epoch_takes_back_what_it_contradicts() -> None:
 
 
 def test_an_epoch_that_wrote_nothing_gives_way_to_the_next() -> None:
-    epochs = Epochs(((1, 5),))
+    epochs = LeaderEpochs(((1, 5),))
     assert epochs.assign(2, 5)
     assert epochs.lineage == ((2, 5),)
 
 
 def test_cutting_the_end_forgets_epochs_that_began_there_or_later() -> None:
-    epochs = Epochs(LINEAGE)
+    epochs = LeaderEpochs(LINEAGE)
     assert epochs.truncate_from(30)
     assert epochs.lineage == ((0, 0), (2, 10))
     assert epochs.latest == 2
@@ -53,14 +53,14 @@ def test_cutting_the_end_forgets_epochs_that_began_there_or_later() -> None:
 
 
 def test_cutting_the_start_keeps_the_epoch_in_force_there() -> None:
-    epochs = Epochs(LINEAGE)
+    epochs = LeaderEpochs(LINEAGE)
     assert epochs.truncate_start(12)
     assert epochs.lineage == ((2, 12), (5, 30))
     assert not epochs.truncate_start(3)
 
 
 def test_a_range_shows_the_epochs_that_wrote_it() -> None:
-    epochs = Epochs(LINEAGE)
-    assert epochs.within(12, 30) == ((2, 12),)
-    assert epochs.within(5, 31) == ((0, 5), (2, 10), (5, 30))
-    assert epochs.within(0, 10) == ((0, 0),)
+    epochs = LeaderEpochs(LINEAGE)
+    assert epochs.lineage_within(12, 30) == ((2, 12),)
+    assert epochs.lineage_within(5, 31) == ((0, 5), (2, 10), (5, 30))
+    assert epochs.lineage_within(0, 10) == ((0, 0),)

@@ -126,7 +126,7 @@ def test_dropping_old_segments_unproves_nothing_of_the_active_one() -> None:
 def _proof_of_the_active(on: SimDisk) -> Segment:
     file = on.open("log/t-0/segment-checkpoint")
     newest = max(parse_lines(file.pread(0, file.size())).items())[1]
-    assert newest.proof is not None
+    assert newest.index_checksums is not None
     return newest
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
         on = disk()
         log = await written_by_one(on)
         view = log.closed_segments()[-1]
-        whole = log.sections(view.base_offset).producer_snapshot
+        whole = log.segment_data(view.base_offset).producer_snapshot
         assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
         path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
         held = on.files
@@ -175,8 +175,8 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
                 file.truncate(size - 5)
             else:
                 file.pwrite(0, bytes(size))
-        made = log.sections(view.base_offset).producer_snapshot
-        assert ProducerStates.from_snapshot(made, view.next_offset).snapshot() == whole
+        made = log.segment_data(view.base_offset).producer_snapshot
+        assert ProducerStates.from_snapshot(made, view.next_offset).encode_snapshot() == whole
         if damage != "gone":
             file.close()
             assert not on.exists(path) and on.files == held - 1, "nobody keeps open what is gone"
@@ -196,7 +196,7 @@ def test_who_wrote_what_was_dropped_is_known_also_after_a_power_cut(seed: int) -
         await on.sync_dir(DIRECTORY)  # as some later flush does
         again = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
         assert again.local_start_offset == again.end_offset == 30
-        assert append(again, batch(29, producer=7, sequence=29)).duplicate
+        assert append(again, batch(29, producer=7, sequence=29)).is_duplicate
 
     asyncio.run(told())
 
@@ -248,7 +248,7 @@ def test_leader_epochs_of_what_lies_below_a_log_are_durable_with_its_next_flush(
     async def told() -> None:
         on = disk()
         log = await open_log(on)
-        log.restart_at(20, ((1, 0), (4, 10)), None)
+        log.truncate_fully_and_start_at(20, ((1, 0), (4, 10)), None)
         await log.flush()
         for seed in range(20):
             again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=20)

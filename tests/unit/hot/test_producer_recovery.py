@@ -10,8 +10,8 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log
 from tiered.errors import Code, Refused
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import WINDOW
-from tiered.records.batch import encode
+from tiered.hot.producer_state import BATCHES_RETAINED
+from tiered.records.batch import encode_batch
 
 BATCHES = 8
 
@@ -29,14 +29,14 @@ def check_retries(log: DiskLog) -> None:
     """Of each producer the last five batches are known, older ones are out of order, and the next one goes on."""
     end = log.end_offset
     for place, producer in enumerate((7, 8)):
-        for sequence in range(BATCHES - WINDOW, BATCHES):
+        for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
             told = append(log, batch(sequence, producer=producer, sequence=sequence))
-            assert (told.base_offset, told.duplicate) == (2 * sequence + place, True)
+            assert (told.base_offset, told.is_duplicate) == (2 * sequence + place, True)
         with pytest.raises(Refused) as refused:
-            append(log, batch(0, producer=producer, sequence=BATCHES - WINDOW - 1))
+            append(log, batch(0, producer=producer, sequence=BATCHES - BATCHES_RETAINED - 1))
         assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.end_offset == end, "nothing was written again"
-    assert not append(log, batch(BATCHES, producer=7, sequence=BATCHES)).duplicate
+    assert not append(log, batch(BATCHES, producer=7, sequence=BATCHES)).is_duplicate
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_is_known_of_producers_of_before_the_log_outlives_a_clean_stop_and_
         before = await written(disk())
         on = disk(seed)
         log = await open_log(on)
-        log.restart_at(before.end_offset, before.epochs.lineage, before._tail.producers.snapshot())
+        log.truncate_fully_and_start_at(before.end_offset, before.epochs.lineage, before._writer.producers.encode_snapshot())
         await log.flush()
         await log.close_clean()
         on = on.after_kill()
@@ -107,7 +107,7 @@ def test_what_is_known_of_producers_of_before_the_log_outlives_a_clean_stop_and_
         log = await open_log(on.after_power_cut(), same_boot=False, recovery_point=before.end_offset)
         for place, producer in enumerate((7, 8)):
             told = append(log, batch(BATCHES - 1, producer=producer, sequence=BATCHES - 1))
-            assert (told.base_offset, told.duplicate) == (2 * (BATCHES - 1) + place, True)
+            assert (told.base_offset, told.is_duplicate) == (2 * (BATCHES - 1) + place, True)
 
     asyncio.run(told())
 
@@ -120,7 +120,7 @@ def test_a_snapshot_that_took_the_place_of_a_torn_one_is_durable_after_a_flush()
         await log.flush()
         name = f"log/t-0/{log.end_offset:020d}.snapshot"
         on.open(name).truncate(3)
-        log._tail.snapshot()
+        log._writer.take_snapshot()
         await log.flush()
         check_retries(await open_log(on.after_power_cut(), same_boot=False, recovery_point=log.end_offset))
 
@@ -135,16 +135,16 @@ def test_retries_from_before_a_transaction_are_known_after_a_kill() -> None:
             append(log, batch(sequence, producer=7, sequence=sequence))
         value = [(NOW, None, b"v" * 60, ())]
         log.append_as_follower(
-            encode(
+            encode_batch(
                 value, base_offset=BATCHES, leader_epoch=0,
                 producer_id=7, producer_epoch=0, base_sequence=BATCHES, transactional=True,
             ),
             now_ms=NOW,
         )  # fmt: skip
         again = await open_log(on.after_kill())
-        for sequence in range(BATCHES - WINDOW + 1, BATCHES):
+        for sequence in range(BATCHES - BATCHES_RETAINED + 1, BATCHES):
             retried = append(again, batch(sequence, producer=7, sequence=sequence))
-            assert (retried.base_offset, retried.duplicate) == (sequence, True)
+            assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
 
     asyncio.run(told())
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.producer_state import IDLE_MS, Aborted, ProducerLimits, ProducerStates, decode_aborted
-from tiered.records.batch import encode
-from tiered.records.model import CONTROL, TRANSACTIONAL, Walked
+from tiered.hot.producer_state import IDLE_MS, AbortedTxn, ProducerLimits, ProducerStates, decode_aborted_txns
+from tiered.records.batch import encode_batch
+from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 from tiered.records.native import walk
 
 TOP = 2**31 - 1
@@ -20,89 +20,89 @@ TOP = 2**31 - 1
 
 def seen(
     sequence: int, count: int = 1, *, offset: int = 0, producer: int = 7, epoch: int = 0, attributes: int = 0
-) -> Walked:
-    return Walked(
+) -> WalkedBatch:
+    return WalkedBatch(
         0, 100, offset, offset + count - 1, 0, attributes, NOW + offset, NOW, producer, epoch, sequence, count
     )
 
 
-def written(*batches: Walked) -> ProducerStates:
+def written(*batches: WalkedBatch) -> ProducerStates:
     states = ProducerStates(1)
     for batch in batches:
-        assert not states.known([batch], NOW)
+        assert not states.find_duplicates([batch], NOW)
         states.apply(batch, NOW)
     states.check()
     return states
 
 
-def refusal(states: ProducerStates, *batches: Walked) -> Code:
+def refusal(states: ProducerStates, *batches: WalkedBatch) -> Code:
     with pytest.raises(Refused) as caught:
-        states.known(batches, NOW)
+        states.find_duplicates(batches, NOW)
     return caught.value.code
 
 
 def test_the_last_five_batches_are_known_with_the_offsets_of_their_first_try() -> None:
     states = written(*[seen(n * 2, 2, offset=n * 10) for n in range(6)])
-    assert [states.known([seen(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [10, 20, 30, 40, 50]
+    assert [states.find_duplicates([seen(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [10, 20, 30, 40, 50]
     assert refusal(states, seen(0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_batch_follows_the_one_before_it() -> None:
     states = written(seen(0, 3))
-    assert states.known([seen(3)], NOW) == []
+    assert states.find_duplicates([seen(3)], NOW) == []
     assert refusal(states, seen(4)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, seen(1, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_sequences_wrap_to_zero() -> None:
     states = written(seen(TOP - 1, 2))
-    assert states.known([seen(0)], NOW) == []
+    assert states.find_duplicates([seen(0)], NOW) == []
     wrapped = written(seen(TOP, 3))
-    assert wrapped.known([seen(2)], NOW) == []
-    assert wrapped.known([seen(TOP, 3)], NOW)[0].last_sequence == 1
+    assert wrapped.find_duplicates([seen(2)], NOW) == []
+    assert wrapped.find_duplicates([seen(TOP, 3)], NOW)[0].last_sequence == 1
 
 
 def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     states = written(seen(0, 3), seen(0, epoch=1, offset=3))
     assert refusal(states, seen(3)) is Code.INVALID_PRODUCER_EPOCH
     assert refusal(states, seen(5, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert states.known([seen(0, epoch=2)], NOW) == []
+    assert states.find_duplicates([seen(0, epoch=2)], NOW) == []
 
 
 def test_an_unknown_producer_may_begin_anywhere_but_on_a_log_that_never_held_a_record() -> None:
-    assert ProducerStates(1).known([seen(17)], NOW) == []
-    assert ProducerStates().known([seen(0), seen(1)], NOW) == []
+    assert ProducerStates(1).find_duplicates([seen(17)], NOW) == []
+    assert ProducerStates().find_duplicates([seen(0), seen(1)], NOW) == []
     assert refusal(ProducerStates(), seen(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_one_request_may_begin_with_what_is_known_and_go_on() -> None:
     states = written(seen(0), seen(1, offset=1))
-    assert len(states.known([seen(0), seen(1), seen(2)], NOW)) == 2
+    assert len(states.find_duplicates([seen(0), seen(1), seen(2)], NOW)) == 2
     assert refusal(states, seen(0), seen(1), seen(3)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, seen(2), seen(1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_idle_producers_are_forgotten() -> None:
     states = written(seen(0))
-    states.expire(NOW + 999, 1000)
+    states.remove_expired(NOW + 999, 1000)
     assert len(states) == 1
-    states.expire(NOW + 1000, 1000)
+    states.remove_expired(NOW + 1000, 1000)
     assert len(states) == 0
 
 
 def test_a_producer_known_from_a_snapshot_is_idle_from_the_first_look_on() -> None:
-    again = ProducerStates.from_snapshot(written(seen(0)).snapshot(), 1)
+    again = ProducerStates.from_snapshot(written(seen(0)).encode_snapshot(), 1)
     later = NOW + 10**9
-    again.expire(later, 1000)
-    again.expire(later + 999, 1000)
+    again.remove_expired(later, 1000)
+    again.remove_expired(later + 999, 1000)
     assert len(again) == 1
-    again.expire(later + 1000, 1000)
+    again.remove_expired(later + 1000, 1000)
     assert len(again) == 0
 
 
 def test_a_snapshot_is_kafkas() -> None:
     states = written(seen(3, 2, offset=40))
-    data = states.snapshot()
+    data = states.encode_snapshot()
     body = struct.pack(">iqhiqiqiq", 1, 7, 0, 4, 41, 1, NOW + 40, -1, -1)
     assert data[:2] == b"\x00\x01"
     assert data[6:] == body
@@ -118,9 +118,9 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer(requests: list[tuple[i
         batches.append(batch)
         following[producer] += count
         offset += count
-    again = ProducerStates.from_snapshot(states.snapshot(), offset)
-    assert again.snapshot() == states.snapshot()
-    again.recall(batches)
+    again = ProducerStates.from_snapshot(states.encode_snapshot(), offset)
+    assert again.encode_snapshot() == states.encode_snapshot()
+    again.restore_batches(batches)
     for producer in range(5):
         assert again.get(producer) == states.get(producer)
     again.check()
@@ -128,7 +128,7 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer(requests: list[tuple[i
 
 @pytest.mark.parametrize("flip", [0, 3, 9, 30])
 def test_a_snapshot_proves_itself(flip: int) -> None:
-    data = bytearray(written(seen(0)).snapshot())
+    data = bytearray(written(seen(0)).encode_snapshot())
     data[flip] ^= 0x40
     with pytest.raises(Corrupt):
         ProducerStates.from_snapshot(data, 1)
@@ -136,10 +136,10 @@ def test_a_snapshot_proves_itself(flip: int) -> None:
         ProducerStates.from_snapshot(bytes(data[:5]), 1)
 
 
-def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[Walked, bytes]:
+def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[WalkedBatch, bytes]:
     """A control batch at `offset`, as the transaction coordinator writes it."""
     record = (NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 3), ())
-    data = encode(
+    data = encode_batch(
         [record], base_offset=offset, producer_id=producer, producer_epoch=0, transactional=True, control=True
     )
     found = walk(data).batches[0]
@@ -163,10 +163,10 @@ def test_an_aborted_transaction_is_indexed_as_kafka_does() -> None:
         seen(0, offset=4, attributes=TRANSACTIONAL), seen(0, offset=5, producer=8, attributes=TRANSACTIONAL)
     )
     aborted = states.end_transaction(*marker(6, commit=False), NOW)
-    assert aborted == Aborted(producer_id=7, first_offset=4, last_offset=6, last_stable_offset=5)
+    assert aborted == AbortedTxn(producer_id=7, first_offset=4, last_offset=6, last_stable_offset=5)
     assert aborted is not None
-    assert decode_aborted(aborted.encode() + b"torn") == [aborted]
-    again = ProducerStates.from_snapshot(states.snapshot(), 7)
+    assert decode_aborted_txns(aborted.encode() + b"torn") == [aborted]
+    again = ProducerStates.from_snapshot(states.encode_snapshot(), 7)
     assert again.first_unstable_offset == 5
 
 
@@ -183,21 +183,21 @@ def fed(limits: ProducerLimits, *producers: int, at: int = NOW) -> ProducerState
 
 def write(states: ProducerStates, producer: int, offset: int, *, at: int, sequence: int = 0) -> None:
     one = seen(sequence, offset=offset, producer=producer)
-    assert not states.known([one], at)
+    assert not states.find_duplicates([one], at)
     states.apply(one, at)
 
 
 def ids(states: ProducerStates) -> list[int]:
-    return [each.producer_id for each in states.all()]
+    return [each.producer_id for each in states.list_producers()]
 
 
 def test_full_partition_refuses_a_new_producer_while_all_others_may_retry() -> None:
     states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
     with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max\.per\.partition is 3") as refused:
-        states.known([seen(0, producer=4)], NOW + IDLE_MS - 1)
+        states.find_duplicates([seen(0, producer=4)], NOW + IDLE_MS - 1)
     assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and refused.value.code.retriable
     assert ids(states) == [1, 2, 3]
-    assert states.known([seen(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
+    assert states.find_duplicates([seen(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
     write(states, 2, 3, at=NOW, sequence=1)
 
 
@@ -207,7 +207,7 @@ def test_full_partition_forgets_the_producer_that_wrote_longest_ago_once_it_is_i
     write(states, 4, 4, at=NOW + IDLE_MS)
     assert ids(states) == [1, 3, 4]
     with pytest.raises(Refused):
-        states.known([seen(0, producer=5), seen(0, producer=6)], NOW + IDLE_MS)
+        states.find_duplicates([seen(0, producer=5), seen(0, producer=6)], NOW + IDLE_MS)
     assert 1 in ids(states), "it wrote since"
 
 
@@ -215,14 +215,14 @@ def test_producers_of_all_partitions_count_together() -> None:
     limits = ProducerLimits(total=5)
     first, second = fed(limits, 1, 2, 3), fed(limits, 1, 2)
     with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max is 5"):
-        second.known([seen(0, producer=3)], NOW)
-    first.expire(NOW + 1000, 1000)
-    assert limits.held == 2
+        second.find_duplicates([seen(0, producer=3)], NOW)
+    first.remove_expired(NOW + 1000, 1000)
+    assert limits.producer_count == 2
     write(second, 3, 2, at=NOW)
-    second.leave()
-    assert (limits.held, ids(second)) == (0, [1, 2, 3])
+    second.leave_limits()
+    assert (limits.producer_count, ids(second)) == (0, [1, 2, 3])
     write(first, 4, 3, at=NOW)
-    assert limits.held == 1
+    assert limits.producer_count == 1
 
 
 def test_follower_keeps_the_producers_that_wrote_last() -> None:
@@ -239,16 +239,16 @@ def test_follower_keeps_the_producers_that_wrote_last() -> None:
 def test_snapshot_gives_back_the_producers_in_the_order_of_their_writes() -> None:
     states = fed(ProducerLimits(), 9, 1, 5)
     write(states, 9, 3, at=NOW, sequence=1)
-    again = ProducerStates.from_snapshot(states.snapshot(), 4, ProducerLimits(per_partition=2))
+    again = ProducerStates.from_snapshot(states.encode_snapshot(), 4, ProducerLimits(per_partition=2))
     assert ids(again) == [5, 9]
 
 
 def test_producer_known_from_a_snapshot_gives_no_room_before_ten_minutes() -> None:
-    again = ProducerStates.from_snapshot(fed(ProducerLimits(), 1, 2).snapshot(), 2, ProducerLimits(per_partition=2))
+    again = ProducerStates.from_snapshot(fed(ProducerLimits(), 1, 2).encode_snapshot(), 2, ProducerLimits(per_partition=2))
     later = NOW + 10**9
     for at in (later, later + IDLE_MS - 1):
         with pytest.raises(Refused):
-            again.known([seen(0, producer=3)], at)
+            again.find_duplicates([seen(0, producer=3)], at)
     write(again, 3, 2, at=later + IDLE_MS)
     assert ids(again) == [2, 3]
 

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, disk, open_log
 from tiered.hot.index import IndexBuilder
-from tiered.hot.recovery import Listing, gaps, resume_proved, resume_whole, sort_names, usable_snapshots
-from tiered.hot.segments import Proof, Segment
+from tiered.hot.recovery import DirectoryListing, find_gaps, start_from_checkpoint, last_indexed_batch, classify_files, usable_snapshots
+from tiered.hot.segments import IndexChecksums, Segment
 
 
 def name(offset: int, suffix: str) -> str:
@@ -17,7 +17,7 @@ def name(offset: int, suffix: str) -> str:
 def built(batches: int = 20) -> IndexBuilder:
     builder = IndexBuilder(100, 250)
     for number in range(batches):
-        builder.note(number * 100, 100, 100 + number, NOW + number)
+        builder.add_batch(number * 100, 100, 100 + number, NOW + number)
     return builder
 
 
@@ -26,14 +26,14 @@ def test_names_are_sorted_by_meaning() -> None:
         name(0, ".log"), name(0, ".index"), name(7, ".log"), name(7, ".snapshot"), name(3, ".index"),
         name(5, ".log.deleted"), "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp", "partition.metadata",
     ]  # fmt: skip
-    assert sort_names(names) == Listing(
+    assert classify_files(names) == DirectoryListing(
         (0, 7), (7,), (name(5, ".log.deleted"), "leader-epoch-checkpoint.tmp", name(3, ".index"))
     )
 
 
 def test_a_whole_log_resumes_at_its_last_index_entry() -> None:
     builder = built()
-    position, resumed = resume_whole(100, 250, 2000, bytes(builder.offsets), bytes(builder.times))
+    position, resumed = last_indexed_batch(100, 250, 2000, bytes(builder.offsets), bytes(builder.times))
     assert position == 1800
     assert (resumed.offsets, resumed.times) == (builder.offsets, builder.times)
     assert resumed.max_timestamp == NOW + 18
@@ -44,47 +44,47 @@ def test_a_final_time_entry_is_not_taken_for_more_than_the_offset_index_vouches_
     finished = built()
     finished.finish()
     assert len(finished.times) > len(builder.times)
-    _, resumed = resume_whole(100, 250, 2000, bytes(finished.offsets), bytes(finished.times))
+    _, resumed = last_indexed_batch(100, 250, 2000, bytes(finished.offsets), bytes(finished.times))
     assert resumed.times == builder.times
 
 
 def test_preallocated_zeros_are_no_entries() -> None:
     builder = built()
-    position, resumed = resume_whole(
+    position, resumed = last_indexed_batch(
         100, 250, 2000, bytes(builder.offsets) + bytes(80), bytes(builder.times) + bytes(96)
     )
     assert (position, resumed.offsets) == (1800, builder.offsets)
 
 
 def test_an_empty_index_proves_nothing() -> None:
-    assert resume_whole(100, 250, 2000, b"", b"")[0] == -1
+    assert last_indexed_batch(100, 250, 2000, b"", b"")[0] == -1
 
 
 def noted(builder: IndexBuilder, following: int = 120, size: int = 2000) -> Segment:
-    return Segment(100, following, size, NOW, NOW + 19, 119, Proof.of(builder.offsets, builder.times))
+    return Segment(100, following, size, NOW, NOW + 19, 119, IndexChecksums.of(builder.offsets, builder.times))
 
 
 def test_a_suspect_log_resumes_where_its_checkpoint_proves_the_indexes() -> None:
     builder = built()
     longer = bytes(builder.offsets) + b"torn entries", bytes(builder.times) + b"more"
-    resume = resume_proved(noted(builder), 250, 2500, *longer, trusted_to=120)
+    resume = start_from_checkpoint(noted(builder), 250, 2500, *longer, trusted_to=120)
     assert resume is not None
     assert (resume.position, resume.next_offset) == (2000, 120)
-    assert (resume.builder.unindexed, resume.builder.max_timestamp) == (builder.unindexed, NOW + 19)
+    assert (resume.builder.unindexed_bytes, resume.builder.max_timestamp) == (builder.unindexed_bytes, NOW + 19)
 
 
 def test_a_suspect_log_is_checked_from_its_beginning_when_nothing_is_proved() -> None:
     builder = built()
     whole = bytes(builder.offsets), bytes(builder.times)
-    assert resume_proved(None, 250, 2500, *whole, trusted_to=120) is None
-    assert resume_proved(noted(builder), 250, 2500, *whole, trusted_to=119) is None
-    assert resume_proved(noted(builder), 250, 1999, *whole, trusted_to=120) is None
-    assert resume_proved(noted(builder), 250, 2500, whole[0][:-1] + b"\xff", whole[1], trusted_to=120) is None
+    assert start_from_checkpoint(None, 250, 2500, *whole, trusted_to=120) is None
+    assert start_from_checkpoint(noted(builder), 250, 2500, *whole, trusted_to=119) is None
+    assert start_from_checkpoint(noted(builder), 250, 1999, *whole, trusted_to=120) is None
+    assert start_from_checkpoint(noted(builder), 250, 2500, whole[0][:-1] + b"\xff", whole[1], trusted_to=120) is None
 
 
 def test_gaps_are_named() -> None:
     segments = [Segment(0, 5, 1, NOW), Segment(5, 8, 1, NOW), Segment(10, 12, 1, NOW)]
-    assert gaps(segments) == [(8, 10)]
+    assert find_gaps(segments) == [(8, 10)]
 
 
 def test_snapshots_of_a_cut_history_are_not_used() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import NOW, config
-from tiered.hot.retention import Plan, age_counts_from, plan
+from tiered.hot.retention import RetentionPlan, age_start_ms, plan_retention
 from tiered.hot.segments import Segment
 
 HOUR = 3_600_000
@@ -32,8 +32,8 @@ def planned(
     active: Segment = ACTIVE,
     now: int = NOW,
     **settings: int,
-) -> Plan:
-    return plan(
+) -> RetentionPlan:
+    return plan_retention(
         closed,
         active,
         config(**{**KEEP_ALL, **settings}),
@@ -46,21 +46,21 @@ def planned(
 
 
 def test_without_limits_nothing_leaves() -> None:
-    assert planned() == Plan(0, 0, False)
-    assert planned(cold_end=50) == Plan(0, 0, False)
+    assert planned() == RetentionPlan(0, 0, False)
+    assert planned(cold_end=50) == RetentionPlan(0, 0, False)
 
 
 def test_age_takes_the_oldest_first() -> None:
-    assert planned(retention_ms=7 * HOUR) == Plan(20, 20, False)
+    assert planned(retention_ms=7 * HOUR) == RetentionPlan(20, 20, False)
 
 
 def test_age_takes_nothing_from_behind_what_only_the_bucket_holds() -> None:
     """What was sent again after a while may be older than what stands before it."""
     old = segment(2, newest=NOW - 9 * HOUR)
     behind = [old, segment(3)]
-    assert planned(retention_ms=7 * HOUR, log_start=10, closed=behind, cold_end=40) == Plan(10, 30, False)
-    assert planned(retention_ms=7 * HOUR, log_start=20, closed=behind, cold_end=40) == Plan(30, 30, False)
-    assert planned(retention_ms=7 * HOUR, log_start=25, closed=behind, cold_end=40) == Plan(30, 30, False)
+    assert planned(retention_ms=7 * HOUR, log_start=10, closed=behind, cold_end=40) == RetentionPlan(10, 30, False)
+    assert planned(retention_ms=7 * HOUR, log_start=20, closed=behind, cold_end=40) == RetentionPlan(30, 30, False)
+    assert planned(retention_ms=7 * HOUR, log_start=25, closed=behind, cold_end=40) == RetentionPlan(30, 30, False)
     assert planned(retention_bytes=100, log_start=10, closed=behind, cold_end=40).log_start == 40, (
         "of size there is more"
     )
@@ -72,31 +72,31 @@ def test_size_takes_whole_segments_only_as_long_as_the_limit_is_exceeded(limit: 
 
 
 def test_what_is_not_decided_or_replicated_yet_stays() -> None:
-    assert planned(retention_ms=1, deletable=25) == Plan(20, 20, False)
+    assert planned(retention_ms=1, deletable=25) == RetentionPlan(20, 20, False)
 
 
 def test_an_active_segment_that_is_too_old_is_closed_and_stays_until_then() -> None:
-    assert planned(retention_ms=1) == Plan(50, 50, True)
-    assert planned(retention_ms=1, active=segment(5, size=0)) == Plan(50, 50, False)
-    assert planned(retention_ms=1, active=segment(5, newest=NOW)) == Plan(50, 50, False)
+    assert planned(retention_ms=1) == RetentionPlan(50, 50, True)
+    assert planned(retention_ms=1, active=segment(5, size=0)) == RetentionPlan(50, 50, False)
+    assert planned(retention_ms=1, active=segment(5, newest=NOW)) == RetentionPlan(50, 50, False)
 
 
 def test_local_copies_leave_only_below_the_cold_end() -> None:
-    assert planned(cold_end=30, local_retention_ms=1) == Plan(0, 30, False)
-    assert planned(cold_end=25, local_retention_ms=1) == Plan(0, 20, False)
-    assert planned(cold_end=0, local_retention_ms=1) == Plan(0, 0, False)
+    assert planned(cold_end=30, local_retention_ms=1) == RetentionPlan(0, 30, False)
+    assert planned(cold_end=25, local_retention_ms=1) == RetentionPlan(0, 20, False)
+    assert planned(cold_end=0, local_retention_ms=1) == RetentionPlan(0, 0, False)
 
 
 def test_local_size_is_what_closed_segments_hold_at_most() -> None:
-    assert planned(cold_end=50, local_retention_bytes=300) == Plan(0, 20, False)
-    assert planned(cold_end=50, local_retention_bytes=100) == Plan(0, 40, False)
-    assert planned(cold_end=50, local_retention_bytes=1) == Plan(0, 50, False)
-    assert planned(cold_end=50, local_retention_bytes=1, active=segment(5, size=0)) == Plan(0, 50, False)
+    assert planned(cold_end=50, local_retention_bytes=300) == RetentionPlan(0, 20, False)
+    assert planned(cold_end=50, local_retention_bytes=100) == RetentionPlan(0, 40, False)
+    assert planned(cold_end=50, local_retention_bytes=1) == RetentionPlan(0, 50, False)
+    assert planned(cold_end=50, local_retention_bytes=1, active=segment(5, size=0)) == RetentionPlan(0, 50, False)
 
 
 def test_local_retention_follows_total_retention_where_it_says_so() -> None:
-    assert planned(cold_end=50, retention_ms=7 * HOUR, log_start=20) == Plan(20, 20, False)
-    assert planned(cold_end=50, retention_ms=-1, local_retention_ms=-2) == Plan(0, 0, False)
+    assert planned(cold_end=50, retention_ms=7 * HOUR, log_start=20) == RetentionPlan(20, 20, False)
+    assert planned(cold_end=50, retention_ms=-1, local_retention_ms=-2) == RetentionPlan(0, 0, False)
 
 
 def test_total_retention_takes_what_is_not_cold_only_by_age_until_the_cold_size_is_known() -> None:
@@ -106,7 +106,7 @@ def test_total_retention_takes_what_is_not_cold_only_by_age_until_the_cold_size_
 
 
 def test_a_log_start_that_moved_takes_its_segments_along() -> None:
-    assert planned(log_start=35) == Plan(35, 35, False)
+    assert planned(log_start=35) == RetentionPlan(35, 35, False)
 
 
 @pytest.mark.parametrize("stamp", [NOW + 5, NOW + HOUR, -1], ids=["a little ahead", "of the future", "none"])
@@ -127,10 +127,10 @@ def test_a_record_of_this_moment_stays_though_its_clock_is_ahead_and_its_segment
 
 def test_an_active_segment_whose_records_say_no_age_is_closed_by_when_it_began() -> None:
     """From then on its age counts from its end."""
-    assert planned(retention_ms=HOUR, active=segment(5, newest=NOW + 5)) == Plan(50, 50, True)
+    assert planned(retention_ms=HOUR, active=segment(5, newest=NOW + 5)) == RetentionPlan(50, 50, True)
 
 
 def test_a_timestamp_of_the_past_counts_as_it_is() -> None:
-    assert age_counts_from(5, NOW, NOW) == 5
-    assert age_counts_from(NOW, 5, NOW) == NOW
-    assert age_counts_from(NOW + 1, 5, NOW) == 5
+    assert age_start_ms(5, NOW, NOW) == 5
+    assert age_start_ms(NOW, 5, NOW) == NOW
+    assert age_start_ms(NOW + 1, 5, NOW) == 5

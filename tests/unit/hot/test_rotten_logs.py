@@ -11,7 +11,7 @@ from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, 
 from tiered.errors import Corrupt
 from tiered.hot import recovery
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.recovery import EVERYTHING, Cut, is_rot, is_torn
+from tiered.hot.recovery import WHOLE_LOG, TruncationPoint, is_corruption, is_torn
 from tiered.records.model import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_FROM
 from tiered.records.native import walk
 
@@ -25,17 +25,17 @@ SIZE = len(batch(0))
 @pytest.mark.parametrize(
     ("what", "rot", "cut", "clean", "trusted_to"),
     [
-        ("a death in the same boot, in the middle of a write", False, Cut(7, 0, True), False, EVERYTHING),
-        ("the same, but what is left is no write cut short", True, Cut(7, 0, False), False, EVERYTHING),
-        ("a clean stop leaves no write cut short either", True, Cut(7, 0, True), True, EVERYTHING),
-        ("a power cut, above all that was fsynced", False, Cut(7, 0, False), False, 0),
-        ("a power cut, above what the segment's line proves", False, Cut(7, 7, False), False, 9),
-        ("a power cut, below what was fsynced", True, Cut(7, 8, False), False, 9),
-        ("a line of the segment that was not fsynced itself", False, Cut(7, 8, False), False, 7),
+        ("a death in the same boot, in the middle of a write", False, TruncationPoint(7, 0, True), False, WHOLE_LOG),
+        ("the same, but what is left is no write cut short", True, TruncationPoint(7, 0, False), False, WHOLE_LOG),
+        ("a clean stop leaves no write cut short either", True, TruncationPoint(7, 0, True), True, WHOLE_LOG),
+        ("a power cut, above all that was fsynced", False, TruncationPoint(7, 0, False), False, 0),
+        ("a power cut, above what the segment's line proves", False, TruncationPoint(7, 7, False), False, 9),
+        ("a power cut, below what was fsynced", True, TruncationPoint(7, 8, False), False, 9),
+        ("a line of the segment that was not fsynced itself", False, TruncationPoint(7, 8, False), False, 7),
     ],
 )
-def test_what_no_crash_explains_is_rot(what: str, rot: bool, cut: Cut, clean: bool, trusted_to: int) -> None:
-    assert is_rot(cut, clean=clean, trusted_to=trusted_to) is rot, what
+def test_what_no_crash_explains_is_rot(what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int) -> None:
+    assert is_corruption(cut, clean=clean, trusted_to=trusted_to) is rot, what
 
 
 def stamped(first: int, count: int) -> bytes:
@@ -130,18 +130,18 @@ def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> No
         seen: list[bool] = []
         on.observer = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
         first = await open_log(on)
-        assert (first.end_offset, first.doubted) == (4, True)
+        assert (first.end_offset, first.suspect) == (4, True)
         assert seen and all(seen), "noted before anything is cut"
         again = await open_log(on)
-        assert (again.end_offset, again.doubted) == (4, True), "it looks well, and lacks what it had"
+        assert (again.end_offset, again.suspect) == (4, True), "it looks well, and lacks what it had"
         after_power_cut = await open_log(on.crash_image(random.Random(1)), same_boot=False)
-        assert after_power_cut.doubted, "the note is fsynced"
-        await again.believe()
-        assert not again.doubted
-        assert not (await open_log(on)).doubted
+        assert after_power_cut.suspect, "the note is fsynced"
+        await again.clear_suspicion()
+        assert not again.suspect
+        assert not (await open_log(on)).suspect
         for seed in range(20):
             after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
-            assert not after_power_cut.doubted, "that it is gone is fsynced too"
+            assert not after_power_cut.suspect, "that it is gone is fsynced too"
 
     story(told)
 
@@ -154,10 +154,10 @@ def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
         await filled(on, flush=True)
         on.flip(LOG, 8 * (4 * SIZE + 40))
         first = await open_log(on)
-        assert (first.end_offset, first.doubted) == (4, True)
+        assert (first.end_offset, first.suspect) == (4, True)
         after = on.crash_image(random.Random(seed))
         again = await open_log(after, same_boot=False, recovery_point=10)
-        assert (again.end_offset, again.doubted) == (4, True)
+        assert (again.end_offset, again.suspect) == (4, True)
 
     story(told)
 
@@ -167,7 +167,7 @@ def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
         await filled(on)
         on.open(LOG).truncate(10 * SIZE - 5)
         log = await open_log(on)
-        assert (log.end_offset, log.cut_bytes, log.doubted) == (9, SIZE - 5, False)
+        assert (log.end_offset, log.truncated_bytes, log.suspect) == (9, SIZE - 5, False)
 
     story(told)
 
@@ -177,7 +177,7 @@ def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
         await filled(on)
         on.flip(LOG, 8 * (4 * SIZE + 40))
         log = await open_log(on, same_boot=False)
-        assert (log.end_offset, log.doubted) == (4, False)
+        assert (log.end_offset, log.suspect) == (4, False)
 
     story(told)
 
@@ -186,10 +186,10 @@ def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on)
         on.open(LOG).truncate(9 * SIZE)
-        assert not (await open_log(on.clone(), clean=True, recovery_point=9)).doubted
-        assert (await open_log(on.clone(), clean=True, recovery_point=10)).doubted
+        assert not (await open_log(on.clone(), clean=True, recovery_point=9)).suspect
+        assert (await open_log(on.clone(), clean=True, recovery_point=10)).suspect
         on.open(LOG).append([b"x"])
-        assert (await open_log(on, clean=True, recovery_point=9)).doubted
+        assert (await open_log(on, clean=True, recovery_point=9)).suspect
 
     story(told)
 
@@ -201,7 +201,7 @@ def test_a_base_offset_that_does_not_follow_is_rot() -> None:
         await filled(on)
         on.flip(LOG, 8 * 9 * SIZE + 8 * 3)
         log = await open_log(on)
-        assert (log.end_offset, log.doubted) == (9, True)
+        assert (log.end_offset, log.suspect) == (9, True)
 
     story(told)
 

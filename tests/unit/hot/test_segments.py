@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.unit.hot.fixtures import NOW, config
-from tiered.hot.segments import Proof, Segment, holder, jitter_ms, line, lines, must_roll, parse_lines, roll_due
+from tiered.hot.segments import IndexChecksums, Segment, find_segment_number, jitter_ms, encode_line, encode_lines, must_roll, parse_lines, is_roll_due
 
-PROOF = Proof(16, 123, 24, 456)
+PROOF = IndexChecksums(16, 123, 24, 456)
 
 
 def segment(base: int = 0, following: int = 10, size: int = 1000, created: int = NOW) -> Segment:
@@ -14,17 +14,17 @@ def segment(base: int = 0, following: int = 10, size: int = 1000, created: int =
 
 def test_an_offset_is_held_by_the_last_segment_that_begins_at_or_before_it() -> None:
     segments = [segment(10, 20), segment(20, 30), segment(30, 40)]
-    assert [holder(segments, offset) for offset in (9, 10, 19, 20, 35, 99)] == [-1, 0, 0, 1, 2, 2]
+    assert [find_segment_number(segments, offset) for offset in (9, 10, 19, 20, 35, 99)] == [-1, 0, 0, 1, 2, 2]
 
 
 def test_the_brokers_clock_closes_a_segment() -> None:
     settings = config(segment_ms=1000)
-    assert not roll_due(segment(), settings, NOW + 999, "t-0", None)
-    assert roll_due(segment(), settings, NOW + 1000, "t-0", None)
-    assert roll_due(segment(), settings, NOW + 500, "t-0", 500)
-    assert not roll_due(segment(size=0), settings, NOW + 9999, "t-0", 1)
-    assert roll_due(segment(), settings, NOW - 500, "t-0", 500), "the clock was set back"
-    assert not roll_due(segment(), settings, NOW - 499, "t-0", 500)
+    assert not is_roll_due(segment(), settings, NOW + 999, "t-0", None)
+    assert is_roll_due(segment(), settings, NOW + 1000, "t-0", None)
+    assert is_roll_due(segment(), settings, NOW + 500, "t-0", 500)
+    assert not is_roll_due(segment(size=0), settings, NOW + 9999, "t-0", 1)
+    assert is_roll_due(segment(), settings, NOW - 500, "t-0", 500), "the clock was set back"
+    assert not is_roll_due(segment(), settings, NOW - 499, "t-0", 500)
 
 
 def test_jitter_is_fixed_for_a_segment_and_bounded() -> None:
@@ -44,15 +44,15 @@ def test_a_segment_is_full_by_bytes_or_by_offsets() -> None:
 
 def test_lines_hold_what_they_held() -> None:
     unproved = Segment(10, 10, 0, NOW)
-    assert parse_lines(lines([segment(), unproved])) == {0: segment(), 10: unproved}
+    assert parse_lines(encode_lines([segment(), unproved])) == {0: segment(), 10: unproved}
 
 
 def test_the_last_line_of_a_segment_holds() -> None:
-    assert parse_lines(line(segment()) + line(segment(following=12))) == {0: segment(following=12)}
+    assert parse_lines(encode_line(segment()) + encode_line(segment(following=12))) == {0: segment(following=12)}
 
 
 def test_a_line_that_does_not_prove_itself_is_left_out() -> None:
-    whole = line(segment())
+    whole = encode_line(segment())
     assert parse_lines(whole[:-3]) == {}
-    assert parse_lines(whole.replace(b"1000", b"1001") + line(segment(10, 20))) == {10: segment(10, 20)}
+    assert parse_lines(whole.replace(b"1000", b"1001") + encode_line(segment(10, 20))) == {10: segment(10, 20)}
     assert parse_lines(bytes(64)) == {}

@@ -15,7 +15,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.synced_logs import FILE, NOTHING, Noted, Synced, SyncedLogs, encode, parse
+from tiered.hot.synced_logs import FILE, NO_SYNCED_LOGS, SyncedLogsContent, SyncedLogEntry, SyncedLogs, encode, parse
 from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
 
@@ -25,16 +25,16 @@ OTHER = TopicId("B" * 22)
 ACK, NONE = config(flush="ack"), config(flush="none")
 
 
-def noted(disk: SimDisk) -> Noted:
+def noted(disk: SimDisk) -> SyncedLogsContent:
     """What a start finds."""
     data = checkpoints.load(disk, "log", FILE) if disk.exists("log") else None
-    return parse(data) if data is not None else NOTHING
+    return parse(data) if data is not None else NO_SYNCED_LOGS
 
 
 async def opened(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same_boot: bool = True) -> DiskLog:
     return await DiskLog.open(
         disk, FixedClock(), DIRECTORY, settings, same_boot=same_boot, clean=False, metrics=Metrics(),
-        topic_id=TOPIC_ID, name=str(AT), synced=Synced(logs, AT, TOPIC),
+        topic_id=TOPIC_ID, name=str(AT), synced_entry=SyncedLogEntry(logs, AT, TOPIC),
     )  # fmt: skip
 
 
@@ -47,9 +47,9 @@ def story(told: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed
 def test_what_is_written_is_read_and_damage_is_seen() -> None:
     rows = {(AT, TOPIC), (TopicPartition("a-b.c", 7), OTHER)}
     found = parse(encode(["x", "y"], rows))
-    assert found.proves(AT, TOPIC) and not found.proves(AT, OTHER) and not NOTHING.proves(AT, TOPIC)
-    assert found == Noted(("x", "y"), dict(rows))
-    assert parse(encode([], ())) == NOTHING
+    assert found.is_fully_synced(AT, TOPIC) and not found.is_fully_synced(AT, OTHER) and not NO_SYNCED_LOGS.is_fully_synced(AT, TOPIC)
+    assert found == SyncedLogsContent(("x", "y"), dict(rows))
+    assert parse(encode([], ())) == NO_SYNCED_LOGS
     whole = encode(["x"], rows)
     for bad in (b"", b"\0" * len(whole), whole[:-1], whole.replace(b"x", b"z"), encode(["x"], ())[:9] + b"{}"):
         with pytest.raises(Corrupt):
@@ -60,28 +60,28 @@ def test_log_is_noted_once_all_that_counted_is_fsynced() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         log = await opened(disk, logs, NONE)
         append(log, batch(0, 3))
-        assert (log.synced.only, log.synced.is_due) == (False, False)
+        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False)
         log.configure(ACK)
-        assert (log.synced.only, log.synced.is_due) == (True, True)
-        await log.settle_synced()
-        assert noted(disk) == NOTHING, "three records counted, and no fsync covers them"
+        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
+        await log.update_synced_entry()
+        assert noted(disk) == NO_SYNCED_LOGS, "three records counted, and no fsync covers them"
         append(log, batch(3))
         await log.flush()
-        await log.settle_synced()
-        assert noted(disk) == (("me",), {AT: TOPIC}) and not log.synced.is_due
+        await log.update_synced_entry()
+        assert noted(disk) == (("me",), {AT: TOPIC}) and not log.synced_entry.is_due
 
     story(told)
 
 
 def test_log_that_may_have_lost_records_is_not_noted_before_that_is_told() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        logs.may_note = lambda at: False
+        logs.may_add = lambda at: False
         log = await opened(disk, logs, ACK)
-        await log.settle_synced()
-        assert noted(disk) == NOTHING and log.synced.is_due
-        logs.may_note = lambda at: at == AT
-        await log.settle_synced()
-        assert noted(disk).proves(AT, TOPIC)
+        await log.update_synced_entry()
+        assert noted(disk) == NO_SYNCED_LOGS and log.synced_entry.is_due
+        logs.may_add = lambda at: at == AT
+        await log.update_synced_entry()
+        assert noted(disk).is_fully_synced(AT, TOPIC)
 
     story(told)
 
@@ -89,14 +89,14 @@ def test_log_that_may_have_lost_records_is_not_noted_before_that_is_told() -> No
 def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         log = await opened(disk, logs, ACK)
-        await log.settle_synced()
+        await log.update_synced_entry()
         log.configure(NONE)
-        assert (log.synced.only, log.synced.is_due) == (True, True)
+        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
         disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
-        await log.settle_synced()
-        assert log.synced.only, "the row could not be taken out; the log is fsynced on"
-        await log.settle_synced()
-        assert (log.synced.only, log.synced.is_due) == (False, False) and not noted(disk).logs
+        await log.update_synced_entry()
+        assert log.synced_entry.fsynced_only, "the row could not be taken out; the log is fsynced on"
+        await log.update_synced_entry()
+        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not noted(disk).logs
 
     story(told)
 
@@ -106,15 +106,15 @@ def test_row_that_is_asked_for_and_cannot_be_written_is_an_error() -> None:
         log = await opened(disk, logs, ACK)
         disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
         with pytest.raises(Unavailable) as caught:
-            await log.settle_synced()
-        assert not caught.value.final and log.synced.is_due
-        await log.settle_synced()
-        assert not log.synced.is_due
+            await log.update_synced_entry()
+        assert not caught.value.final and log.synced_entry.is_due
+        await log.update_synced_entry()
+        assert not log.synced_entry.is_due
         log.configure(NONE)
         disk.faults.append(DiskFault("sync", FILE))
         with pytest.raises(Unavailable) as caught:
-            await log.settle_synced()
-        assert caught.value.final and log.synced.only
+            await log.update_synced_entry()
+        assert caught.value.final and log.synced_entry.fsynced_only
 
     story(told)
 
@@ -125,27 +125,27 @@ def test_row_wanted_while_another_write_runs_is_written_by_the_next() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         log = await opened(disk, logs, ACK)
         disk.sync_seconds = lambda: 0.01
-        running = asyncio.ensure_future(log.settle_synced())
+        running = asyncio.ensure_future(log.update_synced_entry())
         await asyncio.sleep(0)
         log.configure(NONE)
-        assert log.synced.only, "the row is on its way to the disk"
+        assert log.synced_entry.fsynced_only, "the row is on its way to the disk"
         await running
-        assert noted(disk).proves(AT, TOPIC) and log.synced.is_due
-        await log.settle_synced()
-        assert not noted(disk).logs and not log.synced.only
+        assert noted(disk).is_fully_synced(AT, TOPIC) and log.synced_entry.is_due
+        await log.update_synced_entry()
+        assert not noted(disk).logs and not log.synced_entry.fsynced_only
 
     story(told)
 
 
 def test_a_thousand_logs_share_a_few_writings() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        many = [Synced(logs, TopicPartition("t", number), TOPIC) for number in range(1000)]
+        many = [SyncedLogEntry(logs, TopicPartition("t", number), TOPIC) for number in range(1000)]
         for each in many:
             each.configure(ack=True, end_offset=0)
         written: list[str] = []
         disk.observer = lambda op: written.append(op.path) if op.verb == "rename" else None
         disk.sync_seconds = lambda: 0.001
-        await asyncio.gather(*(each.settle(0, 0) for each in many))
+        await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
         assert len(written) <= 2 and len(noted(disk).logs) == 1000
 
     story(told)
@@ -153,22 +153,22 @@ def test_a_thousand_logs_share_a_few_writings() -> None:
 
 def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        await (await opened(disk, logs, ACK)).settle_synced()
+        await (await opened(disk, logs, ACK)).update_synced_entry()
         again = SyncedLogs(disk, "log", "next", lambda at: True)
         found = noted(disk)
-        again.adopt(found.logs.items())
+        again.adopt_rows(found.logs.items())
         log = await opened(disk, again, ACK)
-        assert log.synced.is_due, "as long as it is the word of the last incarnation alone"
+        assert log.synced_entry.is_due, "as long as it is the word of the last incarnation alone"
         await again.save(found.incarnations)
-        log.synced.look()
-        assert not log.synced.is_due and noted(disk) == (("next", "me"), {AT: TOPIC})
+        log.synced_entry.refresh()
+        assert not log.synced_entry.is_due and noted(disk) == (("next", "me"), {AT: TOPIC})
         changed = SyncedLogs(disk, "log", "third", lambda at: True)
-        changed.adopt(noted(disk).logs.items())
+        changed.adopt_rows(noted(disk).logs.items())
         log = await opened(disk, changed, NONE)
-        assert log.synced.only
+        assert log.synced_entry.fsynced_only
         await changed.save(noted(disk).incarnations)
-        log.synced.look()
-        assert not log.synced.only and not noted(disk).logs
+        log.synced_entry.refresh()
+        assert not log.synced_entry.fsynced_only and not noted(disk).logs
 
     story(told)
 
@@ -204,9 +204,9 @@ class Life:
             append(log, batch(log.end_offset, self.chance.randint(1, 3)))
         elif draw < 0.60:
             await log.flush(log.end_offset if self.chance.random() < 0.5 else None)
-            await log.settle_synced()
+            await log.update_synced_entry()
         elif draw < 0.65:
-            await log.settle_synced()
+            await log.update_synced_entry()
         elif draw < 0.75:
             await log.flush()
             await self._interrupted(log)
@@ -222,7 +222,7 @@ class Life:
 
     async def _interrupted(self, log: DiskLog) -> None:
         """Records come, the setting changes and the writer gives up while the note is written."""
-        running = asyncio.ensure_future(log.settle_synced())
+        running = asyncio.ensure_future(log.update_synced_entry())
         for _ in range(self.chance.randint(1, 4)):
             await asyncio.sleep(0)
         append(log, batch(log.end_offset))
@@ -233,7 +233,7 @@ class Life:
         await asyncio.gather(running, return_exceptions=True)
 
     def _count(self, log: DiskLog) -> None:
-        self.counted = max(self.counted, log.flushed_offset if log.synced.only else log.end_offset)
+        self.counted = max(self.counted, log.flushed_offset if log.synced_entry.fsynced_only else log.end_offset)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -244,7 +244,7 @@ def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed:
         await life.live(disk, logs)
         proved = 0
         for image, counted in life.images:
-            if noted(image).proves(AT, TOPIC):
+            if noted(image).is_fully_synced(AT, TOPIC):
                 proved += 1
                 assert (await open_log(image, same_boot=False)).end_offset >= counted
         assert proved > 10 and len(life.images) - proved > 10

@@ -14,8 +14,8 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import NOW, append, batch, config, disk, open_log
 from tiered.hot import segment_index, time_lookup
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.time_lookup import VAIN_MAX, TimeLookups, offset_for_timestamp
-from tiered.records.batch import encode, first_at_or_after
+from tiered.hot.time_lookup import WASTED_BATCHES_MAX, TimeLookups, offset_for_timestamp
+from tiered.records.batch import encode_batch, first_at_or_after
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
 from tiered.records.native import crc32c
 
@@ -39,7 +39,7 @@ def false_claim(data: bytes, max_timestamp: int = LATE) -> bytearray:
 
 
 def packed(offset: int, *, at: int | None = None, size: int = 10) -> bytes:
-    return encode([(NOW + offset if at is None else at, b"k", bytes(size), ())], base_offset=offset, codec=Codec.ZSTD)
+    return encode_batch([(NOW + offset if at is None else at, b"k", bytes(size), ())], base_offset=offset, codec=Codec.ZSTD)
 
 
 def opened(log: DiskLog, timestamp: int, lookups: TimeLookups) -> Awaitable[tuple[tuple[int, int, int] | None, int]]:
@@ -71,7 +71,7 @@ def test_after_a_few_false_claims_the_next_one_is_the_answer_unopened() -> None:
         for offset in range(50):
             append(log, false_claim(packed(offset)))
         lookups = TimeLookups()
-        assert await opened(log, LATE - 5, lookups) == ((VAIN_MAX, LATE, 0), VAIN_MAX)
+        assert await opened(log, LATE - 5, lookups) == ((WASTED_BATCHES_MAX, LATE, 0), WASTED_BATCHES_MAX)
         assert await opened(log, LATE - 5, lookups) == ((0, LATE, 0), 0)
         log.advance_start(30)
         assert await opened(log, LATE - 5, lookups) == ((30, LATE, 0), 0)
@@ -115,7 +115,7 @@ def test_a_batch_that_nobody_can_open_is_the_answer() -> None:
 
 def test_within_a_batch_the_log_start_counts() -> None:
     async def told(log: DiskLog) -> None:
-        append(log, bytearray(encode([(NOW + n, None, b"v", ()) for n in range(10)], codec=Codec.LZ4)))
+        append(log, bytearray(encode_batch([(NOW + n, None, b"v", ()) for n in range(10)], codec=Codec.LZ4)))
         log.advance_start(4)
         assert await opened(log, NOW + 2, TimeLookups()) == ((4, NOW + 4, 0), 1)
 
@@ -132,7 +132,7 @@ def test_a_large_batch_is_opened_by_a_thread() -> None:
     async def told(log: DiskLog) -> None:
         append(log, bytearray(packed(0, size=3_000)))
         noise = bytes(n * n * n % 251 for n in range(60_000))
-        append(log, bytearray(encode([(NOW + 1, None, noise, ())], base_offset=1, codec=Codec.SNAPPY)))
+        append(log, bytearray(encode_batch([(NOW + 1, None, noise, ())], base_offset=1, codec=Codec.SNAPPY)))
         with patch.object(time_lookup, "first_at_or_after", note):
             await offset_for_timestamp(log, NOW, TimeLookups())
         assert seen == ["MainThread", "tiered-time-lookup"]

@@ -7,12 +7,12 @@ import struct
 
 from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, disk, open_log
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import Aborted, decode_aborted
-from tiered.records.batch import encode
+from tiered.hot.producer_state import AbortedTxn, decode_aborted_txns
+from tiered.records.batch import encode_batch
 
 
 def data(offset: int, sequence: int, producer: int) -> bytes:
-    return encode(
+    return encode_batch(
         [(NOW, None, b"v" * 80, ())],
         base_offset=offset,
         leader_epoch=0,
@@ -25,7 +25,7 @@ def data(offset: int, sequence: int, producer: int) -> bytes:
 
 def marker(offset: int, producer: int, *, commit: bool) -> bytes:
     record = (NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 1), ())
-    return encode(
+    return encode_batch(
         [record],
         base_offset=offset,
         leader_epoch=0,
@@ -43,12 +43,12 @@ async def filled(log: DiskLog) -> None:
         log.append_as_follower(one, now_ms=NOW)
 
 
-def aborted(log: DiskLog) -> list[Aborted]:
+def aborted(log: DiskLog) -> list[AbortedTxn]:
     log.roll()
-    return decode_aborted(log.sections(log.closed_segments()[0].base_offset).txn_index)
+    return decode_aborted_txns(log.segment_data(log.closed_segments()[0].base_offset).txn_index)
 
 
-ABORTED = Aborted(producer_id=2, first_offset=1, last_offset=4, last_stable_offset=3)
+ABORTED = AbortedTxn(producer_id=2, first_offset=1, last_offset=4, last_stable_offset=3)
 
 
 def test_the_stable_offset_waits_for_the_marker_and_for_the_high_watermark() -> None:

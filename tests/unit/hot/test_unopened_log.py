@@ -8,8 +8,8 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, story
-from tiered.hot.unopened_log import proved_end
-from tiered.records.batch import encode
+from tiered.hot.unopened_log import find_proved_end
+from tiered.records.batch import encode_batch
 
 
 async def filled(on: SimDisk, count: int) -> None:
@@ -20,14 +20,14 @@ async def filled(on: SimDisk, count: int) -> None:
 
 
 def test_of_a_log_that_is_not_there_nothing_is_said() -> None:
-    assert proved_end(disk(), DIRECTORY, 0) == (-1, 0)
+    assert find_proved_end(disk(), DIRECTORY, 0) == (-1, 0)
 
 
 @pytest.mark.parametrize("point", [0, 3, 10, 19, 20, 99])
 def test_a_whole_log_reaches_to_its_end_from_wherever_it_is_read(point: int) -> None:
     async def told(on: SimDisk) -> None:
         await filled(on, 20)
-        assert proved_end(on, DIRECTORY, point) == (3, 20)
+        assert find_proved_end(on, DIRECTORY, point) == (3, 20)
 
     story(told)
 
@@ -39,7 +39,7 @@ def test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_noth
         after = on.crash_image(random.Random(seed))
         writes: list[str] = []
         after.observer = lambda op: writes.append(op.verb)
-        found = proved_end(after, DIRECTORY, 10)
+        found = find_proved_end(after, DIRECTORY, 10)
         assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
         after.observer = None
         log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
@@ -61,7 +61,7 @@ def test_a_log_reaches_to_a_hole_and_to_what_is_torn_and_no_further(torn: bool) 
             on.remove(path)
         end = after if torn else middle
         assert before < end < 20
-        assert proved_end(on, DIRECTORY, 0) == ((end - 1) // 5, end)
+        assert find_proved_end(on, DIRECTORY, 0) == ((end - 1) // 5, end)
 
     story(told)
 
@@ -73,9 +73,9 @@ def test_a_log_reaches_to_a_batch_of_an_earlier_epoch_than_the_one_before_it() -
         log = await open_log(on)
         log.close()
         history = [
-            encode([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch) for n, epoch in enumerate((3, 5, 3))
+            encode_batch([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch) for n, epoch in enumerate((3, 5, 3))
         ]
         on.open(f"{DIRECTORY}/{0:020d}.log").append(history)
-        assert proved_end(on, DIRECTORY, 0) == (5, 2)
+        assert find_proved_end(on, DIRECTORY, 0) == (5, 2)
 
     story(told)

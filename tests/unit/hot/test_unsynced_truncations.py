@@ -11,23 +11,23 @@ from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open
 from tiered.errors import Unavailable
 from tiered.hot.checkpoints import SEGMENTS_FILE
 from tiered.hot.segments import parse_lines
-from tiered.hot.unsynced_truncations import Cuts
+from tiered.hot.unsynced_truncations import UnsyncedTruncations
 
 CHECKPOINT = f"{DIRECTORY}/{SEGMENTS_FILE}"
 
 
 def test_a_cut_has_to_be_durable_and_noted() -> None:
-    cuts = Cuts()
-    assert not cuts.unsettled
+    cuts = UnsyncedTruncations()
+    assert not cuts.is_unsettled
     cuts.made += 1
-    assert cuts.unsettled
-    cuts.note(1)
-    assert cuts.unsettled, "what was cut off may come back"
+    assert cuts.is_unsettled
+    cuts.mark_checkpointed(1)
+    assert cuts.is_unsettled, "what was cut off may come back"
     cuts.made += 1
-    cuts.sync(2)
-    assert cuts.unsettled, "the point noted lies above the second one"
-    cuts.note(2)
-    assert not cuts.unsettled
+    cuts.mark_synced(2)
+    assert cuts.is_unsettled, "the point noted lies above the second one"
+    cuts.mark_checkpointed(2)
+    assert not cuts.is_unsettled
 
 
 def test_only_a_flush_of_all_that_began_after_the_cut_settles_it() -> None:
@@ -40,13 +40,13 @@ def test_only_a_flush_of_all_that_began_after_the_cut_settles_it() -> None:
         early = asyncio.create_task(log.flush())
         await asyncio.sleep(0)
         log.truncate_to(3)
-        log.cuts.note(log.cuts.made)
+        log.truncations.mark_checkpointed(log.truncations.made)
         await early
-        assert log.cuts.unsettled
+        assert log.truncations.is_unsettled
         await log.flush(3)
-        assert log.cuts.unsettled
+        assert log.truncations.is_unsettled
         await log.flush()
-        assert not log.cuts.unsettled
+        assert not log.truncations.is_unsettled
 
     asyncio.run(told())
 
@@ -115,7 +115,7 @@ def test_a_log_that_begins_anew_knows_no_epoch_from_there_on() -> None:
         on = disk()
         log = await open_log(on)
         append(log, batch(0))
-        log.restart_at(4, ((0, 0), (3, 2), (5, 4), (6, 7)), None)
+        log.truncate_fully_and_start_at(4, ((0, 0), (3, 2), (5, 4), (6, 7)), None)
         assert log.epochs.lineage == ((0, 0), (3, 2))
 
     asyncio.run(told())
@@ -187,12 +187,12 @@ def test_a_log_that_was_closed_in_the_middle_of_a_cut_is_opened_with_that_cut_to
         for number in range(6):
             append(log, batch(number))
         log.close()
-        assert not (await open_log(on)).cuts.unsettled
+        assert not (await open_log(on)).truncations.is_unsettled
         again = await open_log(on, cut=True)
-        assert again.cuts.unsettled
+        assert again.truncations.is_unsettled
         await again.flush()
-        again.cuts.note(again.cuts.made)
-        assert not again.cuts.unsettled
+        again.truncations.mark_checkpointed(again.truncations.made)
+        assert not again.truncations.is_unsettled
 
     asyncio.run(told())
 
@@ -211,6 +211,6 @@ def test_a_log_whose_cut_failed_says_whether_the_disk_did(error: str, final: boo
         with pytest.raises(Unavailable) as caught:
             await log.flush()
         assert caught.value.final is final
-        assert log.broken and log.failed is final
+        assert log.write_failure and log.has_disk_failed is final
 
     asyncio.run(told())

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.hot.fixtures import NOW, batch, config
 from tiered.errors import Code, Refused
 from tiered.hot import validation
-from tiered.hot.validation import admit
-from tiered.records.batch import encode, header, records
+from tiered.hot.validation import validate_batches
+from tiered.records.batch import encode_batch, decode_header, decode_records
 from tiered.records.model import Codec
 from tiered.records.native import crc32c, fit
 
@@ -26,23 +26,23 @@ def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
 
 def refusal(data: bytearray, *, deep: bool = False, **settings: object) -> Code:
     with pytest.raises(Refused) as caught:
-        admit(data, 0, 0, config(**settings), NOW, deep)
+        validate_batches(data, 0, 0, config(**settings), NOW, deep)
     return caught.value.code
 
 
 def test_batches_get_offsets_and_the_leader_epoch_in_place() -> None:
     data = batch(0, 2) + batch(2, 3)
-    admitted = admit(data, 40, 6, config(), NOW, True)
+    admitted = validate_batches(data, 40, 6, config(), NOW, True)
     assert [(one.base_offset, one.last_offset, one.leader_epoch) for one in admitted] == [(40, 41, 6), (42, 44, 6)]
-    assert [record.offset for record in records(data, admitted[1].at)] == [42, 43, 44]
-    assert header(data).leader_epoch == 6
+    assert [record.offset for record in decode_records(data, admitted[1].position)] == [42, 43, 44]
+    assert decode_header(data).leader_epoch == 6
 
 
 def test_the_brokers_clock_replaces_timestamps_where_the_topic_says_so() -> None:
     data = batch(0, 2, at=5)
-    admitted = admit(data, 0, 0, config(message_timestamp_type="LogAppendTime"), NOW, False)
+    admitted = validate_batches(data, 0, 0, config(message_timestamp_type="LogAppendTime"), NOW, False)
     assert admitted[0].max_timestamp == NOW
-    assert [record.timestamp for record in records(data)] == [NOW, NOW]
+    assert [record.timestamp for record in decode_records(data)] == [NOW, NOW]
 
 
 def test_bytes_that_do_not_prove_themselves_are_corrupt() -> None:
@@ -78,13 +78,13 @@ def test_a_header_says_what_is_wrong(at: int, form: str, value: int, code: Code)
 
 def test_a_transaction_needs_a_coordinator() -> None:
     data = bytearray(
-        encode([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+        encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     )
     assert refusal(data) is Code.INVALID_REQUEST
 
 
 def test_a_producer_id_needs_a_sequence() -> None:
-    assert refusal(bytearray(encode([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0))) is Code.INVALID_RECORD
+    assert refusal(bytearray(encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0))) is Code.INVALID_RECORD
 
 
 def test_a_batch_has_a_greatest_size() -> None:
@@ -92,34 +92,34 @@ def test_a_batch_has_a_greatest_size() -> None:
 
 
 def test_records_are_opened_only_when_asked() -> None:
-    data = bytearray(encode([(NOW, None, b"v", ())] * 2, codec=Codec.ZSTD))
+    data = bytearray(encode_batch([(NOW, None, b"v", ())] * 2, codec=Codec.ZSTD))
     data = changed(data, COUNT, ">i", 9)
     data = changed(data, LAST_DELTA, ">i", 8)
-    assert admit(bytearray(data), 0, 0, config(), NOW, False)[0].count == 9
+    assert validate_batches(bytearray(data), 0, 0, config(), NOW, False)[0].count == 9
     assert refusal(data, deep=True) is Code.INVALID_RECORD
 
 
 def test_uncompressed_records_are_looked_at_one_by_one() -> None:
-    data = bytearray(encode([(NOW, None, b"v", ())] * 3))
+    data = bytearray(encode_batch([(NOW, None, b"v", ())] * 3))
     second = data.index(b"v") + 2
     data[second + 3] += 2  # its offset delta, under a right CRC
     with pytest.raises(Refused, match="record 1 is out of order") as caught:
-        admit(changed(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
+        validate_batches(changed(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
     assert caught.value.code is Code.INVALID_RECORD
 
 
 def _said(data: bytearray, **settings: object) -> object:
     """What `admit` says of `data`, and what it made of it."""
     try:
-        return tuple(admit(data, 40, 6, config(**settings), NOW, False)), bytes(data)
+        return tuple(validate_batches(data, 40, 6, config(**settings), NOW, False)), bytes(data)
     except Refused as refused:
         return refused.code, refused.why
 
 
 def test_the_short_look_says_what_the_long_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value of every byte of the header under a right CRC, wrong ones, cuts, and two batches."""
-    usual = encode([(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7)
-    codecs = [encode([(NOW, b"k", b"v" * 50, ())], codec=codec) for codec in Codec]
+    usual = encode_batch([(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7)
+    codecs = [encode_batch([(NOW, b"k", b"v" * 50, ())], codec=codec) for codec in Codec]
     cases = [bytes(usual), *map(bytes, codecs), usual * 2, usual[:-1], usual[:60], usual + b"x"]
     for whole in (usual, codecs[Codec.LZ4]):
         for at in (*range(8, 17), *range(21, 61)):
@@ -141,10 +141,10 @@ def test_a_batch_that_says_it_becomes_a_hundred_times_its_size_is_refused_above_
     """No reader would open it. Followers take what is in a log already (`append_as_follower`)."""
 
     def packed(size: int) -> bytearray:
-        return bytearray(encode([(NOW, None, bytes(size), ())], codec=codec))
+        return bytearray(encode_batch([(NOW, None, bytes(size), ())], codec=codec))
 
     for kind in ("CreateTime", "LogAppendTime"):
-        assert len(admit(packed(1_000_000), 0, 0, config(message_timestamp_type=kind), NOW, False)) == 1
+        assert len(validate_batches(packed(1_000_000), 0, 0, config(message_timestamp_type=kind), NOW, False)) == 1
         assert refusal(packed(8 << 20), message_timestamp_type=kind) is Code.INVALID_RECORD
     two = packed(1000) + packed(8 << 20)
     assert refusal(two) is Code.INVALID_RECORD

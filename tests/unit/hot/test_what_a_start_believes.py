@@ -9,12 +9,12 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, offsets, open_log, read_all
 from tiered.broker.data_directory import DataDirectory
 from tiered.ids import TopicPartition
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 
 
 def copied(base: int, epoch: int) -> bytes:
     """A batch of one record, as a leader of `epoch` wrote it."""
-    return encode([(NOW, None, b"%d" % base + b"." * 60, ())], base_offset=base, leader_epoch=epoch)
+    return encode_batch([(NOW, None, b"%d" % base + b"." * 60, ())], base_offset=base, leader_epoch=epoch)
 
 
 async def written(on: SimDisk, *batches: bytes) -> None:
@@ -50,8 +50,8 @@ def test_a_log_that_lost_durable_records_is_settled_before_it_grows() -> None:
         log = await open_log(on)
         append(log, batch(0))
         log.close()
-        assert not (await open_log(on, recovery_point=1)).cuts.unsettled
-        assert (await open_log(on, recovery_point=2)).cuts.unsettled
+        assert not (await open_log(on, recovery_point=1)).truncations.is_unsettled
+        assert (await open_log(on, recovery_point=2)).truncations.is_unsettled
 
     asyncio.run(told())
 
@@ -94,7 +94,7 @@ def test_a_log_that_was_closed_cleanly_is_durable() -> None:
                 append(log, batch(number, producer=7, sequence=number))
             await log.close_clean()
             again = await open_log(on.crash_image(random.Random(seed)), clean=True, recovery_point=20)
-            assert offsets(read_all(again)) == list(range(20)) and not again.doubted
+            assert offsets(read_all(again)) == list(range(20)) and not again.suspect
 
     asyncio.run(told())
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tiered.errors import Corrupt
-from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode
+from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode_batch
 from tiered_api.http.partitions.reads import OBJECTS_MAX, effort, memory, opened
 
-PLAIN = encode([(0, None, b"v" * 100, ())])
+PLAIN = encode_batch([(0, None, b"v" * 100, ())])
 ROOM = 8 << 20
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_the_effort_of_a_batch_is_at_least_what_it_becomes_wherever_it_stands(codec: Codec) -> None:
-    small = encode([(0, None, bytes(range(256)) * 4 * 1000, ())], codec=codec)
+    small = encode_batch([(0, None, bytes(range(256)) * 4 * 1000, ())], codec=codec)
     assert len(small) < 1 << 17
     for data in (small, PLAIN + small, small + PLAIN):
         assert effort(data) >= 1_000_000
@@ -24,7 +24,7 @@ def test_the_effort_of_a_batch_is_at_least_what_it_becomes_wherever_it_stands(co
 def test_what_is_not_compressed_costs_what_it_is_and_nothing_costs_more_than_can_be_opened() -> None:
     assert effort(PLAIN) == len(PLAIN)
     assert effort(b"no batch at all") == len(b"no batch at all")
-    bomb = encode([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
+    bomb = encode_batch([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
     assert memory(bomb) == MAX_DECOMPRESSED
 
 
@@ -40,7 +40,7 @@ def test_reads_that_end_within_a_batch_go_on_where_they_ended(codec: Codec, room
     """Each gives at least one record, none stands in two of them, and each keeps its bound."""
     headers = [("h", b"x")] * 2
     data = b"".join(
-        encode([(0, None, b"v" * 50, headers if n % 2 else ()) for n in range(9)], base_offset=base, codec=codec)
+        encode_batch([(0, None, b"v" * 50, headers if n % 2 else ()) for n in range(9)], base_offset=base, codec=codec)
         for base in (0, 9, 20)
     )
     found: list[int] = []
@@ -59,7 +59,7 @@ def _at(data: bytes, offset: int) -> int:
 
 
 def test_a_record_of_too_many_headers_is_left_to_raw_reads() -> None:
-    data = encode([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)])
+    data = encode_batch([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)])
     assert read(data, 0) == ([0], 1)
     with pytest.raises(Corrupt, match="exceeds the bound on records and headers; a raw read gives the batch as it is"):
         read(data, 1)
@@ -67,7 +67,7 @@ def test_a_record_of_too_many_headers_is_left_to_raw_reads() -> None:
 
 def test_a_small_batch_that_becomes_millions_of_headers_is_refused_before_memory_is_taken() -> None:
     for count in (400_000, 4_000_000):
-        bomb = encode([(0, None, None, [("", None)] * count)], codec=Codec.ZSTD)
+        bomb = encode_batch([(0, None, None, [("", None)] * count)], codec=Codec.ZSTD)
         assert len(bomb) < 10_000
         with pytest.raises(Corrupt):
             read(bomb, 0)

@@ -1,13 +1,13 @@
 import orjson
 import pytest
 
-from tiered.records.batch import Codec, encode
+from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.partitions.record_json import answer_json, events, list_v2
 from tiered_api.http.server.errors import HttpError
 
-FIRST = encode([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
-CONTROL = encode([(7, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)
-SECOND = encode([(8, b"\xff", b"text", ())], base_offset=13, leader_epoch=4, codec=Codec.ZSTD)
+FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
+CONTROL = encode_batch([(7, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)
+SECOND = encode_batch([(8, b"\xff", b"text", ())], base_offset=13, leader_epoch=4, codec=Codec.ZSTD)
 LOG = FIRST + CONTROL + SECOND
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tiered.records.batch import encode
+from tiered.records.batch import encode_batch
 from tiered_api.http.partitions.produce import batches, choose, size_of
 from tiered_api.http.partitions.record_formats import Incoming
 from tiered_api.http.server.errors import HttpError
@@ -62,5 +62,5 @@ def test_batches_stay_below_the_limit_and_keep_the_order() -> None:
     runs = list(batches(records, range(20), 2000))
     assert [n for run in runs for n in run] == list(range(20))
     for run in runs:
-        assert len(run) == 1 or len(encode([records[n][1:5] for n in run])) <= 2000
-    assert size_of(records[9]) >= len(encode([records[9][1:5]])) - 61
+        assert len(run) == 1 or len(encode_batch([records[n][1:5] for n in run])) <= 2000
+    assert size_of(records[9]) >= len(encode_batch([records[9][1:5]])) - 61

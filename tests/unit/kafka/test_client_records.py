@@ -15,7 +15,7 @@ from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered.records.batch import encode, header
+from tiered.records.batch import encode_batch, decode_header
 from tiered.records.model import Codec
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.client.consumer import Consumer
@@ -98,7 +98,7 @@ def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
         assert [each.base_offset for each in told] == [40, 50] and producer.written == 2
         sent = batches(broker)
         assert sent[0] == sent[1] == sent[2]
-        heads = [header(data) for data in sent]
+        heads = [decode_header(data) for data in sent]
         assert [(head.producer_id, head.producer_epoch, head.base_sequence) for head in heads[2:]] == [
             (77, 3, 0),
             (77, 3, 1),
@@ -137,7 +137,7 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
         written: list[int] = []
 
         def answer(request: ProduceRequest, version: int) -> ProduceResponse:
-            head = header(request.topic_data[0].partition_data[0].records)
+            head = decode_header(request.topic_data[0].partition_data[0].records)
             if head.count > 3:
                 return produced(Code.MESSAGE_TOO_LARGE)
             written.append(head.base_sequence)
@@ -198,13 +198,13 @@ def fetched(data: bytes, code: Code = Code.NONE, aborted: list[AbortedTransactio
 
 
 def batch(base: int, *values: bytes, **options: Any) -> bytes:
-    return encode([record(value) for value in values], base_offset=base, **options)
+    return encode_batch([record(value) for value in values], base_offset=base, **options)
 
 
 def marker(base: int, kind: int, producer_id: int) -> bytes:
     """The end of a transaction: 0 aborts, 1 commits."""
     key = b"\0\0" + kind.to_bytes(2, "big")
-    return encode(
+    return encode_batch(
         [record(b"\0\0\0\0\0\0", key)],
         base_offset=base,
         producer_id=producer_id,

@@ -10,7 +10,7 @@ from tests.unit.metadata.test_log_writer import Overtaken, controller, created, 
 from tiered.errors import Fenced, Refused
 from tiered.metadata import layout
 from tiered.metadata.log_reader import load, load_image
-from tiered.object_store.faulty import Fault, Faults, FaultyStore, Kind
+from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
 
 
 @pytest.mark.parametrize("beyond", range(3))
@@ -42,7 +42,7 @@ def test_no_slot_goes_before_the_boundary_says_so() -> None:
             if number == 1:
                 await log.snapshot(image)
         before = await memory.list(layout.LOG_PREFIX)
-        faults.rules.append(Fault(Kind.ERROR, ("put",), key=layout.BOUNDARY_KEY))
+        faults.rules.append(FaultRule(FaultKind.ERROR, ("put",), key=layout.BOUNDARY_KEY))
         writing = asyncio.ensure_future(log.snapshot(image))
         for _ in range(50):
             await asyncio.sleep(0)

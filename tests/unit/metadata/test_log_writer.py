@@ -18,7 +18,7 @@ from tiered.metadata.layout import Format
 from tiered.metadata.log_reader import load, load_image
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Fault, Faults, FaultyStore, Kind
+from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
 from tiered.object_store.memory import MemoryStore
 from tiered.ports import Got, ObjectStore
 
@@ -119,12 +119,12 @@ def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_f
         assert other.credential != credential
 
 
-@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.LOST_REPLY, Kind.CONFLICT, Kind.LATE_APPLY])
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.CONFLICT, FaultKind.LATE_APPLY])
 @pytest.mark.parametrize("seed", range(8))
-def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kind: Kind, seed: int) -> None:
+def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kind: FaultKind, seed: int) -> None:
     async def story() -> None:
         memory, clock = store()
-        rules = [Fault(kind, ("put",), chance=0.4, seconds=0.5), Fault(Kind.ERROR, ("get",), chance=0.2)]
+        rules = [FaultRule(kind, ("put",), probability=0.4, seconds=0.5), FaultRule(FaultKind.ERROR, ("get",), probability=0.2)]
         bad = FaultyStore(memory, Faults(rules, random.Random(seed)), clock)
         log = writer(bad, clock, seed)
         await writer(memory, clock).format()
@@ -193,7 +193,7 @@ def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
         log = writer(FaultyStore(memory, faults, clock), clock)
         await log.format()
         image = await log.load()
-        faults.rules.append(Fault(Kind.ERROR))
+        faults.rules.append(FaultRule(FaultKind.ERROR))
         standing = asyncio.ensure_future(log.take(image, 1, "i1"))
         while not log.waits_for:
             await asyncio.sleep(0)
@@ -283,8 +283,8 @@ def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> Non
     async def story() -> None:
         memory, clock = store()
         rules = [
-            Fault(Kind.LOST_REPLY, ("put",), key="boundary", chance=0.4),
-            Fault(Kind.LATE_APPLY, ("put",), key="boundary", chance=0.4, seconds=3),
+            FaultRule(FaultKind.LOST_REPLY, ("put",), key="boundary", probability=0.4),
+            FaultRule(FaultKind.LATE_APPLY, ("put",), key="boundary", probability=0.4, seconds=3),
         ]
         bad = FaultyStore(memory, Faults(rules, random.Random(seed)), clock)
         log, image = await controller(bad, clock)

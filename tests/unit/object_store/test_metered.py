@@ -12,7 +12,7 @@ from tiered.errors import Unavailable
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
-from tiered.object_store.metered import ObservedStore
+from tiered.object_store.metered import MeteredStore
 from tiered.ports import Got, NotFound
 
 
@@ -21,7 +21,7 @@ def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
 
     async def story() -> None:
         clock, faults, metrics = SimClock(loop), Faults(), Metrics()
-        store = ObservedStore(FaultyStore(MemoryStore(clock), faults, clock), clock, metrics)
+        store = MeteredStore(FaultyStore(MemoryStore(clock), faults, clock), clock, metrics)
         await store.put("a", b"12345")
         assert store.outage is None
         faults.outage = True
@@ -48,7 +48,7 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
 
     async def story() -> None:
         clock, metrics = SimClock(loop), Metrics()
-        store = ObservedStore(MemoryStore(clock), clock, metrics)
+        store = MeteredStore(MemoryStore(clock), clock, metrics)
         await store.put("a", b"12345")
         await store.put("a", b"other", if_absent=True)
         await store.upload("b", [b"123", b"4567"])
@@ -69,7 +69,7 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
             'tiered_store_bytes_total{verb="get"} 2',
         ):
             assert line in text, line
-        assert store.requests() == 7
+        assert store.request_count() == 7
 
     loop.run(story())
 
@@ -81,7 +81,7 @@ def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
 
     async def story() -> None:
         clock = SimClock(loop)
-        store = ObservedStore(Locked(clock), clock, Metrics())
+        store = MeteredStore(Locked(clock), clock, Metrics())
         with pytest.raises(Unavailable):
             await store.get("a")
         assert store.outage is not None and store.outage.refused

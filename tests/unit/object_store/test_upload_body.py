@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tiered.errors import Unavailable
-from tiered.object_store.upload_body import Parts
+from tiered.object_store.upload_body import UploadBody
 from tiered.ports import Disk, File, FileSlice
 from tiered.system.local_disk import LocalDisk
 
@@ -30,7 +30,7 @@ def file(disk: Disk) -> File:
 
 
 def test_windows_cut_across_parts(file: File) -> None:
-    parts = Parts([b"abc", FileSlice(file, 100, 1000), b"", memoryview(b"xyz")])
+    parts = UploadBody([b"abc", FileSlice(file, 100, 1000), b"", memoryview(b"xyz")])
     whole = b"abc" + DATA[100:1100] + b"xyz"
     assert (parts.size, parts.join()) == (1006, whole)
     for start, length in ((0, 1006), (0, 2), (2, 3), (500, 10), (1000, 6), (1005, 1), (1006, 0)):
@@ -38,7 +38,7 @@ def test_windows_cut_across_parts(file: File) -> None:
 
 
 def test_a_window_is_a_file_that_can_be_sent_again(file: File) -> None:
-    window = Parts([b"abc", FileSlice(file, 0, 100)]).window(1, 50)
+    window = UploadBody([b"abc", FileSlice(file, 0, 100)]).window(1, 50)
     whole = (b"abc" + DATA)[1:51]
     assert (window.read(10), window.tell(), window.read()) == (whole[:10], 10, whole[10:])
     assert (window.read(), window.seek(0), window.read(5)) == (b"", 0, whole[:5])
@@ -48,7 +48,7 @@ def test_a_window_is_a_file_that_can_be_sent_again(file: File) -> None:
 
 
 def test_a_file_may_be_removed_meanwhile(disk: Disk, file: File) -> None:
-    parts = Parts([FileSlice(file, 0, 100)])
+    parts = UploadBody([FileSlice(file, 0, 100)])
     disk.remove("f")
     assert parts.join() == DATA[:100]
 
@@ -56,13 +56,13 @@ def test_a_file_may_be_removed_meanwhile(disk: Disk, file: File) -> None:
 def test_a_file_with_a_descriptor_may_even_be_closed_meanwhile(tmp_path: Path) -> None:
     file = LocalDisk(str(tmp_path)).open("f", create=True)
     file.append([DATA])
-    parts = Parts([FileSlice(file, 0, 100)])
+    parts = UploadBody([FileSlice(file, 0, 100)])
     file.close()
     assert parts.join() == DATA[:100]
 
 
 def test_a_file_that_became_shorter_is_an_error_not_a_short_object(file: File) -> None:
-    parts = Parts([FileSlice(file, 0, 10_000)])
+    parts = UploadBody([FileSlice(file, 0, 10_000)])
     file.truncate(5000)
     with pytest.raises(Unavailable, match="became shorter"):
         parts.join()
@@ -72,4 +72,4 @@ def test_a_closed_file_cannot_be_uploaded(tmp_path: Path) -> None:
     file = LocalDisk(str(tmp_path)).open("f", create=True)
     file.close()
     with pytest.raises(Unavailable):
-        Parts([FileSlice(file, 0, 100)]).join()
+        UploadBody([FileSlice(file, 0, 100)]).join()

@@ -12,17 +12,17 @@ from tiered.errors import Corrupt
 from tiered.records import native
 from tiered.records.batch import (
     HEADER_BYTES,
-    check,
-    encode,
+    check_batch,
+    encode_batch,
     first_at_or_after,
-    header,
-    opened_max,
-    records,
-    sections,
+    decode_header,
+    decompressed_max,
+    decode_records,
+    open_sections,
     set_append_time,
     stamp,
 )
-from tiered.records.model import Codec, Header, Produced, Record
+from tiered.records.model import Codec, Header, ProducerRecord, Record
 
 KAFKA = Path(__file__).parent / "kafka"
 """`<codec>.log`: one batch of twenty records each, sent by Kafka's console producer with that codec."""
@@ -33,42 +33,42 @@ BYTES = st.none() | st.binary(max_size=100)
 PRODUCED = st.tuples(st.integers(0, 2**50), BYTES, BYTES, HEADERS)
 
 
-def three() -> list[Produced]:
+def three() -> list[ProducerRecord]:
     return [(1000, b"k", b"first", ()), (1005, None, b"second", (("h", b"x"), ("n", None))), (998, b"", None, ())]
 
 
 @pytest.mark.parametrize("codec", Codec)
 @given(produced=st.lists(PRODUCED, min_size=1, max_size=20), base_offset=st.integers(0, 2**62))
 def test_what_is_encoded_is_decoded(codec: Codec, produced: list[Plain], base_offset: int) -> None:
-    batch = encode(produced, codec=codec, base_offset=base_offset)
-    assert records(batch) == [
+    batch = encode_batch(produced, codec=codec, base_offset=base_offset)
+    assert decode_records(batch) == [
         Record(base_offset + n, timestamp, key, value, tuple(headers))
         for n, (timestamp, key, value, headers) in enumerate(produced)
     ]
-    assert check(batch).codec is codec
+    assert check_batch(batch).codec is codec
     assert native.walk(batch).why == ""
 
 
 def test_header_fields() -> None:
-    batch = encode(
+    batch = encode_batch(
         three(), base_offset=7, leader_epoch=3, codec=Codec.ZSTD, producer_id=9, producer_epoch=2,
         base_sequence=2**31 - 2, transactional=True,
     )  # fmt: skip
-    head = header(b"xx" + batch, 2)
+    head = decode_header(b"xx" + batch, 2)
     assert head.size == len(batch)
     assert (head.base_offset, head.last_offset, head.next_offset, head.count) == (7, 9, 10, 3)
     assert (head.leader_epoch, head.producer_id, head.producer_epoch) == (3, 9, 2)
     assert (head.base_timestamp, head.max_timestamp) == (1000, 1005)
     assert (head.is_transactional, head.is_control, head.is_log_append_time) == (True, False, False)
     assert head.last_sequence == 0  # sequences wrap
-    assert header(encode(three())).last_sequence == -1
-    assert header(encode(three(), control=True)).is_control
+    assert decode_header(encode_batch(three())).last_sequence == -1
+    assert decode_header(encode_batch(three(), control=True)).is_control
 
 
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (encode(three())[:60], "header is short"),
+        (encode_batch(three())[:60], "header is short"),
         (bytes(8) + b"\0\0\0\x30" + bytes(60), "batch length 48 is below 49"),
         (bytes(8) + b"\xff\xff\xff\xff" + bytes(60), "batch length -1 is below 49"),
         (bytes(8) + b"\0\0\0\x31" + bytes(4) + b"\x01" + bytes(60), "magic 1 is not 2"),
@@ -76,40 +76,40 @@ def test_header_fields() -> None:
 )
 def test_a_header_that_cannot_be(batch: bytes, words: str) -> None:
     with pytest.raises(Corrupt, match=words):
-        header(batch)
+        decode_header(batch)
 
 
 def test_an_unknown_codec_is_corrupt() -> None:
-    batch = bytearray(encode(three()))
+    batch = bytearray(encode_batch(three()))
     batch[22] = 5
     with pytest.raises(Corrupt, match="unknown compression codec 5"):
-        records(batch)
+        decode_records(batch)
 
 
 def test_a_batch_that_is_cut_is_corrupt() -> None:
-    batch = encode(three())
+    batch = encode_batch(three())
     with pytest.raises(Corrupt, match="batch is short"):
-        records(batch[:-1])
+        decode_records(batch[:-1])
     with pytest.raises(Corrupt, match="batch is short"):
         set_append_time(bytearray(batch[:-1]), 0, 1)
 
 
 def test_a_stamp_keeps_the_crc() -> None:
-    batch = bytearray(b"before" + encode(three()))
+    batch = bytearray(b"before" + encode_batch(three()))
     stamp(batch, 6, 123456789012, 42)
     assert native.walk(batch, 6).why == ""
-    assert header(batch, 6).base_offset == 123456789012
-    assert header(batch, 6).leader_epoch == 42
+    assert decode_header(batch, 6).base_offset == 123456789012
+    assert decode_header(batch, 6).leader_epoch == 42
     assert batch[:6] == b"before"
 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_append_time_replaces_all_timestamps(codec: Codec) -> None:
-    batch = bytearray(encode(three(), codec=codec))
+    batch = bytearray(encode_batch(three(), codec=codec))
     set_append_time(batch, 0, 5_000)
     assert native.walk(batch).why == ""
-    assert [record.timestamp for record in records(batch)] == [5_000] * 3
-    assert header(batch).max_timestamp == 5_000
+    assert [record.timestamp for record in decode_records(batch)] == [5_000] * 3
+    assert decode_header(batch).max_timestamp == 5_000
     assert first_at_or_after(batch, 0, 5_000) == (0, 5_000)
     assert first_at_or_after(batch, 0, 5_001) is None
 
@@ -118,80 +118,80 @@ def test_append_time_replaces_all_timestamps(codec: Codec) -> None:
     ("timestamp", "found"), [(0, (10, 1000)), (1000, (10, 1000)), (1001, (11, 1005)), (1006, None)]
 )
 def test_first_record_at_or_after_a_time(timestamp: int, found: tuple[int, int] | None) -> None:
-    assert first_at_or_after(encode(three(), base_offset=10, codec=Codec.LZ4), 0, timestamp) == found
+    assert first_at_or_after(encode_batch(three(), base_offset=10, codec=Codec.LZ4), 0, timestamp) == found
 
 
 def test_no_records_are_no_batch() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        encode([])
+        encode_batch([])
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_a_batch_that_grows_too_large_is_corrupt(codec: Codec) -> None:
-    batch = encode([(0, None, bytes(1 << 20), ())], codec=codec)
+    batch = encode_batch([(0, None, bytes(1 << 20), ())], codec=codec)
     with pytest.raises(Corrupt, match="more than 65536 bytes"):
-        records(batch, max_bytes=1 << 16)
+        decode_records(batch, max_bytes=1 << 16)
     with pytest.raises(Corrupt, match="more than 65536 bytes"):
-        check(batch, max_bytes=1 << 16)
+        check_batch(batch, max_bytes=1 << 16)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_above_a_mebibyte_a_batch_becomes_a_hundred_times_its_size(codec: Codec) -> None:
     """Who stores a byte has readers open a hundred."""
-    small, bomb = (encode([(0, None, bytes(size), ())], codec=codec) for size in ((1 << 20) - 20, 20 << 20))
-    assert records(small)[0].value == bytes((1 << 20) - 20)
-    with pytest.raises(Corrupt, match=f"more than {opened_max(len(bomb) - HEADER_BYTES)} bytes"):
-        records(bomb)
+    small, bomb = (encode_batch([(0, None, bytes(size), ())], codec=codec) for size in ((1 << 20) - 20, 20 << 20))
+    assert decode_records(small)[0].value == bytes((1 << 20) - 20)
+    with pytest.raises(Corrupt, match=f"more than {decompressed_max(len(bomb) - HEADER_BYTES)} bytes"):
+        decode_records(bomb)
     with pytest.raises(Corrupt, match="more than"):
-        sections(bomb, native.walk(bomb).batches)
+        open_sections(bomb, native.walk(bomb).batches)
     noise = bytes(n * n % 251 for n in range(100_000))
-    packed = encode([(0, None, noise * 20, ())], codec=Codec.SNAPPY)
-    assert len(records(packed)[0].value or b"") == 2_000_000, "twenty times is nothing"
+    packed = encode_batch([(0, None, noise * 20, ())], codec=Codec.SNAPPY)
+    assert len(decode_records(packed)[0].value or b"") == 2_000_000, "twenty times is nothing"
 
 
 def test_records_and_headers_of_a_batch_are_bounded_together() -> None:
-    many = encode([(0, None, None, [("", None)] * 300_000)] * 4)
+    many = encode_batch([(0, None, None, [("", None)] * 300_000)] * 4)
     with pytest.raises(Corrupt, match="record 3 exceeds the bound on records and headers"):
-        records(many)
+        decode_records(many)
 
 
 def test_a_count_beyond_what_the_bytes_can_hold_takes_no_memory() -> None:
-    batch = bytearray(encode(three()))
+    batch = bytearray(encode_batch(three()))
     batch[23:27] = (2**31 - 2).to_bytes(4, "big")
     batch[57:61] = (2**31 - 1).to_bytes(4, "big")
-    for call in (records, check):
+    for call in (decode_records, check_batch):
         with pytest.raises(Corrupt, match="2147483647 records in"):
             call(batch)
 
 
 def test_check_wants_offsets_without_gaps() -> None:
-    batch = bytearray(encode(three()))
+    batch = bytearray(encode_batch(three()))
     batch[23:27] = (3).to_bytes(4, "big")
     with pytest.raises(Corrupt, match="3 records, but last offset delta 3"):
-        check(batch)
+        check_batch(batch)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("latest", [0, 1004, 1006, -1, (1 << 63) - 1, -(1 << 63)])
 def test_check_wants_the_latest_timestamp_to_be_that_of_a_record(codec: Codec, latest: int) -> None:
     """Look-up by time and retention believe the header: a record must not hide behind it, nor outlive itself."""
-    batch = bytearray(encode(three(), codec=codec))
-    assert check(batch).max_timestamp == 1005
+    batch = bytearray(encode_batch(three(), codec=codec))
+    assert check_batch(batch).max_timestamp == 1005
     batch[35:43] = latest.to_bytes(8, "big", signed=True)
     with pytest.raises(Corrupt, match=f"max timestamp {latest} is not that of its records"):
-        check(batch)
+        check_batch(batch)
 
 
 def test_records_above_the_last_offset_are_corrupt() -> None:
-    batch = bytearray(encode(three()))
+    batch = bytearray(encode_batch(three()))
     batch[23:27] = (1).to_bytes(4, "big")
     with pytest.raises(Corrupt, match="record offset 2 is above"):
-        records(batch)
+        decode_records(batch)
 
 
 def test_sections_leave_control_batches_out() -> None:
-    log = encode(three()) + encode(three(), control=True, base_offset=3) + encode(three(), base_offset=6)
-    opened = sections(log, native.walk(log).batches)
+    log = encode_batch(three()) + encode_batch(three(), control=True, base_offset=3) + encode_batch(three(), base_offset=6)
+    opened = open_sections(log, native.walk(log).batches)
     assert [base_offset for _, base_offset, *_ in opened] == [0, 6]
 
 
@@ -204,8 +204,8 @@ def test_reads_what_kafka_wrote(codec: Codec) -> None:
     log = kafka_batch(codec)
     walked = native.walk(log)
     assert (len(walked.batches), walked.end, walked.why) == (1, len(log), "")
-    assert check(log).codec is codec
-    found = records(log)
+    assert check_batch(log).codec is codec
+    found = decode_records(log)
     assert [record.offset for record in found] == list(range(20))
     assert found[0].key == b"key-0"
     assert found[0].value == '{"n":0,"name":"flight 0 from Zürich"}'.encode()
@@ -213,14 +213,14 @@ def test_reads_what_kafka_wrote(codec: Codec) -> None:
     assert [record.offset for record in found if record.key is None] == [4, 9, 14, 19]
     assert [record.offset for record in found if record.value is None] == [6, 13]
     assert found[4].headers == (("ü", b"x"),)
-    assert max(record.timestamp for record in found) == header(log).max_timestamp
+    assert max(record.timestamp for record in found) == decode_header(log).max_timestamp
 
 
 def test_writes_the_bytes_that_kafka_wrote() -> None:
     log = kafka_batch(Codec.NONE)
-    head = header(log)
-    produced = [(r.timestamp, r.key, r.value, r.headers) for r in records(log)]
-    again = encode(
+    head = decode_header(log)
+    produced = [(r.timestamp, r.key, r.value, r.headers) for r in decode_records(log)]
+    again = encode_batch(
         produced, leader_epoch=head.leader_epoch, producer_id=head.producer_id, producer_epoch=head.producer_epoch,
         base_sequence=head.base_sequence,
     )  # fmt: skip

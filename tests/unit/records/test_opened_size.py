@@ -11,10 +11,10 @@ import lz4.frame
 import pytest
 import zstandard
 
-from tiered.records.batch import RATIO_FROM, RATIO_MAX, opened_max
+from tiered.records.batch import RATIO_FROM, RATIO_MAX, decompressed_max
 from tiered.records.compression import XERIAL_HEADER, compress
 from tiered.records.model import Codec
-from tiered.records.opened_size import BLOCK_LEAST, opened_size
+from tiered.records.opened_size import BLOCK_BYTES_MIN, decompressed_size
 
 MIB = 1 << 20
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -40,14 +40,14 @@ def streamed(data: bytes, level: int = 3) -> bytes:
 def test_honest_data_is_far_from_the_bound(codec: Codec, size: int) -> None:
     data = honest(size)
     packed = compress(codec, data)
-    most = opened_max(len(packed))
-    assert len(data) <= opened_size(codec, packed, most) + (0 if size > 1 else 8) <= max(most, RATIO_FROM)
+    most = decompressed_max(len(packed))
+    assert len(data) <= decompressed_size(codec, packed, most) + (0 if size > 1 else 8) <= max(most, RATIO_FROM)
     forms = [streamed(data), streamed(data, 1), streamed(data, 12)] if codec is Codec.ZSTD else []
     if codec is Codec.LZ4:
         forms = [lz4.frame.compress(data, store_size=True, content_checksum=True, block_checksum=True)]
         forms += [lz4.frame.compress(data, block_size=n, store_size=False) for n in (4, 5, 6, 7)]
     for form in forms:
-        assert len(data) <= opened_size(codec, form, most) + 8 <= max(most, RATIO_FROM + 8)
+        assert len(data) <= decompressed_size(codec, form, most) + 8 <= max(most, RATIO_FROM + 8)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
@@ -58,19 +58,19 @@ def test_bombs_say_that_they_become_too_much(codec: Codec) -> None:
     if codec is Codec.LZ4:
         forms.append(lz4.frame.compress(ZEROS, store_size=True))
     for packed in forms:
-        most = opened_max(len(packed))
+        most = decompressed_max(len(packed))
         assert len(packed) * RATIO_MAX < len(ZEROS)
-        assert opened_size(codec, packed, most) > most
+        assert decompressed_size(codec, packed, most) > most
 
 
 def test_lengths_that_snappy_states_count() -> None:
     stated = b"\xff\xff\xff\x7f" + bytes(20)
-    assert opened_size(Codec.SNAPPY, stated, MIB) > 200 * MIB
+    assert decompressed_size(Codec.SNAPPY, stated, MIB) > 200 * MIB
     framed = XERIAL_HEADER + struct.pack(">i", len(stated)) + stated
-    assert opened_size(Codec.SNAPPY, framed, MIB) > 200 * MIB
+    assert decompressed_size(Codec.SNAPPY, framed, MIB) > 200 * MIB
     block = bytes(cramjam.snappy.compress_raw(b"x" * 100))
     assert (
-        opened_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB) == 3 * BLOCK_LEAST
+        decompressed_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB) == 3 * BLOCK_BYTES_MIN
     )
 
 
@@ -83,7 +83,7 @@ def test_any_bytes_are_looked_at_soon_and_without_an_error(codec: Codec) -> None
         for _ in range(draw.randint(0, 3)):
             if cut:
                 cut[draw.randrange(min(len(cut), 40))] = draw.randrange(256)
-        assert opened_size(codec, cut, MIB) >= 0
+        assert decompressed_size(codec, cut, MIB) >= 0
 
 
 def test_very_many_small_blocks_are_not_walked_to_the_end() -> None:
@@ -93,5 +93,5 @@ def test_very_many_small_blocks_are_not_walked_to_the_end() -> None:
     lz4_blocks = lz4.frame.compress(b"", store_size=False)[:7] + struct.pack("<I", 0x80000001) * 250_000
     for codec, data in ((Codec.ZSTD, blocks), (Codec.LZ4, lz4_blocks)):
         before = time.process_time()
-        opened_size(codec, data, opened_max(len(data)))
+        decompressed_size(codec, data, decompressed_max(len(data)))
         assert time.process_time() - before < 0.5, "0.01 s here"

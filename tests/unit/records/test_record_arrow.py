@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.records import native, pure
-from tiered.records.batch import encode, sections
-from tiered.records.model import Codec, Produced
+from tiered.records.batch import encode_batch, open_sections
+from tiered.records.model import Codec, ProducerRecord
 
 pa = pytest.importorskip("pyarrow")
 
-from tiered.records.arrow import arrays, record_batch, types  # noqa: E402
+from tiered.records.arrow import to_arrays, record_batch, arrow_types  # noqa: E402
 
-COLUMNS = list(types())
+COLUMNS = list(arrow_types())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BYTES = st.none() | st.binary(max_size=20)
 HEADERS = st.lists(st.tuples(st.text(max_size=4), st.none() | st.binary(max_size=4)), max_size=3)
@@ -25,15 +25,15 @@ PRODUCED = st.lists(st.tuples(st.integers(0, 2**41), BYTES, BYTES, HEADERS), min
 
 
 @given(st.lists(PRODUCED, max_size=4), st.sampled_from(Codec), st.integers(0, 20), st.integers(0, 40))
-def test_rows_and_columns_say_the_same(batches: list[list[Produced]], codec: Codec, start: int, end: int) -> None:
+def test_rows_and_columns_say_the_same(batches: list[list[ProducerRecord]], codec: Codec, start: int, end: int) -> None:
     log, base = b"", 0
     for produced in batches:
-        log += encode(produced, base_offset=base, codec=codec)
+        log += encode_batch(produced, base_offset=base, codec=codec)
         base += len(produced)
-    opened = sections(log, native.walk(log).batches)
+    opened = open_sections(log, native.walk(log).batches)
     table = record_batch(opened, COLUMNS, start, end)
     table.validate(full=True)
-    assert table.schema.types == list(types().values())
+    assert table.schema.types == list(arrow_types().values())
     rows = [row for section in opened for row in native.rows(*section) if start <= row.offset < end]
     assert table.to_pylist() == [
         {
@@ -50,18 +50,18 @@ def test_rows_and_columns_say_the_same(batches: list[list[Produced]], codec: Cod
 
 @pytest.mark.parametrize("twin", [native, pure], ids=["native", "pure"])
 def test_no_records_are_empty_arrays(twin: ModuleType) -> None:
-    for array in arrays(twin.arrow([], COLUMNS)).values():
+    for array in to_arrays(twin.arrow([], COLUMNS)).values():
         array.validate(full=True)
         assert len(array) == 0
 
 
 def test_only_asked_columns_in_their_order() -> None:
-    log = encode([(5, b"k", b"v", ())], log_append_time=True)
-    table = record_batch(sections(log, native.walk(log).batches), ["value", "timestampType"])
+    log = encode_batch([(5, b"k", b"v", ())], log_append_time=True)
+    table = record_batch(open_sections(log, native.walk(log).batches), ["value", "timestampType"])
     assert table.to_pydict() == {"value": [b"v"], "timestampType": [1]}
 
 
 def test_timestamps_beyond_microseconds_are_held_at_the_ends() -> None:
-    log = encode([(2**62, None, None, ())]) + encode([(-(2**62), None, None, ())])
-    column = record_batch(sections(log, native.walk(log).batches), ["timestamp"]).column(0)
+    log = encode_batch([(2**62, None, None, ())]) + encode_batch([(-(2**62), None, None, ())])
+    column = record_batch(open_sections(log, native.walk(log).batches), ["timestamp"]).column(0)
     assert column.cast(pa.int64()).to_pylist() == [2**63 - 1, -(2**63)]

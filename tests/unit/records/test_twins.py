@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
 from tiered.records import native, pure, varint
-from tiered.records.batch import encode
-from tiered.records.model import ArrowColumns, Codec, Produced
+from tiered.records.batch import encode_batch
+from tiered.records.model import ArrowColumns, Codec, ProducerRecord
 
 pytestmark = pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
 
@@ -91,12 +91,12 @@ HOSTILE = mutated(SECTIONS) | crafted() | st.binary(max_size=60)
 
 
 @given(PRODUCED, st.integers(-(2**40), 2**40))
-def test_encode(produced: list[Produced], base: int) -> None:
+def test_encode(produced: list[ProducerRecord], base: int) -> None:
     assert isinstance(both("encode_records", produced, base), bytes)
 
 
 @given(st.lists(st.tuples(st.sampled_from(EDGES[:-1]), BYTES, BYTES, HEADERS), max_size=3), st.sampled_from(EDGES))
-def test_encode_at_the_edges(produced: list[Produced], base: int) -> None:
+def test_encode_at_the_edges(produced: list[ProducerRecord], base: int) -> None:
     both("encode_records", produced, base)
 
 
@@ -245,7 +245,7 @@ def logs(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 4))):
         produced = draw(PRODUCED) or [(0, None, None, [])]
         base = draw(st.integers(0, 2**62))
-        batches.append(encode(produced, base_offset=base, codec=draw(st.sampled_from([Codec.NONE, Codec.LZ4]))))
+        batches.append(encode_batch(produced, base_offset=base, codec=draw(st.sampled_from([Codec.NONE, Codec.LZ4]))))
     return b"".join(batches)
 
 
@@ -257,7 +257,7 @@ def test_walk(log: bytes, check_crc: bool, most: int | None, data: st.DataObject
 
 
 def test_walk_that_looks_at_records_finds_every_wrong_byte_of_them() -> None:
-    batch = encode([(5, b"k", b"v", [("h", b"x")]), (6, None, b"w", ())])
+    batch = encode_batch([(5, b"k", b"v", [("h", b"x")]), (6, None, b"w", ())])
     assert both("walk", batch, records=True).why == ""
     found = set()
     for at in range(57, len(batch)):
@@ -265,12 +265,12 @@ def test_walk_that_looks_at_records_finds_every_wrong_byte_of_them() -> None:
             log = batch[:at] + bytes((value,)) + batch[at + 1 :]
             found.add(both("walk", log * 2, check_crc=False, records=True).why)
     assert {"records: record 1 is out of order", "records: record 0 has a bad length", ""} < found
-    packed = encode([(5, b"k", b"v" * 100, ())], codec=Codec.ZSTD)
+    packed = encode_batch([(5, b"k", b"v" * 100, ())], codec=Codec.ZSTD)
     assert both("walk", packed[:70] + bytes(len(packed) - 70), check_crc=False, records=True).why == ""
 
 
 def test_walk_with_every_value_of_every_header_byte_and_every_cut() -> None:
-    batch = encode([(0, b"k", b"v", ())])
+    batch = encode_batch([(0, b"k", b"v", ())])
     for at in range(61):
         for value in range(256):
             log = batch[:at] + bytes([value]) + batch[at + 1 :]
@@ -282,7 +282,7 @@ def test_walk_with_every_value_of_every_header_byte_and_every_cut() -> None:
 
 @given(st.integers(0, 60), st.binary(min_size=1, max_size=8))
 def test_walk_with_any_header_field(at: int, content: bytes) -> None:
-    log = bytearray(encode([(0, b"k", b"v", ())]) * 2)
+    log = bytearray(encode_batch([(0, b"k", b"v", ())]) * 2)
     log[at : at + len(content)] = content
     for check_crc in (True, False):
         both("walk", log, check_crc=check_crc)
@@ -301,7 +301,7 @@ def test_fit(log: bytes, base_offset: int, sound: bool, max_bytes: int) -> None:
 
 
 def test_fit_with_every_value_of_every_header_byte_and_every_cut() -> None:
-    batch = encode([(0, b"k", b"v", ())])
+    batch = encode_batch([(0, b"k", b"v", ())])
     cases = [batch[:cut] for cut in range(len(batch))] + [batch, batch * 2]
     for at in range(61):
         cases += [batch[:at] + bytes([value]) + batch[at + 1 :] for value in range(256)]
@@ -341,8 +341,8 @@ def test_arrow_refuses_an_unknown_column(twin: ModuleType) -> None:
 
 
 def test_big_inputs_run_without_the_lock_and_agree() -> None:
-    produced: list[Produced] = [(n, b"%d" % n, bytes(600), (("h", b"x"),)) for n in range(4000)]
-    log = encode(produced) * 2
+    produced: list[ProducerRecord] = [(n, b"%d" % n, bytes(600), (("h", b"x"),)) for n in range(4000)]
+    log = encode_batch(produced) * 2
     assert len(log) > 4 << 20
     both("crc32c", log)
     assert len(both("walk", log).batches) == 2

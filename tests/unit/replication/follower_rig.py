@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.transcript import Command
 from tiered.errors import Code, Refused
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.peers import Diverging, FetchedPart, FetchFrom
 from tiered.replication.divergence import Led, judge
@@ -21,7 +21,7 @@ class Copy:
 
     start: int = 0
     records: list[tuple[int, str]] = field(default_factory=list)
-    epochs: Epochs = field(default_factory=Epochs)
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     leader_epoch: int = 0
     high_watermark: int = 0
 
@@ -65,7 +65,7 @@ class Copy:
         elif isinstance(found, Truncate):
             self._cut(found.offset)
         elif isinstance(found, StartOver):
-            self.start, self.records, self.epochs = found.offset, [], Epochs()
+            self.start, self.records, self.epochs = found.offset, [], LeaderEpochs()
         if part.diverging is None:
             self.high_watermark = high_watermark(self.high_watermark, part.high_watermark, self.end)
         return found

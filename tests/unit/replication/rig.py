@@ -81,7 +81,7 @@ class Broker:
             manifests,
             ColdReader(self.store, manifests, ChunkCache(self.metrics), self.metrics, self.clock),
             uploader,
-            Collector(self.store, manifests, uploader.busy, self.clock, self.metrics, grace_ms=1000),
+            Collector(self.store, manifests, uploader.keys_in_flight, self.clock, self.metrics, grace_ms=1000),
         )
 
     async def log(self, at: TopicPartition = AT) -> DiskLog:
@@ -96,8 +96,8 @@ class Broker:
     async def note(self) -> None:
         """As the data directory does."""
         for hot in self.logs.values():
-            hot.cuts.note(hot.cuts.made)
-            hot.noted_start_offset = hot.start_offset
+            hot.truncations.mark_checkpointed(hot.truncations.made)
+            hot.checkpointed_start_offset = hot.start_offset
 
     async def lead(
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, at: TopicPartition = AT,

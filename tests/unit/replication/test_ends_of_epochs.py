@@ -20,7 +20,7 @@ def test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments() -> No
             replica.roll()
             await upload(replica)
         later = await broker.lead(4, [1], past=Past.SETTLED)
-        later.log.restart_at(later.cold_end_offset, ((3, ends[2]),), None)
+        later.log.truncate_fully_and_start_at(later.cold_end_offset, ((3, ends[2]),), None)
         assert later.cold_end_offset == ends[3]
         assert [await end_of_epoch(later, epoch) for epoch in range(6)] == [
             (0, ends[1]), (0, ends[1]), (2, ends[2]), (3, ends[3]), (4, ends[3]), (-1, -1),

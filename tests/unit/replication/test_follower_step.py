@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.replication.follower_rig import TOPIC_ID, Copy
 from tiered.errors import Code, Refused
-from tiered.hot.leader_epochs import Epochs
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.peers import Diverging, FetchedPart, FetchFrom
 from tiered.replication.divergence import Led, judge
 from tiered.replication.follower_step import (
@@ -44,13 +44,13 @@ def does(
 
 
 def holds(start: int, end: int, lineage: list[tuple[int, int]] | None = None) -> Held:
-    return Held(start, end, Epochs(LINEAGE if lineage is None else lineage))
+    return Held(start, end, LeaderEpochs(LINEAGE if lineage is None else lineage))
 
 
 def led(
     *, end: int = 300, log_start: int = 0, local_start: int = 0, epochs: list[tuple[int, int]] | None = None
 ) -> Led:
-    return Led(6, log_start, local_start, end, Epochs(LINEAGE if epochs is None else epochs))
+    return Led(6, log_start, local_start, end, LeaderEpochs(LINEAGE if epochs is None else epochs))
 
 
 # -- the leader -------------------------------------------------------------------------------------------------------

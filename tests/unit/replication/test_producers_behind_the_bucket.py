@@ -10,8 +10,8 @@ from tests.unit.replication.rig import DirectPeers, Following, Rig
 from tests.unit.replication.test_roles import until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
-from tiered.hot.producer_state import WINDOW
-from tiered.object_store.faulty import Fault, Kind
+from tiered.hot.producer_state import BATCHES_RETAINED
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.replication import cold_history
 from tiered.replication.become_leader import Past
 from tiered.replication.leader_replica import Replica
@@ -33,13 +33,13 @@ async def made_cold(leader: Replica, per_segment: int) -> None:
 
 def check_retries(leader: Replica) -> None:
     """The last five are known, older ones are out of order, and the next one goes on."""
-    for sequence in range(BATCHES - WINDOW, BATCHES):
+    for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
         told = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
-        assert (told.base_offset, told.duplicate) == (sequence, True)
+        assert (told.base_offset, told.is_duplicate) == (sequence, True)
     with pytest.raises(Refused) as refused:
-        leader.append_now(batch(0, producer=7, sequence=BATCHES - WINDOW - 1), 1)
+        leader.append_now(batch(0, producer=7, sequence=BATCHES - BATCHES_RETAINED - 1), 1)
     assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert not leader.append_now(batch(BATCHES, producer=7, sequence=BATCHES), 1).duplicate
+    assert not leader.append_now(batch(BATCHES, producer=7, sequence=BATCHES), 1).is_duplicate
 
 
 @pytest.mark.parametrize("per_segment", [BATCHES, 2, 1], ids=["one segment", "two batches each", "one batch each"])
@@ -62,7 +62,7 @@ def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
         leader = await rig.brokers[1].lead(0, [1])
         await made_cold(leader, 1)
         manifest = leader.manifest
-        assert manifest is not None and len(manifest.entries) < WINDOW and manifest.spilled[0].level > 1
+        assert manifest is not None and len(manifest.entries) < BATCHES_RETAINED and manifest.submanifests[0].level > 1
         check_retries(await rig.brokers[2].lead(1, [2], past=Past.OPEN))
 
     rig.run(story)
@@ -90,10 +90,10 @@ def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bo
         await made_cold(leader, 1)
         assert leader.manifest is not None
         if lost:
-            await rig.bucket.memory.delete([leader.manifest.spilled[-1].key])
+            await rig.bucket.memory.delete([leader.manifest.submanifests[-1].key])
         heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
         known = heir.log.producers.get(7)
-        assert known is not None and len(known.batches) == (1 if lost else WINDOW)
+        assert known is not None and len(known.batches) == (1 if lost else BATCHES_RETAINED)
 
     rig.run(story)
 
@@ -106,7 +106,7 @@ def test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong
     async def story() -> None:
         await made_cold(await rig.brokers[1].lead(0, [1]), 2)
         rig.brokers[2].faults.rules.append(
-            Fault(Kind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
+            FaultRule(FaultKind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
         )
         heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
         known = heir.log.producers.get(7)

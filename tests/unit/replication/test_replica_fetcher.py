@@ -150,9 +150,9 @@ def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
         await asyncio.sleep(1.0)
         assert copy.log.end_offset == 0
         assert [ask.partitions[0].offset for ask in peers.asked] == [3]
-        assert copy.log.cuts.noted < copy.log.cuts.made, "and until the point up to which it is durable is noted anew"
+        assert copy.log.truncations.checkpointed < copy.log.truncations.made, "and until the point up to which it is durable is noted anew"
         await until(lambda: same(copy, replica))
-        assert copy.log.cuts.noted == copy.log.cuts.made == 1
+        assert copy.log.truncations.checkpointed == copy.log.truncations.made == 1
 
     rig.run(story)
 
@@ -271,14 +271,14 @@ def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copi
         old = await rig.brokers[2].lead(0, [2])
         await fill(old, 30)
         if dropped:
-            old.log.restart_at(30, (), None)
+            old.log.truncate_fully_and_start_at(30, (), None)
         old.log.advance_start(30)
         replica = await rig.brokers[1].lead(1, [1, 2])
         await fill(replica, 10)
         peers.serve(replica)
         copy = await Following(rig, rig.brokers[2], peers).follow(1, 1)
         await until(lambda: same(copy, replica) and copy.high_watermark == 10)
-        assert copy.log.start_offset == copy.log.noted_start_offset == 0
+        assert copy.log.start_offset == copy.log.checkpointed_start_offset == 0
         begun = await rig.brokers[2].lead(2, [2])
         assert produced(begun, 10) == 11 and begun.log_start_offset == 0
 

@@ -300,11 +300,11 @@ def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> No
         await town.members[old].kill()
         for member in town.members.values():
             for held in member.partitions.held() if member.running else ():
-                held.log.cuts.made += 1
+                held.log.truncations.made += 1
         await town.fence(old)
         await led(town)
         assert town.partition.leader != old
-        assert not (await led(town)).log.cuts.unsettled
+        assert not (await led(town)).log.truncations.is_unsettled
 
     town.run(story)
 

@@ -12,7 +12,7 @@ from tiered.broker.tiering import UNDER_WAY_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings
 from tiered.errors import Fenced
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.replication.leader_replica import Replica
 
 INTERVAL = 3_000.0
@@ -39,7 +39,7 @@ class Passes:
             await asyncio.sleep(10)
             self.tiering.wake(self._replica)
             await self._broker.store.get("anything")
-            await self._broker.cold.collector.delete_due()
+            await self._broker.cold.collector.delete_expired()
 
     def _note(self, replica: Replica, _: Fenced) -> None:
         self.fenced.append(replica)
@@ -61,7 +61,7 @@ def segments(rig: Rig) -> set[str]:
 async def named(replica: Replica) -> set[str]:
     manifest = await replica.cold.manifests.load(replica.pid)
     assert manifest is not None
-    return {key async for key in replica.cold.manifests.named(manifest)}
+    return {key async for key in replica.cold.manifests.list_keys(manifest)}
 
 
 def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> None:
@@ -84,10 +84,10 @@ def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> 
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault(Kind.LOST_REPLY, ("upload",), times=1), Fault(Kind.LATE_APPLY, ("upload",), times=1, seconds=110)],
+    [FaultRule(FaultKind.LOST_REPLY, ("upload",), times=1), FaultRule(FaultKind.LATE_APPLY, ("upload",), times=1, seconds=110)],
     ids=["landed at once", "lands late"],
 )
-def test_an_object_that_a_failed_upload_left_goes(fault: Fault) -> None:
+def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
     """After the sweep that every epoch makes once: a failure sets off another one."""
     rig = Rig()
 

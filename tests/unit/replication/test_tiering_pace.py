@@ -14,7 +14,7 @@ from tiered.cold import uploader
 from tiered.cold.layout import segment_key
 from tiered.config.settings import Settings
 from tiered.ids import TopicPartition
-from tiered.object_store.faulty import Fault, Kind
+from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.replication.become_leader import Past
 from tiered.replication.leader_replica import Replica
 
@@ -107,7 +107,7 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
             settings, lambda: [heir, *busy], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
-        broker.faults.rules.append(Fault(Kind.DELAY, ("put", "upload"), seconds=0.05))
+        broker.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "upload"), seconds=0.05))
 
         def fill() -> None:
             for each in busy:
@@ -150,18 +150,18 @@ def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> N
 
         await cold(1)
         await asyncio.sleep(swept)  # the sweep of this epoch is over
-        broker.faults.rules[:] = [Fault(Kind.LOST_REPLY, ("upload",), skip=1, times=1)]
+        broker.faults.rules[:] = [FaultRule(FaultKind.LOST_REPLY, ("upload",), skip=1, times=1)]
         await cold(3)
         assert replica.manifest is not None
 
         async def orphans() -> set[str]:
             assert replica.manifest is not None
-            named = {key async for key in replica.cold.manifests.named(replica.manifest)}
+            named = {key async for key in replica.cold.manifests.list_keys(replica.manifest)}
             return {key for key in rig.bucket.objects if key.endswith(".seg")} - named
 
         assert len(await orphans()) == 1
         await asyncio.sleep(swept)
-        await broker.cold.collector.delete_due()
+        await broker.cold.collector.delete_expired()
         assert not await orphans()
         task.cancel()
 

@@ -10,7 +10,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import PartitionId
 from tiered.metadata.image import TopicImage
 from tiered.offline.bucket import Bucket, open_bucket
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, Record
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.group.internal_rows import is_internal, print_folded
@@ -37,11 +37,11 @@ def _topic_if_internal(row: Row) -> str:
 async def _listed(args: Namespace) -> list[Row]:
     async with open_bucket(args.store) as bucket:
         if args.topic is None:
-            names = sorted((await bucket.image()).topics)
+            names = sorted((await bucket.read_image()).topics)
             return [
-                row for name in names for row in await _partitions(bucket, await bucket.topic(name), args.partition)
+                row for name in names for row in await _partitions(bucket, await bucket.find_topic(name), args.partition)
             ]
-        topic = await bucket.topic(args.topic)
+        topic = await bucket.find_topic(args.topic)
         return [row for pid in _chosen(topic, args.partition) for row in await _segments(bucket, pid)]
 
 
@@ -78,13 +78,13 @@ async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
             "max_timestamp": entry.max_timestamp,
             "key": entry.key,
         }
-        async for entry in bucket.manifests.entries(manifest, manifest.log_start_offset)
+        async for entry in bucket.manifests.list_segments(manifest, manifest.log_start_offset)
     ]
 
 
 async def _cat(args: Namespace) -> None:
     async with open_bucket(args.store) as bucket:
-        for pid in _chosen(await bucket.topic(args.topic), args.partition):
+        for pid in _chosen(await bucket.find_topic(args.topic), args.partition):
             left = args.max
             async for record in _records(bucket, args.topic, pid, args.offset):
                 if left is not None:
@@ -107,10 +107,10 @@ async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | N
             f"offset {start} of {topic}-{pid.partition} is not in the bucket, which holds {held}",
         )
     async for piece in bucket.reader.iterate(pid, start, manifest=manifest):
-        origin = piece.batches[0].at
+        origin = piece.batches[0].position
         for batch in piece.batches:
             if not batch.attributes & CONTROL:
-                for record in records(piece.data, batch.at - origin):
+                for record in decode_records(piece.data, batch.position - origin):
                     if record.offset >= start:
                         yield record
 

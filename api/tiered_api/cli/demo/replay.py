@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import Corrupt, Unavailable
-from tiered.records.batch import records
+from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered_api.cli.demo.broker import DemoBroker
 from tiered_api.cli.demo.flights import Departure
@@ -83,7 +83,7 @@ async def _replay_partition(
         if found.why or not found.batches:
             raise Corrupt(f"{topic}-{partition} at offset {offset}: {found.why or 'no batch'}")
         for batch in found.batches:
-            for record in records(data, batch.at):
+            for record in decode_records(data, batch.position):
                 expected = sent[numbers[record.offset]] if record.offset < len(numbers) else None
                 if expected is None or (record.key, record.timestamp, record.value) != expected:
                     raise Corrupt(f"{topic}-{partition} offset {record.offset} holds {record}, not {expected}")

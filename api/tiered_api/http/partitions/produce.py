@@ -13,7 +13,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
-from tiered.records.batch import HEADER_BYTES, Codec, encode
+from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
 from tiered_api.http.partitions.record_formats import Incoming
 from tiered_api.http.partitions.remote_partition import Away, Source, source_of
@@ -189,7 +189,7 @@ async def _outcomes(site: Site, source: Source, records: Sequence[Incoming]) -> 
 
 async def _append(site: Site, source: Source, records: Sequence[Incoming]) -> list[Placed]:
     codec, level = codec_of(source.config)
-    batch = bytearray(encode([record[1:5] for record in records], codec=codec, level=level))
+    batch = bytearray(encode_batch([record[1:5] for record in records], codec=codec, level=level))
     try:
         appended = await source.append(batch, timeout_ms=site.limits.append_ms)
     except Refused as refused:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ports import FileSlice
-from tiered.records.batch import MAX_DECOMPRESSED, header, opened_max, section
+from tiered.records.batch import MAX_DECOMPRESSED, decode_header, decompressed_max, open_section
 from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
 from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.leader_replica import Replica
@@ -168,7 +168,7 @@ def opened(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> I
     that alone has more than `objects` headers: only a raw read gives that one."""
     at, whole = 0, memoryview(data)
     while at < len(data):
-        head = header(data, at)
+        head = decode_header(data, at)
         if crc32c(whole[at + CRC_FROM : at + head.size]) != head.crc:
             raise Corrupt("CRC of a stored batch does not match", position=at)
         rows, ended = _rows(data, at, head, offset, room, objects)
@@ -187,7 +187,7 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
     if head.is_control:
         return [], True
     try:
-        return some_rows(*section(data, at), offset, room, objects)
+        return some_rows(*open_section(data, at), offset, room, objects)
     except Corrupt as error:
         raise Corrupt(f"{error.why}; a raw read gives the batch as it is", position=at) from None
 
@@ -196,7 +196,7 @@ def effort(data: bytes | bytearray) -> int:
     """How many bytes `data` becomes at most when its batches are opened."""
     whole = walk(data, check_crc=False)
     became = (
-        min(batch.size * RATIOS[batch.attributes & CODEC_MASK], opened_max(batch.size)) for batch in whole.batches
+        min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size)) for batch in whole.batches
     )
     return max(len(data), sum(became))
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tiered.errors import Corrupt
 from tiered.ports import FileSlice
-from tiered.records.batch import check
+from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
 from tiered_api.http.partitions.event_stream import stream_events
@@ -107,7 +107,7 @@ async def write_batches(request: Request) -> web.StreamResponse:
             "base_offset": appended.base_offset,
             "last_offset": appended.last_offset,
             "timestamp": None if appended.append_time_ms < 0 else appended.append_time_ms,
-            "duplicate": appended.duplicate,
+            "duplicate": appended.is_duplicate,
         }
     )
 
@@ -123,7 +123,7 @@ def prove(data: bytearray) -> int:
         for batch in seen.batches:
             if batch.attributes & (CONTROL | TRANSACTIONAL):
                 raise HttpError(BAD_REQUEST, "control and transactional batches are not taken over HTTP")
-            check(data, batch.at)
+            check_batch(data, batch.position)
     except Corrupt as error:
         raise HttpError(BAD_REQUEST, f"not a record batch: {error}") from None
     return sum(batch.count for batch in seen.batches)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from tiered.broker.broker import Node
 from tiered.config.listeners import WILDCARDS, host_and_port
 from tiered.errors import Code, Refused, Unavailable
-from tiered.hot.validation import Appended
+from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import Fetched
@@ -117,7 +117,7 @@ class Elsewhere:
 
     async def produce(
         self, leader: Leader, at: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """One batch with acks=all. `Nowhere` when it was surely not written; every other `Refused` as the leader says,
         REQUEST_TIMED_OUT also when that is not known."""
         rows = [PartitionProduceData(at.partition, data)]
@@ -132,7 +132,7 @@ class Elsewhere:
         code = code_of(part.error_code)
         if code is Code.NONE:
             count = int.from_bytes(data[57:61], "big")
-            return Appended(part.base_offset, part.base_offset + count - 1, part.log_append_time_ms, False)
+            return LogAppendInfo(part.base_offset, part.base_offset + count - 1, part.log_append_time_ms, False)
         kind = Nowhere if code in STALE_LEADER and part.base_offset < 0 else Refused
         raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {at}: {code.name}")
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
-from tiered.hot.validation import Appended
+from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
 from tiered.replication.leader_replica import Replica
@@ -51,7 +51,7 @@ class Away:
         replica = self._site.node.partitions.get(self.at)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.gone else None
 
-    async def append(self, data: bytearray, *, timeout_ms: int) -> Appended:
+    async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
         """One batch; as `Replica.append`. What may have been written is not sent again."""
         deadline = self._deadline(timeout_ms / 1000)
         while True:

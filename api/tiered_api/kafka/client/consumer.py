@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records import native
-from tiered.records.batch import header, records
+from tiered.records.batch import decode_header, decode_records
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, Record
 from tiered_api.kafka.client.client import PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, Client, code_of, refused
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER, offsets_at
@@ -265,7 +265,7 @@ class Consumer:
                 continue
             start, position.offset = position.offset, batch.last_offset + 1
             if batch.attributes & CONTROL:
-                found = records(got.records, batch.at)
+                found = decode_records(got.records, batch.position)
                 if found and _is_abort(found[0]):
                     position.aborted.discard(batch.producer_id)
                 if not self._control:
@@ -273,10 +273,10 @@ class Consumer:
             elif batch.attributes & TRANSACTIONAL and batch.producer_id in position.aborted:
                 continue
             else:
-                found = records(got.records, batch.at)
+                found = decode_records(got.records, batch.position)
             if start > batch.base_offset:
                 found = [record for record in found if record.offset >= start]
-            head = header(got.records, batch.at)
+            head = decode_header(got.records, batch.position)
             out.append(Fetched(where, head, found, got.log_start_offset, got.last_stable_offset, got.high_watermark))
             objects += len(found) + sum(len(record.headers) for record in found)
             if objects > OPENED_MAX:  # the rest is fetched again

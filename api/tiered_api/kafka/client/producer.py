@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered.records.batch import encode
-from tiered.records.model import Codec, Produced
+from tiered.records.batch import encode_batch
+from tiered.records.model import Codec, ProducerRecord
 from tiered.records.partitioner import partition_of
 from tiered_api.kafka.client.client import Client, code_of, refused
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -42,7 +42,7 @@ class Delivered(NamedTuple):
     -1 when none was given (acks=0)."""
 
     where: TopicPartition
-    records: list[Produced]
+    records: list[ProducerRecord]
     base_offset: int
     timestamp: int
 
@@ -51,7 +51,7 @@ class Delivered(NamedTuple):
 class _Batch:
     """Records on their way to one partition."""
 
-    records: list[Produced]
+    records: list[ProducerRecord]
     since_ns: int
     data: bytes = b""
 
@@ -60,7 +60,7 @@ class _Batch:
 class _Queue:
     """What waits for one partition, and the sequence number of its next batch."""
 
-    records: deque[tuple[Produced, int]] = field(default_factory=deque)
+    records: deque[tuple[ProducerRecord, int]] = field(default_factory=deque)
     size: int = 0
     batches: deque[_Batch] = field(default_factory=deque)
     sequence: int = 0
@@ -117,7 +117,7 @@ class Producer:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
 
-    async def add(self, topic: str, partition: int | None, record: Produced) -> None:
+    async def add(self, topic: str, partition: int | None, record: ProducerRecord) -> None:
         """Takes a record; waits while too much is pending. A fault of the sending is raised here or by `flush`."""
         count = self._counts.get(topic) or await self._count(topic)
         if partition is None:
@@ -240,7 +240,7 @@ class Producer:
         for queue in self._queues.values():
             if queue.batches or not queue.records:
                 continue
-            taken: list[Produced] = []
+            taken: list[ProducerRecord] = []
             size = 0
             while queue.records and (not taken or size + queue.records[0][1] <= self._batch_bytes):
                 record, bytes_of = queue.records.popleft()
@@ -301,7 +301,7 @@ class Producer:
             if not batch.data:
                 identity, epoch = self._producer
                 sequence = self._queues[where].sequence if identity >= 0 else -1
-                batch.data = encode(
+                batch.data = encode_batch(
                     batch.records,
                     codec=self._codec,
                     producer_id=identity,

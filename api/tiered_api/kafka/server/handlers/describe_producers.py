@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered.errors import Code, Refused
-from tiered.hot.producer_state import Producer
+from tiered.hot.producer_state import ProducerStateEntry
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -35,10 +35,10 @@ def _partition(site: Site, topic: str, number: int) -> PartitionResponse:
         producers = led_here(site, topic, number).log.producers
     except Refused as refused:
         return PartitionResponse(number, refused.code.number, refused.why)
-    return PartitionResponse(number, Code.NONE.number, None, [_state(each) for each in producers.all()])
+    return PartitionResponse(number, Code.NONE.number, None, [_state(each) for each in producers.list_producers()])
 
 
-def _state(producer: Producer) -> ProducerState:
+def _state(producer: ProducerStateEntry) -> ProducerState:
     return ProducerState(
         producer.producer_id,
         producer.epoch,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.records import native
-from tiered.records.batch import section
+from tiered.records.batch import open_section
 
 OPENED_BYTES = 256 << 10
 """What one request may make of its batches, opened: a millisecond. The rest is refused without its records named."""
@@ -34,7 +34,7 @@ class RecordErrors:
             return ()
         low, high = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
         try:
-            payload, _, base_timestamp, _, count = section(batch, max_bytes=self._bytes)
+            payload, _, base_timestamp, _, count = open_section(batch, max_bytes=self._bytes)
             found = native.outside(payload, base_timestamp, low, high, count, self._told)
         except Corrupt:  # too large, or what nobody can open: its share is spent either way
             self._bytes = 0

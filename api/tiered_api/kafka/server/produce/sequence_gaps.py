@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from tiered.errors import Corrupt, Refused
-from tiered.records.batch import header
+from tiered.records.batch import decode_header
 from tiered.replication.leader_replica import Replica
 
 BATCHES = 5
@@ -32,7 +32,7 @@ class RefusedSequences:
     def note(self, part: Part, records: memoryview, refused: Refused) -> None:
         """This batch was refused, and may come again."""
         try:
-            head = header(records)
+            head = decode_header(records)
         except Corrupt:
             return
         if head.producer_id < 0:
@@ -45,7 +45,7 @@ class RefusedSequences:
 
     def of_gap(self, part: Part, records: memoryview, replica: Replica) -> Refused | None:
         """What the batch was told that is missing before this one; None when this connection did not bring it."""
-        head = header(records)
+        head = decode_header(records)
         wanted = replica.log.producers.next_sequence(head.producer_id, head.producer_epoch)
         for epoch, sequence, refused in self._seen.get((part, head.producer_id), ()):
             if epoch == head.producer_epoch and sequence == wanted:
