@@ -17,7 +17,7 @@ from tests.sim.harness.store import SimBucket
 from tests.sources import ROOT
 from tests.transcript import Command, Say, commands, played
 from tests.unit.groups.narrator import Narrator
-from tests.unit.replication.follower_rig import Copying
+from tests.unit.replication.follower_rig import ReplicaTranscript
 from tiered.errors import Fenced
 from tiered.groups.limits import GroupSettings
 from tiered.ids import TopicId
@@ -28,7 +28,7 @@ from tiered.metadata.log_reader import load, read_boundary
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultRule, Faults, FaultKind
-from tiered.replication.leader_state import Cold, Lineage, Restart, reconcile
+from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
 
 FOLDER = ROOT / "tests" / "transcripts"
 NODES = {"a": 1, "b": 2, "c": 3}
@@ -130,17 +130,17 @@ class NewLeader:
 
     def __init__(self) -> None:
         self._local: tuple[int, int, Lineage] = (0, 0, ())
-        self._cold = Cold(0, 0, ())
+        self._cold = ColdLog(0, 0, ())
 
     def say(self, command: Command) -> str:
         match command.verb:
             case "local":
                 self._local = command.number("start", 0), command.number("end"), _lineage(command)
             case "cold":
-                self._cold = Cold(command.number("start", 0), command.number("end"), _lineage(command))
+                self._cold = ColdLog(command.number("start", 0), command.number("end"), _lineage(command))
             case "lead":
                 found = reconcile(*self._local, self._cold)
-                if isinstance(found, Restart):
+                if isinstance(found, RestartAtColdEnd):
                     return f"local log dropped: {found.why}\nepoch {command.words[0]} begins at {found.offset}"
                 return f"epoch {command.words[0]} begins at {self._local[1]}"
             case _:
@@ -162,7 +162,7 @@ def new_leader() -> Say:
 
 
 def copying() -> Say:
-    return Copying().say
+    return ReplicaTranscript().say
 
 
 def group() -> Say:

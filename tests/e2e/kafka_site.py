@@ -18,7 +18,7 @@ from tiered.metrics import Metrics
 from tiered.ports import Buffer, World
 from tiered.records.batch import decode_records
 from tiered.records.native import walk
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import request_bytes, response_position
@@ -104,7 +104,7 @@ class KafkaSite:
         self._clients.append(client)
         return client
 
-    async def create(self, topic: str, partitions: int = 1, **configs: str) -> Replica:
+    async def create(self, topic: str, partitions: int = 1, **configs: str) -> LeaderReplica:
         """A topic, past the protocol; its first partition."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.node.submit(CreateTopic(topic, partitions, configs=named))
@@ -152,7 +152,7 @@ def run(directory: Path, story: Callable[[KafkaSite], Awaitable[None]], **settin
     asyncio.run(whole())
 
 
-def produce(replica: Replica, *values: bytes, acks: int = -1, raw: Any = None) -> ProduceRequest:
+def produce(replica: LeaderReplica, *values: bytes, acks: int = -1, raw: Any = None) -> ProduceRequest:
     """A request with one batch for one partition."""
     data = raw if raw is not None else batch(list(values))
     part = PartitionProduceData(index=replica.partition, records=data)
@@ -161,7 +161,7 @@ def produce(replica: Replica, *values: bytes, acks: int = -1, raw: Any = None) -
 
 
 def fetch(
-    *wanted: tuple[Replica, int],
+    *wanted: tuple[LeaderReplica, int],
     wait_ms: int = 0,
     min_bytes: int = 1,
     each_bytes: int = 1 << 20,

@@ -19,7 +19,7 @@ from tiered.metrics import Metrics
 from tiered.ports import FileSlice
 from tiered.records.batch import encode_batch, decode_records
 from tiered.records.native import walk
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 QUICK = Settings(
     num_partitions=1,
@@ -57,7 +57,7 @@ class Site:
         how()
         await self.node.stop(clean=False)
 
-    async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> Replica:
+    async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> LeaderReplica:
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         await self.node.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
         return self.node.replica(name, 0)
@@ -83,13 +83,13 @@ def batch(values: list[bytes], timestamp: int = 1_700_000_000_000) -> bytearray:
     return bytearray(encode_batch([(timestamp + i, b"k", value, ()) for i, value in enumerate(values)]))
 
 
-async def fill(replica: Replica, count: int, start: int = 0) -> None:
+async def fill(replica: LeaderReplica, count: int, start: int = 0) -> None:
     """`count` records of about 1 KiB, one batch each; the value begins with the record's number."""
     for number in range(start, start + count):
         await replica.append(batch([b"%06d" % number + b"x" * 1000]))
 
 
-async def read_values(replica: Replica, start: int, *, max_bytes: int = 3000) -> list[bytes]:
+async def read_values(replica: LeaderReplica, start: int, *, max_bytes: int = 3000) -> list[bytes]:
     """The first bytes of every record from `start` to the end, read as a consumer does."""
     found: list[bytes] = []
     offset = start

@@ -13,7 +13,7 @@ from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
 from tiered.records.batch import encode_batch
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -55,7 +55,7 @@ async def offset(
     return found.error_code, found.offset, found.timestamp, found.leader_epoch
 
 
-async def cold(site: KafkaSite, replica: Replica) -> None:
+async def cold(site: KafkaSite, replica: LeaderReplica) -> None:
     """All that is there goes to the bucket, and its local copy goes."""
     replica.roll()
     await until(lambda: replica.cold_end_offset == replica.log.end_offset)

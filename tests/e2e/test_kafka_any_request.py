@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.kafka_site import Client, KafkaSite, run
 from tests.fuzz.mutations import mutated
 from tests.unit.kafka.values import Drawn
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol import apis
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.schema import Kind, Message, Row
@@ -53,7 +53,7 @@ ALWAYS_WITHIN = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms
 class Asked(Drawn):
     """Requests about a topic and a group that are there, more often than about others."""
 
-    def __init__(self, seed: int, replica: Replica) -> None:
+    def __init__(self, seed: int, replica: LeaderReplica) -> None:
         super().__init__(seed)
         self._topic, self._topic_id = replica.topic, replica.topic_id
 

@@ -14,7 +14,7 @@ from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.ports import World
 from tiered.records.batch import encode_batch
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
@@ -32,7 +32,7 @@ async def read(client: Client, request: FetchRequest, version: int = 12) -> list
     return [values_of(part.records) for part in parts(await client.ask(request, version, FetchResponse))]
 
 
-async def fill(replica: Replica, *values: bytes) -> None:
+async def fill(replica: LeaderReplica, *values: bytes) -> None:
     for value in values:
         await replica.append(batch([value]))
 
@@ -124,7 +124,7 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
             await other.ask(produce(replica, b"v" * 50 + b"%d" % n), 9, ProduceResponse)
         answer = await client.receive(FetchResponse, 12)
         assert len(values_of(parts(answer)[0].records)) == 3
-        assert len(replica._watchers) == 0
+        assert len(replica._listeners) == 0
 
     run(tmp_path, story)
 
@@ -167,9 +167,9 @@ def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
-        await until(lambda: len(replica._watchers) == 1)
+        await until(lambda: len(replica._listeners) == 1)
         client.close()
-        await until(lambda: len(replica._watchers) == 0)
+        await until(lambda: len(replica._listeners) == 0)
         assert site.server.pending == 0
 
     run(tmp_path, story)
@@ -179,7 +179,7 @@ SMALL = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": 
 QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
 
 
-async def cold(site: KafkaSite, name: str, count: int = 20) -> Replica:
+async def cold(site: KafkaSite, name: str, count: int = 20) -> LeaderReplica:
     """A topic whose first records are in the bucket only."""
     replica = await site.create(name, 1, **SMALL)
     await fill(replica, *(b"%03d" % n * 300 for n in range(count)))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.kafka_site import KafkaSite, batch, fetch, run, until, values_of
 from tiered.controller.requests import DeleteTopic
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.server import long_poll
@@ -24,7 +24,7 @@ def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_poll, "PIECE", 1)
 
 
-async def replicas(site: KafkaSite, topic: str = "t") -> list[Replica]:
+async def replicas(site: KafkaSite, topic: str = "t") -> list[LeaderReplica]:
     await site.create(topic, COUNT)
     return [site.node.replica(topic, p) for p in range(COUNT)]
 
@@ -93,7 +93,7 @@ def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path)
         await site.node.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
-        assert fetches.parked == 0 and not held[5]._watchers
+        assert fetches.parked == 0 and not held[5]._listeners
 
     run(tmp_path, story)
 

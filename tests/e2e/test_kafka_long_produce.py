@@ -12,7 +12,7 @@ from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, 
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.produce import (
@@ -33,12 +33,12 @@ def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "LONG", 2)
 
 
-async def replicas(site: KafkaSite, topic: str = "t", **configs: str) -> list[Replica]:
+async def replicas(site: KafkaSite, topic: str = "t", **configs: str) -> list[LeaderReplica]:
     await site.create(topic, COUNT, **configs)
     return [site.node.replica(topic, p) for p in range(COUNT)]
 
 
-def request(held: Sequence[Replica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:
+def request(held: Sequence[LeaderReplica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:
     """One batch for each of the partitions, which are of one topic."""
     parts = [PartitionProduceData(index=each.partition, records=batch([value])) for each in held]
     topic = TopicProduceData(name=held[0].topic, topic_id=held[0].topic_id, partition_data=parts)
@@ -163,7 +163,7 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
         held = await replicas(site)
         client = await site.client()
 
-        def part(replica: Replica, sequence: int) -> PartitionProduceData:
+        def part(replica: LeaderReplica, sequence: int) -> PartitionProduceData:
             data = encode_batch([(site.node.world.clock.wall_ms(), None, b"v", ())], producer_id=7, producer_epoch=0,
                           base_sequence=sequence)  # fmt: skip
             return PartitionProduceData(index=replica.partition, records=bytearray(data))

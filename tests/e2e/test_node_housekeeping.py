@@ -12,10 +12,10 @@ from tests.sim.harness.disk import Op
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered.broker import housekeeping
 from tiered.records.batch import encode_batch
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 
-async def hot(site: Site, partitions: int = 1, **more: str) -> Replica:
+async def hot(site: Site, partitions: int = 1, **more: str) -> LeaderReplica:
     """A topic that is not tiered: whatever closes, goes or is fsynced does so by the clock alone."""
     return await site.create("t", partitions, remote_storage_enable="false", retention_ms="-1", **more)
 

@@ -107,7 +107,7 @@ def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
         await site.start(LAGGING)
         replica = await site.create()
         await site.until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
-        replica.rested = None
+        replica.on_next_append = None
         await replica.append(batch([b"v"]))
         await site.until(lambda: stored_end(site, "t") == UNKNOWN_END, 2 * REST_SECONDS)
         await site.stop()

@@ -6,10 +6,10 @@ import pytest
 
 from tests.e2e.site import Site, fill, numbers, read_values, run
 from tiered.controller.requests import DeleteTopic
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 
-async def local(site: Site) -> Replica:
+async def local(site: Site) -> LeaderReplica:
     """A topic of which nothing goes into the bucket."""
     return await site.create(remote_storage_enable="false", retention_ms="-1")
 

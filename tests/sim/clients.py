@@ -19,7 +19,7 @@ from tiered.ids import PartitionId, TopicPartition
 from tiered.ports import FileSlice
 from tiered.records.batch import Codec, encode_batch, decode_records
 from tiered.records.native import walk
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 READ_BYTES = 8192
 ANSWERS_LOST = 0.2
@@ -49,7 +49,7 @@ class Clients:
         self._sizes: dict[PartitionId, dict[int, int]] = {}
         """Of batches that were read, by their last offset."""
 
-    def _replica(self, at: TopicPartition) -> Replica | None:
+    def _replica(self, at: TopicPartition) -> LeaderReplica | None:
         """None while the broker is down or does not lead it yet."""
         try:
             return node.replica(*at) if (node := self._node()) is not None else None
@@ -59,7 +59,7 @@ class Clients:
     def _some_partition(self, draw: random.Random) -> TopicPartition:
         return TopicPartition(f"t{draw.randrange(self._options.topics)}", draw.randrange(self._options.partitions))
 
-    def _some_replica(self, draw: random.Random) -> Replica | None:
+    def _some_replica(self, draw: random.Random) -> LeaderReplica | None:
         if not self._options.admin:
             return self._replica(self._some_partition(draw))
         node = self._node()
@@ -136,7 +136,7 @@ class Clients:
             if start < end:
                 await self._read(replica, draw.randint(start, end - 1))
 
-    async def _read(self, replica: Replica, offset: int) -> None:
+    async def _read(self, replica: LeaderReplica, offset: int) -> None:
         """One fetch; during chaos the bucket may not answer, and a start that moved is no error."""
         pid = PartitionId(replica.topic_id, replica.partition)
         cold = offset < replica.local_start_offset
@@ -156,7 +156,7 @@ class Clients:
         """Size of the batches that were read above an offset."""
         return sum(size for last, size in self._sizes.get(pid, {}).items() if last >= start)
 
-    async def fetch(self, replica: Replica, offset: int) -> list[tuple[int, bytes]]:
+    async def fetch(self, replica: LeaderReplica, offset: int) -> list[tuple[int, bytes]]:
         fetched = await replica.read(offset, READ_BYTES)
         data = fetched.data
         body = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data

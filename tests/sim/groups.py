@@ -22,7 +22,7 @@ from tiered.groups.requests import (
     SyncGroup,
 )
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 GROUPS = Settings(
     **{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__}
@@ -80,7 +80,7 @@ async def described(site: Site, group: str) -> Described:
     return reply
 
 
-def log_of(site: Site, partition: int) -> Replica:
+def log_of(site: Site, partition: int) -> LeaderReplica:
     return site.node.replica(OFFSETS_TOPIC, partition)
 
 

@@ -30,7 +30,7 @@ from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import CLEAN_MARK
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 CHAOS_SECONDS = 40.0
 SETTLE_SECONDS = 240.0
@@ -268,7 +268,7 @@ class Run:
     def _check_alive(self, node: Node) -> None:
         assert not node.ended.is_set(), f"the broker ended by itself: {node.health().problems[0]}"
 
-    def _pids(self, node: Node) -> dict[PartitionId, Replica]:
+    def _pids(self, node: Node) -> dict[PartitionId, LeaderReplica]:
         return {PartitionId(replica.topic_id, replica.partition): replica for replica in node.replicas()}
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class Run:
         count = sum(len(topic.partitions) for topic in self.node.image.topics.values())
         return len(replicas) == count and all(map(self._is_cold, replicas))
 
-    def _is_cold(self, replica: Replica) -> bool:
+    def _is_cold(self, replica: LeaderReplica) -> bool:
         """All of it is in the bucket, and locally only what the topic asks to keep."""
         local_max = 1 if self.options.local_retention_bytes == 1 else replica.local_segments
         return replica.cold_end_offset == replica.high_watermark and replica.local_segments <= local_max
@@ -310,7 +310,7 @@ class Run:
         assert self.node is not None
         return "; ".join(str(replica.explain()) for replica in self.node.replicas() if not self._is_cold(replica))
 
-    async def _dump(self, replica: Replica) -> dict[int, bytes]:
+    async def _dump(self, replica: LeaderReplica) -> dict[int, bytes]:
         """All that can be read. Retention may still move the start: then the rest is what there is."""
         dump: dict[int, bytes] = {}
         offset = replica.log_start_offset

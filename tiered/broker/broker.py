@@ -55,9 +55,9 @@ from tiered.object_store.metered import MeteredStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.peers import Peers
 from tiered.ports import World
-from tiered.replication.follower_reads import Followed
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_reads import FollowerReads
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ class Node:
         """The committed state of the cluster, as far as this broker has heard."""
         return self.cluster.image
 
-    def replica(self, topic: str, partition: int) -> Replica:
+    def replica(self, topic: str, partition: int) -> LeaderReplica:
         """The partition, led here: of the topic that has the name in the image. `Refused` when it is not there, led
         elsewhere or not readable."""
         at = TopicPartition(topic, partition)
@@ -199,12 +199,12 @@ class Node:
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
         return known
 
-    def followed(self, topic: str, partition: int) -> Followed | None:
+    def followed(self, topic: str, partition: int) -> FollowerReads | None:
         """The partition as consumers near by read it, when it is copied here."""
         copy = self.partitions.copied(TopicPartition(topic, partition))
-        return Followed(copy, lambda: self._in_sync(copy)) if copy is not None else None
+        return FollowerReads(copy, lambda: self._in_sync(copy)) if copy is not None else None
 
-    def _in_sync(self, copy: Copy) -> bool:
+    def _in_sync(self, copy: FollowerReplica) -> bool:
         """Whether the cluster counts a copy in under the leader that it follows, as far as it is heard. Under the next
         one this broker may lead itself, which it has yet to act on."""
         topic = self.image.topics_by_id.get(copy.topic_id)
@@ -213,7 +213,7 @@ class Node:
         now = topic.partitions[copy.at.partition]
         return now.leader_epoch == copy.leader_epoch and self.settings.node_id in now.isr
 
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> list[LeaderReplica]:
         """Every partition that this broker leads."""
         return self.partitions.led()
 
@@ -386,11 +386,11 @@ class Node:
         if self.settings.log_level != was.log_level:
             self._log_level(self.settings.log_level)
 
-    def _begun(self, replica: Replica) -> None:
+    def _begun(self, replica: LeaderReplica) -> None:
         self.stored_ends.lead(replica)
         self.coordinators.lead(replica)
 
-    def _forgotten(self, replica: Replica) -> None:
+    def _forgotten(self, replica: LeaderReplica) -> None:
         self.tiering.forget(replica)
         self.coordinators.resign(replica)
 

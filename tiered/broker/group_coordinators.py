@@ -28,7 +28,7 @@ from tiered.groups.shard import GroupShard
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:
     from tiered.broker.broker import Node
@@ -187,7 +187,7 @@ class Coordinators:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def lead(self, replica: Replica) -> None:
+    def lead(self, replica: LeaderReplica) -> None:
         """This broker leads a partition from now on. One that is new has nothing to load."""
         if replica.topic != OFFSETS_TOPIC or self._ended is not None:
             return
@@ -198,7 +198,7 @@ class Coordinators:
         else:
             self._spawn(self._load(place, base))
 
-    def resign(self, replica: Replica) -> None:
+    def resign(self, replica: LeaderReplica) -> None:
         """It is led here no more."""
         place = self._places.get(replica.partition) if replica.topic == OFFSETS_TOPIC else None
         if place is not None and place.replica is replica:
@@ -227,8 +227,8 @@ class Coordinators:
         started, replica = self._clock.mono_ns(), place.replica
         while True:
             await self._clock.sleep(pause)
-            await replica.until_told()  # its log takes nothing before that
-            if self._places.get(replica.partition) is not place or replica.gone:
+            await replica.wait_loss_reported()  # its log takes nothing before that
+            if self._places.get(replica.partition) is not place or replica.is_stopped:
                 return
             try:
                 shard = self._fresh()
@@ -245,7 +245,7 @@ class Coordinators:
                 place.trouble = f"its groups cannot be loaded: {error}"
                 log.warning("groups are loaded later partition=%s again_in=%.1f why=%s", replica.at, pause, error)
                 continue
-            if self._places.get(replica.partition) is not place or replica.gone:
+            if self._places.get(replica.partition) is not place or replica.is_stopped:
                 return
             place.trouble = ""
             coordinator = self._serve(place, shard)
@@ -294,10 +294,10 @@ class Coordinators:
         """The log did not take a change: what it holds is loaded anew."""
         place.coordinator = None
         log.error("groups are loaded anew partition=%s why=%s", place.replica.at, why)
-        if self._places.get(place.replica.partition) is place and not place.replica.gone:
+        if self._places.get(place.replica.partition) is place and not place.replica.is_stopped:
             self._spawn(self._load(place, self._footing(place), RETRY_SECONDS[0]))
 
-    def _may_be_deleted(self, replica: Replica, base: ImageName | None) -> bool:
+    def _may_be_deleted(self, replica: LeaderReplica, base: ImageName | None) -> bool:
         """Whether somebody who led before, and does not know that this is over, may delete what this log begins at."""
         own = base is not None and base.epoch == replica.leader_epoch
         settled = self._node.partitions.is_settled(replica.at, replica.leader_epoch)

@@ -17,7 +17,7 @@ from tiered.controller.partition_health import Standing, losses, not_in_sync, st
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.storage import DiskState
 
 LISTED_MAX = 20
@@ -53,7 +53,7 @@ def assess(
     group_bytes: int,
     group_bytes_max: int,
     unopened: dict[str, str],
-    replicas: Iterable[Replica],
+    replicas: Iterable[LeaderReplica],
     image: Image,
     standing: Standing,
     silent_ms: int,

@@ -26,11 +26,11 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World
-from tiered.replication.become_leader import Past, begin
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
-from tiered.replication.leader_state import Partition
-from tiered.replication.replica_fetcher import Asking, Fetchers, Ports
+from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_state import LeaderState
+from tiered.replication.replica_fetcher import FetcherSettings, ReplicaFetchers, FetcherPorts
 from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
@@ -61,11 +61,11 @@ class Partitions:
         cold: ColdTier,
         images: GroupImages,
         peers: Peers | None,
-        begun: Callable[[Replica], None],
-        closed: Callable[[Replica], None],
-        configured: Callable[[Replica], None],
-        forgotten: Callable[[Replica], None],
-        joinable: Callable[[Replica], None],
+        begun: Callable[[LeaderReplica], None],
+        closed: Callable[[LeaderReplica], None],
+        configured: Callable[[LeaderReplica], None],
+        forgotten: Callable[[LeaderReplica], None],
+        joinable: Callable[[LeaderReplica], None],
         in_touch: Callable[[], bool],
         heard: Callable[[], Image],
         doubts: Doubts,
@@ -74,8 +74,8 @@ class Partitions:
         self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
         self.uncopied: dict[TopicPartition, tuple[Follow, str]] = {}
         self.doubtful: frozenset[TopicPartition] = frozenset()
-        self.unreported: list[Replica] = []
-        self.overstated: list[Replica] = []
+        self.unreported: list[LeaderReplica] = []
+        self.overstated: list[LeaderReplica] = []
         self._incarnation = incarnation
         self._world = world
         self._disk = disk
@@ -94,8 +94,8 @@ class Partitions:
         """Set when what is noted of synced logs may differ from what their settings ask for."""
         self.untold_due = asyncio.Event()
         """Set when there is a loss to tell."""
-        self._replicas: dict[TopicPartition, Replica] = {}
-        self._copies: dict[TopicPartition, Copy] = {}
+        self._replicas: dict[TopicPartition, LeaderReplica] = {}
+        self._copies: dict[TopicPartition, FollowerReplica] = {}
         self._committed: dict[TopicPartition, int] = {}
         """High watermarks of partitions between two roles."""
         self._settled: dict[TopicPartition, int] = {}
@@ -103,10 +103,10 @@ class Partitions:
         self._never_cold: set[TopicPartition] = set()
         """Partitions of which nothing was in the bucket when this broker, the last to lead them, stopped cleanly."""
         self._moving = asyncio.Lock()
-        self._fetchers: Fetchers | None = None
+        self._fetchers: ReplicaFetchers | None = None
         if peers is not None:
-            ports = Ports(peers, self._address_of, cold, world.clock, self._broken, doubts.lost, doubts.heard)
-            self._fetchers = Fetchers(self._asking, ports, world.rng, metrics)
+            ports = FetcherPorts(peers, self._address_of, cold, world.clock, self._broken, doubts.lost, doubts.heard)
+            self._fetchers = ReplicaFetchers(self._asking, ports, world.rng, metrics)
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
         gauge.read(lambda: float(len(self._replicas)))
         gauge = metrics.gauge("tiered_partitions_followed", "Partitions that this broker follows.")
@@ -119,15 +119,15 @@ class Partitions:
         """What the logs of this broker know of producers, and may."""
         return self._logs.producer_limits
 
-    def led(self) -> list[Replica]:
+    def led(self) -> list[LeaderReplica]:
         """Every partition that this broker leads."""
         return list(self._replicas.values())
 
-    def get(self, at: TopicPartition) -> Replica | None:
+    def get(self, at: TopicPartition) -> LeaderReplica | None:
         """The partition, when it is led here."""
         return self._replicas.get(at)
 
-    def copied(self, at: TopicPartition) -> Copy | None:
+    def copied(self, at: TopicPartition) -> FollowerReplica | None:
         """The partition, when it is followed here."""
         return self._copies.get(at)
 
@@ -148,7 +148,7 @@ class Partitions:
         """The cluster knows what every log lacks. `Unavailable` when that cannot be written down."""
         await self._logs.believe()
 
-    def held(self) -> list[Replica | Copy]:
+    def held(self) -> list[LeaderReplica | FollowerReplica]:
         """Every partition that has a log here, led or followed."""
         return [*self._replicas.values(), *self._copies.values()]
 
@@ -161,9 +161,9 @@ class Partitions:
         if self._fetchers is not None:
             await self._fetchers.run()
 
-    def _asking(self) -> Asking:
+    def _asking(self) -> FetcherSettings:
         settings = self.settings
-        return Asking(
+        return FetcherSettings(
             settings.node_id,
             incarnation_number(self._incarnation),
             settings.replica_fetch_wait_max_ms,
@@ -219,7 +219,7 @@ class Partitions:
         process must not take this one for the last that could."""
         known = held(self._image, self.settings.node_id)
         mine = (at for at, topic in known if self._alone(topic.partitions[at.partition]))
-        return any((replica := self._replicas.get(at)) is None or replica.owes for at in mine)
+        return any((replica := self._replicas.get(at)) is None or replica.takeover_pending for at in mine)
 
     def _alone(self, partition: PartitionImage) -> bool:
         """Whether nobody else can have led it."""
@@ -282,7 +282,7 @@ class Partitions:
             self._configure(new.topics[name])
         for at, partition in delta.in_sync:
             if at in self._replicas:
-                self._replicas[at].in_sync(partition.isr, partition.replicas, partition.partition_epoch)
+                self._replicas[at].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
         await self._copy_all(new, delta.followed)
         await self._lead_all(new, delta.led)
         for at, loss in delta.lost:
@@ -331,11 +331,11 @@ class Partitions:
         self.unopened.pop(lead.at, None)
         told, known = image.losses.get(replica.pid), topic.partitions[lead.at.partition]
         replica.possible_loss = told[-1]._asdict() if told else None
-        if replica.restarted or (lead.at in self.doubtful and not lead.fresh):
+        if replica.restarted_at_cold_end or (lead.at in self.doubtful and not lead.fresh):
             self.unreported.append(replica)
             self.untold_due.set()
             if is_untold(known.loss, replica):
-                replica.hold_back()
+                replica.block_appends()
             if known.stored_end == UNKNOWN_END:
                 made = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
                 replica.possible_loss = made._asdict()
@@ -350,37 +350,37 @@ class Partitions:
         if hot is None or not hot.write_failure:
             return
         if final:
-            self._disk.died(why)
+            self._disk.mark_dead(why)
         else:
-            self._disk.refused(why)
+            self._disk.mark_full(why)
             self._logs.close_broken(at)
 
-    async def _begin(self, topic: TopicImage, lead: Lead) -> Replica:
+    async def _begin(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
         known = topic.partitions[lead.at.partition]
         hot = await self._logs.begin(lead.at, topic, fresh=lead.fresh)
-        pid = Replica.id_of(lead.at, lead.topic_id)
-        past = Past.SETTLED if self.is_settled(lead.at, lead.leader_epoch) else Past.OPEN
+        pid = LeaderReplica.id_of(lead.at, lead.topic_id)
+        past = PreviousLeader.STOPPED_CLEANLY if self.is_settled(lead.at, lead.leader_epoch) else PreviousLeader.MAY_STILL_WRITE
         if lead.fresh or lead.at in self._never_cold:
-            past = Past.NONE
+            past = PreviousLeader.NONE
         elif lead.heir:
-            past = Past.INHERITED
+            past = PreviousLeader.WAS_IN_SYNC_WITH
         self._never_cold.discard(lead.at)
         if topic.name == OFFSETS_TOPIC and not lead.fresh:
             begun = await self._images.begin(hot, pid)
         else:
-            begun = await begin(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
+            begun = await prepare_leader_log(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
         cold_end = begun.manifest.cold_end_offset if begun.manifest is not None else 0
         committed = max(self._committed.pop(lead.at, 0), cold_end, hot.start_offset)
-        return Replica(
+        return LeaderReplica(
             lead.at, lead.topic_id, hot,
-            Partition(
+            LeaderState(
                 self.settings.node_id, lead.leader_epoch, known.isr, replicas=known.replicas,
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
-            cold=self._cold, begun=begun, clock=self._world.clock, disk=self._disk,
-            segment_closed=self._closed, joinable=self._joinable, in_touch=self._in_touch,
-            note=self.save_offsets,
+            cold=self._cold, start=begun, clock=self._world.clock, disk=self._disk,
+            on_segment_closed=self._closed, on_follower_caught_up=self._joinable, has_controller_contact=self._in_touch,
+            save_offsets=self.save_offsets,
         )  # fmt: skip
 
     async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:
@@ -400,7 +400,7 @@ class Partitions:
             except (Unavailable, Corrupt, Refused) as error:
                 _say("followed", at, error, before)
                 if isinstance(error, Unavailable) and error.final:
-                    self._disk.died(str(error))
+                    self._disk.mark_dead(str(error))
                 if not self._is_deleted(follow.topic_id):
                     self.uncopied[at] = (follow, str(error))
                 return
@@ -408,9 +408,9 @@ class Partitions:
             return  # as with those that are led
         if follow.leader != NO_LEADER:
             self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
-        copy = self._copies[at] = Copy(
+        copy = self._copies[at] = FollowerReplica(
             at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
-            high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk, note=self.save_offsets,
+            high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk, save_offsets=self.save_offsets,
         )  # fmt: skip
         self._look_at(hot)
         if self._fetchers is not None and follow.leader != NO_LEADER:
@@ -421,10 +421,10 @@ class Partitions:
         self.uncopied.pop(at, None)
         copy = self._copies.pop(at, None)
         if copy is not None:
-            copy.end()
+            copy.stop()
             self._committed[at] = copy.high_watermark
 
-    def _broken(self, copy: Copy, final: bool) -> None:
+    def _broken(self, copy: FollowerReplica, final: bool) -> None:
         """A cut of its log failed half way. On a full disk it is opened anew with the next look at all logs."""
         if self._copies.get(copy.at) is copy:
             self._end_copy(copy.at)
@@ -440,7 +440,7 @@ class Partitions:
             if hot is not None:
                 self._look_at(hot)
             if at in self._replicas:
-                self._replicas[at].configured()
+                self._replicas[at].on_config_changed()
                 self._configured(self._replicas[at])
 
     def _look_at(self, hot: DiskLog) -> None:
@@ -458,7 +458,7 @@ class Partitions:
             self._cold.uploader.forget(replica.pid)
             self._forgotten(replica)
 
-    def fenced(self, replica: Replica, error: Fenced) -> None:
+    def fenced(self, replica: LeaderReplica, error: Fenced) -> None:
         """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the
         one that has its name now."""
         log.error("fenced partition=%s why=%s", replica.at, error)
@@ -467,7 +467,7 @@ class Partitions:
 
     def _drop(self, at: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
         self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is elsewhere now") if moved else _deleted(at))
-        self._cold.manifests.forget(Replica.id_of(at, topic_id))
+        self._cold.manifests.forget(LeaderReplica.id_of(at, topic_id))
         self._end_copy(at)
         self._committed.pop(at, None)
         self._never_cold.discard(at)
@@ -480,7 +480,7 @@ class Partitions:
         for replica in self._replicas.values():
             replica.resign(why)
         for copy in self._copies.values():
-            copy.end()
+            copy.stop()
 
     async def save_offsets(self) -> None:
         """Writes down how far each log is durable and where it starts. `Unavailable`."""
@@ -494,7 +494,7 @@ class Partitions:
         """What the next start need not read anew."""
         replica, copy = self._replicas.get(at), self._copies.get(at)
         if replica is not None:
-            return hot.make_clean_entry(replica.leader_epoch, replica.manifest is not None or replica.owes)
+            return hot.make_clean_entry(replica.leader_epoch, replica.manifest is not None or replica.takeover_pending)
         return hot.make_clean_entry(copy.leader_epoch, True) if copy is not None else None
 
 
@@ -502,14 +502,14 @@ def _deleted(at: TopicPartition) -> Refused:
     return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
 
 
-def is_untold(told: Loss | None, replica: Replica) -> bool:
+def is_untold(told: Loss | None, replica: LeaderReplica) -> bool:
     """True if the cluster still has to be told that this leader lacks what was behind its start."""
     return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
 
 
-def is_told_too_low(told: Loss | None, replica: Replica) -> bool:
+def is_told_too_low(told: Loss | None, replica: LeaderReplica) -> bool:
     """True if a loss reaches below what was in the bucket when this leader began: the controller did not know."""
-    return told is not None and told.leader_epoch == replica.leader_epoch and told.from_offset < replica.stored_to
+    return told is not None and told.leader_epoch == replica.leader_epoch and told.from_offset < replica.initial_cold_end_offset
 
 
 def _say(done: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:

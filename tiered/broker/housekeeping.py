@@ -19,8 +19,8 @@ from tiered.ids import TopicId
 from tiered.log_limiter import Quiet
 from tiered.metadata.image import DeletedTopic
 from tiered.metadata.layout import FORMAT_KEY
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:
     from tiered.broker.broker import Node
@@ -48,7 +48,7 @@ class Housekeeping:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._flushed_ms: dict[Replica | Copy, int] = {}
+        self._flushed_ms: dict[LeaderReplica | FollowerReplica, int] = {}
         self._quiet = Quiet(node.world.clock)
         self._empty_ms: dict[TopicId, int] = {}
         """Since when there is nothing left of a deleted topic."""
@@ -99,11 +99,11 @@ class Housekeeping:
                 await self._look_after(held, now_ms)
             except (Unavailable, Refused) as error:
                 log.warning("log is looked after later partition=%s why=%s", held.at, error)
-            if isinstance(held, Replica):
+            if isinstance(held, LeaderReplica):
                 node.tiering.wake(held)
             await node.world.clock.sleep(0)
         if node.disk.full is not None and node.world.disk.space().free >= FREE_AGAIN_BYTES:
-            node.disk.worked()
+            node.disk.mark_writable()
 
     async def make_up(self) -> None:
         """Leads, follows and tells what could not be led, followed or told when it was due: soon at first, then less
@@ -140,10 +140,10 @@ class Housekeeping:
         while await self._node.directory.sweep(self._node.world.clock.wall_ms()):
             await self._node.world.clock.sleep(0)
 
-    async def _look_after(self, replica: Replica | Copy, now_ms: int) -> None:
+    async def _look_after(self, replica: LeaderReplica | FollowerReplica, now_ms: int) -> None:
         """Deletes first: a full disk needs the room before it can take a new segment."""
         await replica.log.delete_dropped_files(now_ms)
-        if replica.gone:
+        if replica.is_stopped:
             return
         node = self._node
         idle_ms = node.settings.producer_id_expiration_ms
@@ -152,20 +152,20 @@ class Housekeeping:
         replica.log.producers.remove_expired(now_ms, idle_ms)
         max_age_ms: int | None = None
         if (
-            isinstance(replica, Copy) and replica.config.remote_storage_enable
+            isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable
         ):  # what is led here tiering closes in time
             max_age_ms = self._node.settings.tiered_upload_max_lag_ms
         if replica.log.is_roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
-        if isinstance(replica, Copy):
-            await replica.retain()
+        if isinstance(replica, FollowerReplica):
+            await replica.apply_local_retention()
 
     async def flush_tails(self) -> None:
         """Once: what an earlier process of this boot left in the page cache only. Not before all is led: earlier
         there is nothing to see."""
         await self._node.served.wait()
         for replica in self._node.partitions.held():
-            if replica.log.flushed_offset < replica.log.end_offset and not replica.gone:
+            if replica.log.flushed_offset < replica.log.end_offset and not replica.is_stopped:
                 try:
                     await replica.flush()
                 except Unavailable as error:
@@ -177,7 +177,7 @@ class Housekeeping:
         while True:
             await partitions.synced_due.wait()
             partitions.synced_due.clear()
-            due = [held for held in partitions.held() if held.log.synced_entry.is_due and not held.gone]
+            due = [held for held in partitions.held() if held.log.synced_entry.is_due and not held.is_stopped]
             for first in range(0, len(due), SETTLED_AT_ONCE):
                 some = due[first : first + SETTLED_AT_ONCE]
                 found = await asyncio.gather(
@@ -188,7 +188,7 @@ class Housekeeping:
                         log.warning("change of flush is noted later partition=%s why=%s", held.at, error)
                     elif isinstance(error, BaseException):
                         raise error
-            if any(held.log.synced_entry.is_due for held in due if not held.gone):
+            if any(held.log.synced_entry.is_due for held in due if not held.is_stopped):
                 await self._node.world.clock.sleep(MAKE_UP_SECONDS[0])
                 partitions.synced_due.set()
 
@@ -198,21 +198,21 @@ class Housekeeping:
         for replica in self._node.partitions.held():
             waiting = replica.log.end_offset - replica.log.flushed_offset
             since_ms = self._flushed_ms.setdefault(replica, now_ms)
-            if replica.gone:
+            if replica.is_stopped:
                 continue
             if waiting <= 0:
                 self._flushed_ms[replica] = now_ms
             elif waiting >= replica.config.flush_messages or now_ms - since_ms >= replica.config.flush_ms:
                 await replica.flush()
                 self._flushed_ms[replica] = now_ms
-        self._flushed_ms = {replica: ms for replica, ms in self._flushed_ms.items() if not replica.gone}
+        self._flushed_ms = {replica: ms for replica, ms in self._flushed_ms.items() if not replica.is_stopped}
 
     async def checkpoint(self) -> None:
         """fsyncs closed segments, and active ones of which much is unproved, and writes down how far each log is
         durable: that bounds what a start after power loss must check."""
         for replica in self._node.partitions.held():
             closed = replica.log.active_view.base_offset
-            if replica.gone:
+            if replica.is_stopped:
                 continue
             if replica.log.unproved_bytes >= UNPROVED_BYTES:
                 await replica.flush()

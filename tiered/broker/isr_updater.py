@@ -22,8 +22,8 @@ from tiered.log_limiter import Quiet
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.ports import Clock
-from tiered.replication.leader_replica import Replica
-from tiered.replication.leader_state import Wish
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_state import ProposedIsr
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class InSyncSets:
     def __init__(
         self,
         ask: Callable[[Any, float], Awaitable[Any]],
-        replicas: Callable[[], Iterable[Replica]],
-        untold: Callable[[], Collection[Replica]],
+        replicas: Callable[[], Iterable[LeaderReplica]],
+        untold: Callable[[], Collection[LeaderReplica]],
         image: Callable[[], Image],
         settings: Callable[[], Settings],
         incarnation: str,
@@ -60,15 +60,15 @@ class InSyncSets:
         self._clock = clock
         self._quiet = Quiet(clock)
         self._granted = IsrChanges()
-        self._due: dict[Replica, None] = {}
-        self._not_before: dict[Replica, int] = {}
+        self._due: dict[LeaderReplica, None] = {}
+        self._not_before: dict[LeaderReplica, int] = {}
         self._wake = asyncio.Event()
         self._live: tuple[Image | None, Mapping[int, int]] = (None, {})
         self._wishes = metrics.counter(
             "tiered_isr_wishes_total", "Changes of in-sync sets that this broker asked for, by outcome.", ("outcome",)
         )
 
-    def wake(self, replica: Replica) -> None:
+    def wake(self, replica: LeaderReplica) -> None:
         """A follower of it may have caught up."""
         self._due[replica] = None
         self._wake.set()
@@ -92,7 +92,7 @@ class InSyncSets:
             lag = self._settings().replica_lag_time_max_ms / 1000
             await self._clock.sleep(min(lag / 2, AGAIN_SECONDS))
             self._tell()
-            self._not_before = {replica: until_ns for replica, until_ns in self._not_before.items() if not replica.gone}
+            self._not_before = {replica: until_ns for replica, until_ns in self._not_before.items() if not replica.is_stopped}
             for replica in self._replicas():
                 if len(replica.state.replicas) > 1:
                     self.wake(replica)
@@ -102,20 +102,20 @@ class InSyncSets:
         for line in self._granted.lines():
             log.info("%s", line)
 
-    def _gather(self) -> dict[Replica, Wish]:
+    def _gather(self) -> dict[LeaderReplica, ProposedIsr]:
         """What is wished, and counts from now on."""
-        found: dict[Replica, Wish] = {}
+        found: dict[LeaderReplica, ProposedIsr] = {}
         now_ns = self._clock.mono_ns()
         lag_ns, live = self._settings().replica_lag_time_max_ms * 1_000_000, self._live_brokers()
         stops = stopping(self._image())
         while self._due and len(found) < WISHES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
-            if replica.gone or replica in self._untold() or self._not_before.get(replica, now_ns) > now_ns:
+            if replica.is_stopped or replica in self._untold() or self._not_before.get(replica, now_ns) > now_ns:
                 continue
-            wish = replica.state.wish(now_ns, lag_ns, live, stops)
+            wish = replica.state.next_isr_change(now_ns, lag_ns, live, stops)
             if wish is not None:
-                replica.state.propose(wish)
+                replica.state.begin_isr_change(wish)
                 found[replica] = wish
         if self._due:
             self._wake.set()
@@ -129,7 +129,7 @@ class InSyncSets:
             self._live = (image, {each.node_id: incarnation_number(each.incarnation) for each in brokers if each.live})
         return self._live[1]
 
-    async def _submit(self, wishes: Mapping[Replica, Wish]) -> None:
+    async def _submit(self, wishes: Mapping[LeaderReplica, ProposedIsr]) -> None:
         request = AlterPartitions(
             self._settings().node_id,
             self._incarnation,
@@ -157,14 +157,14 @@ class InSyncSets:
                     self._granted.note(replica.at, isr, wish.isr)
                 self._answered(replica, wish, code)
 
-    def _answered(self, replica: Replica, wish: Wish, code: Code | None) -> None:
+    def _answered(self, replica: LeaderReplica, wish: ProposedIsr, code: Code | None) -> None:
         if code is Code.NONE:
             self._wishes.inc(1, "granted")
             return
         self._not_before[replica] = self._clock.mono_ns() + int(AGAIN_SECONDS * 1e9)
         if code is None or code in UNDECIDED:
-            replica.state.unanswered(wish)
+            replica.state.isr_change_unknown(wish)
         else:
             self._wishes.inc(1, "refused")
             log.warning("in-sync set was not granted partition=%s isr=%s code=%s", replica.at, sorted(wish.isr), code)
-            replica.not_granted(wish)
+            replica.reject_isr_change(wish)

@@ -25,7 +25,7 @@ from tiered.metadata.image import BrokerImage, Image, PartitionImage
 
 if TYPE_CHECKING:
     from tiered.broker.broker import Node
-    from tiered.replication.leader_replica import Replica
+    from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Joining:
         """By this broker's clock, when it first asked to be registered."""
         self._found: Found | None = None
         self.trusted = False
-        self._said: set[Replica] = set()
+        self._said: set[LeaderReplica] = set()
         """Those of which the log has a line, while they are still to be told."""
         self._reporting = asyncio.Lock()
 
@@ -164,22 +164,22 @@ class Joining:
         known = topic.partitions if topic is not None else ()
         return known[at.partition] if at.partition < len(known) else None
 
-    def _loss(self, replica: Replica) -> requests.ReportLoss:
+    def _loss(self, replica: LeaderReplica) -> requests.ReportLoss:
         return requests.ReportLoss(
-            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start, replica.stored_to
+            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start, replica.initial_cold_end_offset
         )
 
-    def _is_unheard(self, replica: Replica) -> bool:
+    def _is_unheard(self, replica: LeaderReplica) -> bool:
         """Whether the cluster still has to be told."""
         topic, known = self._node.image.topics.get(replica.topic), self._now(replica.at)
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
         return is_untold(known.loss, replica)
 
-    def _is_overstated(self, replica: Replica) -> bool:
+    def _is_overstated(self, replica: LeaderReplica) -> bool:
         """Whether the cluster holds for lost what this leader found in the bucket."""
         known = self._now(replica.at)
-        return not replica.gone and known is not None and is_told_too_low(known.loss, replica)
+        return not replica.is_stopped and known is not None and is_told_too_low(known.loss, replica)
 
     async def report_losses(self) -> None:
         """Tells the cluster from which offsets on records may be gone; what cannot be told now stays to be told."""
@@ -202,7 +202,7 @@ class Joining:
             ]
             partitions.overstated = [replica for replica in partitions.overstated if self._is_overstated(replica)]
             for replica in set(lost).difference(partitions.unreported):
-                replica.told()
+                replica.on_loss_reported()
         partitions.doubtful -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported}
         untold = partitions.unjudged or partitions.doubtful or partitions.unreported
         if not untold and not self.trusted:
@@ -233,13 +233,13 @@ def may_lead(now: PartitionImage | None, node_id: int) -> bool:
     return now is not None and now.leader in (node_id, NO_LEADER)
 
 
-def _from(replica: Replica) -> int:
+def _from(replica: LeaderReplica) -> int:
     return replica.epoch_start
 
 
-def _say(lost: Sequence[Replica]) -> None:
+def _say(lost: Sequence[LeaderReplica]) -> None:
     """A line for each topic: with a disk all partitions there are go at once, and one that matters has to be seen."""
-    topics: dict[str, list[Replica]] = {}
+    topics: dict[str, list[LeaderReplica]] = {}
     for replica in lost:
         topics.setdefault(replica.at.topic, []).append(replica)
     for topic, replicas in sorted(topics.items()):

@@ -19,7 +19,7 @@ from tiered.ids import UNKNOWN_END
 from tiered.log_limiter import Quiet
 from tiered.metadata.image import Image, PartitionImage
 from tiered.ports import Clock
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class StoredEnds:
     def __init__(
         self,
         ask: Callable[[Any, float], Awaitable[Any]],
-        replicas: Callable[[], Iterable[Replica]],
-        untold: Callable[[], Collection[Replica]],
+        replicas: Callable[[], Iterable[LeaderReplica]],
+        untold: Callable[[], Collection[LeaderReplica]],
         image: Callable[[], Image],
         node_id: int,
         incarnation: str,
@@ -56,18 +56,18 @@ class StoredEnds:
         self._incarnation = incarnation
         self._clock = clock
         self._quiet = Quiet(clock)
-        self._written: dict[Replica, None] = {}
+        self._written: dict[LeaderReplica, None] = {}
         """Those that are noted with an end beyond which something was written."""
-        self._resting: dict[Replica, int] = {}
+        self._resting: dict[LeaderReplica, int] = {}
         """The end of each at the last look, where all of it was in the bucket."""
         self._looking = False
         self._wake = asyncio.Event()
 
-    def lead(self, replica: Replica) -> None:
+    def lead(self, replica: LeaderReplica) -> None:
         """It is led here from now on; nothing was written yet under this leader."""
         known = self._known(replica)
         if known is not None and known.stored_end != UNKNOWN_END:
-            replica.rested = partial(self._stirred, replica)
+            replica.on_next_append = partial(self._stirred, replica)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -90,14 +90,14 @@ class StoredEnds:
             self._looking = True
             self._wake.set()
 
-    def _stirred(self, replica: Replica) -> None:
+    def _stirred(self, replica: LeaderReplica) -> None:
         self._written[replica] = None
         self._wake.set()
 
-    def _gather(self) -> dict[Replica, int]:
+    def _gather(self) -> dict[LeaderReplica, int]:
         """Takes those that were written to and are to be noted so."""
         untold = set(self._untold())
-        self._written = {each: None for each in self._written if not each.gone}
+        self._written = {each: None for each in self._written if not each.is_stopped}
         found = [each for each in self._written if each not in untold][:ENDS_MAX]
         for replica in found:
             del self._written[replica]
@@ -108,9 +108,9 @@ class StoredEnds:
         are written to meanwhile go first."""
         untold = set(self._untold())
         before, self._resting = self._resting, {}
-        found: dict[Replica, int] = {}
+        found: dict[LeaderReplica, int] = {}
         for number, replica in enumerate(list(self._replicas()), 1):
-            if not replica.gone and replica not in untold:
+            if not replica.is_stopped and replica not in untold:
                 self._look_at(replica, before.get(replica, UNKNOWN_END), found)
             if number % LOOKED_AT_ONCE == 0:
                 await self._clock.sleep(0)
@@ -120,7 +120,7 @@ class StoredEnds:
                 found = {}
         await self._submit(found)
 
-    def _look_at(self, replica: Replica, before: int, found: dict[Replica, int]) -> None:
+    def _look_at(self, replica: LeaderReplica, before: int, found: dict[LeaderReplica, int]) -> None:
         """Notes in `found` that it rests where it did at the look before, or that it does not rest as it is noted."""
         end, known = replica.stored_end, self._known(replica)
         if known is None:
@@ -131,15 +131,15 @@ class StoredEnds:
             found[replica] = UNKNOWN_END
         elif known.stored_end != end != UNKNOWN_END and before == end:
             found[replica] = end
-            replica.rested = partial(self._stirred, replica)
+            replica.on_next_append = partial(self._stirred, replica)
 
-    def _known(self, replica: Replica) -> PartitionImage | None:
+    def _known(self, replica: LeaderReplica) -> PartitionImage | None:
         """Returns the partition as the cluster knows it, if it is led here under the epoch that it has there."""
         topic = self._image().topics_by_id.get(replica.topic_id)
         known = topic.partitions[replica.partition] if topic is not None else None
         return known if known is not None and known.leader_epoch == replica.leader_epoch else None
 
-    async def _submit(self, ends: Mapping[Replica, int]) -> None:
+    async def _submit(self, ends: Mapping[LeaderReplica, int]) -> None:
         if not ends:
             return
         said = (StoredEnd(each.topic_id, each.partition, each.leader_epoch, end) for each, end in ends.items())

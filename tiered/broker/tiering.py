@@ -23,7 +23,7 @@ from tiered.hot import retention
 from tiered.log_limiter import Quiet
 from tiered.metrics import OTHERS, Metrics
 from tiered.ports import Clock, Rng
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class Tiering:
     def __init__(
         self,
         settings: Settings,
-        replicas: Callable[[], Iterable[Replica]],
-        fenced: Callable[[Replica, Fenced], None],
+        replicas: Callable[[], Iterable[LeaderReplica]],
+        fenced: Callable[[LeaderReplica, Fenced], None],
         ages: Ages,
         clock: Clock,
         rng: Rng,
@@ -56,16 +56,16 @@ class Tiering:
         self._ages = ages
         self._clock = clock
         self._chance = rng.stream("tiering")
-        self._due: dict[Replica, None] = {}
-        self._later: dict[Replica, None] = {}
+        self._due: dict[LeaderReplica, None] = {}
+        self._later: dict[LeaderReplica, None] = {}
         """Due as well, after the others but for their share: nothing to upload, but a manifest to take over, or to
         sweep."""
         self._passes = 0
-        self._busy: set[Replica] = set()
-        self._failures: dict[Replica, int] = {}
-        self._sweep_at: dict[Replica, int] = {}
-        self._oldest: dict[Replica, SegmentEntry] = {}
-        self._late_at: dict[Replica, int] = {}
+        self._busy: set[LeaderReplica] = set()
+        self._failures: dict[LeaderReplica, int] = {}
+        self._sweep_at: dict[LeaderReplica, int] = {}
+        self._oldest: dict[LeaderReplica, SegmentEntry] = {}
+        self._late_at: dict[LeaderReplica, int] = {}
         """When the oldest record that is not in the bucket is due there; nothing that comes later is due before."""
         self._quiet = Quiet(clock)
         self._wake = asyncio.Event()
@@ -82,20 +82,20 @@ class Tiering:
         )
         lag.read(self._lag_by_topic)
 
-    def closed(self, replica: Replica) -> None:
+    def closed(self, replica: LeaderReplica) -> None:
         """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
         same change of the manifest can name, which saves one request for each."""
         copied = replica.config.remote_storage_enable and len(replica.state.isr) > 1
         if not copied or replica.waiting_bytes >= TOGETHER_BYTES:
             self.wake(replica)
 
-    def wake(self, replica: Replica) -> None:
+    def wake(self, replica: LeaderReplica) -> None:
         """A setting changed, or an interval is over. One that failed waits for its pause to end."""
         if replica not in self._failures:
             self._enqueue(replica)
 
-    def _enqueue(self, replica: Replica) -> None:
-        tidies = replica.owes or self._clock.wall_ms() >= self._sweep_at.get(replica, NEVER)
+    def _enqueue(self, replica: LeaderReplica) -> None:
+        tidies = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_at.get(replica, NEVER)
         if tidies and not replica.waiting_segments:
             self._later[replica] = None
         else:
@@ -103,7 +103,7 @@ class Tiering:
             self._due[replica] = None
         self._wake.set()
 
-    def _next(self) -> Replica | None:
+    def _next(self) -> LeaderReplica | None:
         """The one that has waited longest and is not under way."""
         queues = (self._due, self._later) if (self._passes + 1) % TIDY_SHARE else (self._later, self._due)
         return next((each for queue in queues for each in queue if each not in self._busy), None)
@@ -147,13 +147,13 @@ class Tiering:
             next_ms = min((self._copy_late(replica, now_ms) for replica in self._replicas()), default=NEVER)
             await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
 
-    def _copy_late(self, replica: Replica, now_ms: int) -> int:
+    def _copy_late(self, replica: LeaderReplica, now_ms: int) -> int:
         """Returns when the partition is to be looked at again."""
         late_at = self._late_at.get(replica, now_ms)
         if now_ms < late_at:
             return late_at
         lag_ms = self._settings.tiered_upload_max_lag_ms
-        since_ms = replica.uncopied_since_ms
+        since_ms = replica.upload_lag_since_ms
         if since_ms is None or abs(now_ms - since_ms) < lag_ms:
             late_at = min(now_ms if since_ms is None else since_ms, now_ms) + lag_ms
         else:
@@ -164,7 +164,7 @@ class Tiering:
         self._late_at[replica] = late_at
         return late_at
 
-    def _close_late(self, replica: Replica, now_ms: int, lag_ms: int) -> None:
+    def _close_late(self, replica: LeaderReplica, now_ms: int, lag_ms: int) -> None:
         try:
             if replica.log.is_roll_due(now_ms, max_age_ms=lag_ms):
                 replica.roll()
@@ -176,7 +176,7 @@ class Tiering:
     def lag_ms(self) -> int:
         """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
         now_ms = self._clock.wall_ms()
-        return max((now_ms - since for each in self._replicas() if (since := each.uncopied_since_ms)), default=0)
+        return max((now_ms - since for each in self._replicas() if (since := each.upload_lag_since_ms)), default=0)
 
     def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
         """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""
@@ -184,14 +184,14 @@ class Tiering:
         lags: dict[str, float] = {}
         for replica in self._replicas():
             if replica.config.remote_storage_enable:
-                since_ms = replica.uncopied_since_ms
+                since_ms = replica.upload_lag_since_ms
                 lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
                 lags[replica.topic] = max(lag, lags.get(replica.topic, 0.0))
         most = self._settings.tiered_metrics_max_topics
         found = heapq.nlargest(most + 1, lags.items(), key=lambda each: each[1])
         return {(topic if number < most else OTHERS,): lag for number, (topic, lag) in enumerate(found)}
 
-    async def _run_pass(self, replica: Replica, group: asyncio.TaskGroup) -> None:
+    async def _run_pass(self, replica: LeaderReplica, group: asyncio.TaskGroup) -> None:
         try:
             await self.tier(replica)
             replica.upload_problem = ""
@@ -214,23 +214,23 @@ class Tiering:
             self._places.release()
             if replica.cold.manifests.take_orphan_mark(replica.pid):
                 self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
-            if replica.gone:
+            if replica.is_stopped:
                 self.forget(replica)
             if self._due or self._later:
                 self._wake.set()
 
-    def _pause(self, replica: Replica) -> float:
+    def _pause(self, replica: LeaderReplica) -> float:
         shortest, longest = _PAUSE_SECONDS
         failures = self._failures[replica] = min(self._failures.get(replica, 0) + 1, 16)
         pause: float = min(longest, shortest * 2**failures)
         return pause * (0.5 + self._chance.random() / 2)
 
-    async def _again(self, replica: Replica, pause: float) -> None:
+    async def _again(self, replica: LeaderReplica, pause: float) -> None:
         await self._clock.sleep(pause)
         if replica in self._failures:
             self._enqueue(replica)
 
-    def forget(self, replica: Replica) -> None:
+    def forget(self, replica: LeaderReplica) -> None:
         """It is led here no more."""
         self._due.pop(replica, None)
         self._later.pop(replica, None)
@@ -239,13 +239,13 @@ class Tiering:
         self._oldest.pop(replica, None)
         self._late_at.pop(replica, None)
 
-    async def tier(self, replica: Replica) -> None:
+    async def tier(self, replica: LeaderReplica) -> None:
         """One pass: copy what is closed, expire, drop what need not be here, sweep. A step that fails does not keep
         the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
         for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
         failure: Unavailable | Corrupt | Refused | None = None
         for step in (self._settle, self._copy, self._expire, self._retain):
-            if replica.gone:
+            if replica.is_stopped:
                 return
             try:
                 await step(replica)
@@ -253,15 +253,15 @@ class Tiering:
                 failure = failure or error
         if failure is not None:
             raise failure
-        if not replica.gone:
+        if not replica.is_stopped:
             await self._sweep(replica)
 
-    async def _settle(self, replica: Replica) -> None:
+    async def _settle(self, replica: LeaderReplica) -> None:
         """Who inherited a partition served before the manifest was its own (`leading.begin`)."""
-        if replica.owes:
+        if replica.takeover_pending:
             await self._taken_over(replica)
 
-    async def _copy(self, replica: Replica) -> None:
+    async def _copy(self, replica: LeaderReplica) -> None:
         """Closed segments below the last stable offset, oldest first: as many as one change of the manifest names. Then
         it is the turn of others, for a partition that is written fast enough would never be done."""
         if not replica.waiting_segments:
@@ -272,16 +272,16 @@ class Tiering:
         if not manifest.nodes and first > manifest.cold_end_offset:
             # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
             replica.manifest = await replica.cold.collector.advance_start(manifest, epoch, first)
-        if replica.gone or replica.manifest is None:
+        if replica.is_stopped or replica.manifest is None:
             return
         stable = replica.last_stable_offset
         written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
         if written is not None:
             replica.manifest = written
-            if not replica.gone and replica.waiting_segments:
+            if not replica.is_stopped and replica.waiting_segments:
                 self._due[replica] = None
 
-    async def _taken_over(self, replica: Replica) -> Manifest:
+    async def _taken_over(self, replica: LeaderReplica) -> Manifest:
         """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
         manifest = replica.manifest
         if manifest is None or manifest.leader_epoch != replica.leader_epoch:
@@ -290,7 +290,7 @@ class Tiering:
             replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
         return manifest
 
-    async def _expire(self, replica: Replica) -> None:
+    async def _expire(self, replica: LeaderReplica) -> None:
         """Total retention of what is cold. The manifest is taken over first, but only when something will expire."""
         manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._ages.now_ms()
         if manifest is None or not manifest.nodes:
@@ -316,7 +316,7 @@ class Tiering:
         replica.manifest = manifest = written or manifest
         replica.log.advance_start(manifest.log_start_offset)
 
-    async def _oldest_segment(self, replica: Replica, manifest: Manifest) -> SegmentEntry:
+    async def _oldest_segment(self, replica: LeaderReplica, manifest: Manifest) -> SegmentEntry:
         """The segment that holds the log start; looked up in the sub-manifests once for each."""
         start, known = manifest.log_start_offset, self._oldest.get(replica)
         if known is None or not known.base_offset <= start < known.next_offset:
@@ -328,7 +328,7 @@ class Tiering:
             self._oldest[replica] = known
         return known
 
-    async def _retain(self, replica: Replica) -> None:
+    async def _retain(self, replica: LeaderReplica) -> None:
         """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then
         the manifest says so before a file does."""
         tiered = replica.config.remote_storage_enable
@@ -340,10 +340,10 @@ class Tiering:
             log_start=replica.log_start_offset,
             deletable_below=replica.last_stable_offset,
             cold_end=replica.cold_end_offset if tiered else None,
-            cold_bytes_known=replica.manifest is not None and not replica.owes,
+            cold_bytes_known=replica.manifest is not None and not replica.takeover_pending,
         )
         if plan.log_start > replica.log_start_offset:
-            if replica.manifest is not None or replica.owes:
+            if replica.manifest is not None or replica.takeover_pending:
                 manifest = await self._taken_over(replica)
                 replica.manifest = await replica.cold.collector.advance_start(
                     manifest, replica.leader_epoch, plan.log_start
@@ -353,7 +353,7 @@ class Tiering:
         if plan.roll_active:
             replica.roll()
 
-    async def _sweep(self, replica: Replica) -> None:
+    async def _sweep(self, replica: LeaderReplica) -> None:
         """Once after this epoch began, and after whatever may have left an object behind: late enough for an
         upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
         nothing to sweep."""

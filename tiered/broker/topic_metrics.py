@@ -13,8 +13,8 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.traffic import Traffic
 from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Labels, Metrics
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
 
 TOPIC = ("topic",)
 
@@ -47,7 +47,7 @@ class TopicMetrics:
         self,
         metrics: Metrics,
         labels: TopicLabels,
-        held: Callable[[], Iterable[Replica | Copy]],
+        held: Callable[[], Iterable[LeaderReplica | FollowerReplica]],
         image: Callable[[], Image],
     ) -> None:
         self._labels = labels
@@ -74,14 +74,14 @@ class TopicMetrics:
             lambda traffic: traffic.bytes_out,
         )
 
-        def gauge(name: str, help: str, of: Callable[[Replica | Copy], int]) -> None:
+        def gauge(name: str, help: str, of: Callable[[LeaderReplica | FollowerReplica], int]) -> None:
             metrics.gauge(name, help, TOPIC).read(lambda: self._sizes(of))
 
         gauge("kafka_log_log_size", "Bytes of the topic's logs on this broker's disk.", lambda one: one.log.size_bytes)
         gauge(
             "kafka_server_brokertopicmetrics_remotelogsizebytes",
             "Bytes in the bucket, of partitions led here.",
-            lambda one: one.cold_bytes if isinstance(one, Replica) else 0,
+            lambda one: one.cold_bytes if isinstance(one, LeaderReplica) else 0,
         )
 
     def logs(self) -> dict[DiskLog, str]:
@@ -92,7 +92,7 @@ class TopicMetrics:
         """True if a label is that of a topic that was not deleted."""
         return label == OTHERS or label in self._image().topics
 
-    def _sizes(self, of: Callable[[Replica | Copy], int]) -> dict[Labels, float]:
+    def _sizes(self, of: Callable[[LeaderReplica | FollowerReplica], int]) -> dict[Labels, float]:
         found: dict[Labels, float] = defaultdict(float)
         for each in self._held():
             found[self._labels.of(each.at.topic),] += of(each)

@@ -18,7 +18,7 @@ from tiered.ports import Clock, FileSlice
 from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL
 from tiered.records.native import walk
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ class Loaded(NamedTuple):
     unsaved: bool
 
 
-async def load(replica: Replica, shard: GroupShard, images: GroupImages, base: Footing, clock: Clock) -> Loaded:
+async def load(replica: LeaderReplica, shard: GroupShard, images: GroupImages, base: Footing, clock: Clock) -> Loaded:
     """The shard knows what the log knew when this broker began to lead it. `Unavailable` (the bucket), `Corrupt` (the
     log), `Refused` (led elsewhere by now)."""
     end = replica.log.end_offset
-    await replica.until_committed(end, COMMIT_MS)
+    await replica.wait_committed(end, COMMIT_MS)
     start = replica.log_start_offset
     name, batches = await _image(replica, images, base)
     for each in batches:
@@ -53,7 +53,7 @@ async def load(replica: Replica, shard: GroupShard, images: GroupImages, base: F
     return Loaded(name, start if below < start else -1, from_offset < end)
 
 
-async def _image(replica: Replica, images: GroupImages, base: Footing) -> tuple[ImageName | None, list[bytes]]:
+async def _image(replica: LeaderReplica, images: GroupImages, base: Footing) -> tuple[ImageName | None, list[bytes]]:
     """The image to begin with; an older one where it does not prove itself."""
     name, batches, end = base.name, base.batches, replica.log.end_offset
     rest = [each for each in base.names if each.offset <= end]
@@ -67,7 +67,7 @@ async def _image(replica: Replica, images: GroupImages, base: Footing) -> tuple[
     return name, batches or []
 
 
-async def _replay(replica: Replica, shard: GroupShard, offset: int, end: int, clock: Clock) -> None:
+async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: int, clock: Clock) -> None:
     while offset < end:
         fetched = replica.read_now(offset, READ_BYTES)
         data = fetched.data if fetched is not None else b""

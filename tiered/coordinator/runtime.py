@@ -19,7 +19,7 @@ from tiered.groups.records import Record, group_key, offset_record
 from tiered.groups.requests import CommitOffsets, Joined, JoinGroup, Now, Reply, Request, TopicsDeleted
 from tiered.groups.shard import GroupShard, Outcome
 from tiered.ports import Clock
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Coordinator:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: LeaderReplica,
         shard: GroupShard,
         clock: Clock,
         counts: Counts,
@@ -169,13 +169,13 @@ class Coordinator:
         end = 0
         try:
             for each in encode_batches(changes, self._clock.wall_ms()):  # one by one: together they may be too large
-                end = self.replica.append_now(bytearray(each), ALL).last_offset + 1
+                end = self.replica.append_now(bytearray(each), ACKS_ALL).last_offset + 1
         except Refused as refused:
             self.fail(refused)
             return
         if self.since_ms < 0:
             self.since_ms = self._clock.mono_ns() // 1_000_000
-        if not self._uncommitted and self.replica.committed(end):
+        if not self._uncommitted and self.replica.is_committed(end):
             self._give(replies)
             return
         self._uncommitted.append((end, replies))
@@ -186,11 +186,11 @@ class Coordinator:
         """Gives replies out in the order of the log, as it becomes committed."""
         while self._uncommitted and self._gone is None:
             try:
-                await self.replica.until_committed(self._uncommitted[0][0], COMMIT_MS)
+                await self.replica.wait_committed(self._uncommitted[0][0], COMMIT_MS)
             except Refused as refused:
                 self.fail(refused)
                 return
-            while self._uncommitted and self.replica.committed(self._uncommitted[0][0]):
+            while self._uncommitted and self.replica.is_committed(self._uncommitted[0][0]):
                 self._give(self._uncommitted.popleft()[1])
 
     def _give(self, replies: list[tuple[int, Reply]] | tuple[tuple[int, Reply], ...]) -> None:
@@ -226,7 +226,7 @@ class Coordinator:
             if len(found) > rest:
                 rest = len(found) + SLICE_RECORDS
                 await self._clock.sleep(0)
-        await self.replica.until_committed(self.settled(), COMMIT_MS)
+        await self.replica.wait_committed(self.settled(), COMMIT_MS)
         return offset, found
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ConditionFailed, Listed, NotFound, ObjectStore, Ok
-from tiered.replication.become_leader import Begun
-from tiered.replication.leader_state import Restart
+from tiered.replication.become_leader import LeaderStart
+from tiered.replication.leader_state import RestartAtColdEnd
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class GroupImages:
         """What was listed is of an earlier leadership. Those that begin together share one listing."""
         self._listed = None
 
-    async def begin(self, hot: DiskLog, pid: PartitionId) -> Begun:
+    async def begin(self, hot: DiskLog, pid: PartitionId) -> LeaderStart:
         """Makes a log of `__consumer_offsets` agree with its images before it is led, as rule R5 does with what is
         cold: offsets that an image covers are never given again. `Unavailable` when the bucket does not say."""
         names = await self._names(pid)
@@ -67,14 +67,14 @@ class GroupImages:
             found = beginning(rest, hot.local_start_offset, hot.end_offset, hot.epochs)
             if found.base is None or not found.restart:
                 self._bases[pid] = Footing(found.base, None, names)
-                return Begun(None, None)
+                return LeaderStart(None, None)
             try:
                 batches = await self.read(found.base)  # before the log goes for it
             except Corrupt as error:
                 log.error("image of groups is passed over key=%s why=%s", found.base.key, error)
                 rest.remove(found.base)
                 continue
-            restart = Restart(found.base.offset, f"the log ends at {hot.end_offset}, below its image")
+            restart = RestartAtColdEnd(found.base.offset, f"the log ends at {hot.end_offset}, below its image")
             at = TopicPartition(OFFSETS_TOPIC, pid.partition)
             log.warning(
                 "the image wins over the local log partition=%s offset=%d why=%s", at, restart.offset, restart.why
@@ -82,7 +82,7 @@ class GroupImages:
             hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
             self._bases[pid] = Footing(found.base, batches, names)
-            return Begun(None, restart)
+            return LeaderStart(None, restart)
 
     def base(self, pid: PartitionId) -> Footing:
         """What `begin` found, once; nothing for a log that is new."""

@@ -15,7 +15,7 @@ from tiered.coordinator.snapshot import ImageName
 from tiered.coordinator.snapshot_store import GroupImages
 from tiered.errors import Refused, Unavailable
 from tiered.groups.records import Record
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Place:
     """A partition that is led here. `coordinator` is None while it is loaded; `trouble` says why that takes long;
     `names` are the images in the bucket, as far as this leader knows; `deleted` are topics that went meanwhile."""
 
-    replica: Replica
+    replica: LeaderReplica
     coordinator: Coordinator | None = None
     names: tuple[ImageName, ...] = ()
     trouble: str = ""
@@ -62,7 +62,7 @@ class GroupKeeping:
         name = ImageName(replica.pid, replica.leader_epoch, offset)
         await self._images.write(name, records)
         place.names = (*place.names, name)
-        if replica.gone:
+        if replica.is_stopped:
             return
         replica.advance_start(offset)  # the image has what lies below: it may as well come back
         try:
@@ -85,7 +85,7 @@ class GroupKeeping:
 
         async def save(place: Place, offset: int, records: list[Record]) -> None:
             async with places:
-                if place.replica.committed(offset):
+                if place.replica.is_committed(offset):
                     name = ImageName(place.replica.pid, place.replica.leader_epoch, offset)
                     await self._images.write(name, records)
 

@@ -9,32 +9,32 @@ from typing import NamedTuple
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId
-from tiered.replication.cold_history import begin_behind, read_history
-from tiered.replication.leader_state import Cold, Lineage, Restart, reconcile
+from tiered.replication.cold_history import restart_at_cold_end, read_history
+from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
 from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
 
 
-class Begun(NamedTuple):
+class LeaderStart(NamedTuple):
     """Where leading begins, and what made the local log start over, if anything did."""
 
     manifest: Manifest | None
-    restart: Restart | None
-    owes: bool = False
+    restart: RestartAtColdEnd | None
+    takeover_pending: bool = False
     """The manifest is to be taken over soon: an earlier leader may still change it."""
 
 
-class Past(Enum):
+class PreviousLeader(Enum):
     """What is known of those who led before."""
 
     NONE = "the topic was created just now: nothing of it can be cold"
-    SETTLED = "the last leader stopped cleanly: no write of its is under way"
-    INHERITED = "this replica was in sync: what a write under way names is committed, so it is here with the same bytes"
-    OPEN = "a write of an earlier leader may be under way to the manifest"
+    STOPPED_CLEANLY = "the last leader stopped cleanly: no write of its is under way"
+    WAS_IN_SYNC_WITH = "this replica was in sync: what a write under way names is committed, so it is here with the same bytes"
+    MAY_STILL_WRITE = "a write of an earlier leader may be under way to the manifest"
 
 
-async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoch: int, past: Past) -> Begun:
+async def prepare_leader_log(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, leader_epoch: int, previous_leader: PreviousLeader) -> LeaderStart:
     """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
     first batch. `Unavailable` when the bucket does not say; nothing is served then.
 
@@ -42,29 +42,29 @@ async def begin(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, epoc
     the cold end would move over other records, acknowledged here by then. Then it is taken over first, which fences
     that change."""
     manifest, tiered = None, hot.config.remote_storage_enable
-    if past is not Past.NONE and not (past is Past.OPEN and tiered):
+    if previous_leader is not PreviousLeader.NONE and not (previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered):
         manifest = await cold.manifests.load(pid)
-        if past is Past.INHERITED and manifest is not None and isinstance(_compared(hot, manifest), Restart):
-            past = Past.OPEN  # it does not have what was committed after all
-    if past is Past.OPEN and tiered:
-        manifest = await cold.manifests.take_over(pid, topic, epoch)
-    restart = await _agree(hot, cold, manifest) if manifest is not None else None
+        if previous_leader is PreviousLeader.WAS_IN_SYNC_WITH and manifest is not None and isinstance(_compare_with_manifest(hot, manifest), RestartAtColdEnd):
+            previous_leader = PreviousLeader.MAY_STILL_WRITE  # it does not have what was committed after all
+    if previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered:
+        manifest = await cold.manifests.take_over(pid, topic, leader_epoch)
+    restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
     if restart is not None or hot.synced_entry.fsynced_only:
         await hot.flush()  # what was acknowledged is committed again at once: it is below what counts as fsynced
-    return Begun(manifest, restart, owes=past is Past.INHERITED and tiered)
+    return LeaderStart(manifest, restart, takeover_pending=previous_leader is PreviousLeader.WAS_IN_SYNC_WITH and tiered)
 
 
-async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | None:
-    found = _compared(hot, manifest)
-    if isinstance(found, Restart) and hot.end_offset >= manifest.cold_end_offset and hot.repair_leader_epochs():
+async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> RestartAtColdEnd | None:
+    found = _compare_with_manifest(hot, manifest)
+    if isinstance(found, RestartAtColdEnd) and hot.end_offset >= manifest.cold_end_offset and hot.repair_leader_epochs():
         # The file of epochs had rotted, not the log: records that are only here must not go for it.
         log.warning(
             "leader epochs were not those of the batches partition=%s lineage=%s", manifest.tp, hot.epochs.lineage
         )
-        found = _compared(hot, manifest)
-    if not isinstance(found, Restart):
+        found = _compare_with_manifest(hot, manifest)
+    if not isinstance(found, RestartAtColdEnd):
         return None
     if found.empty:
         log.info("log begins at the end of what is cold partition=%s offset=%d", manifest.tp, found.offset)
@@ -72,13 +72,13 @@ async def _agree(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> Restart | 
         log.warning(
             "the bucket wins over the local log partition=%s offset=%d why=%s", manifest.tp, found.offset, found.why
         )
-    begin_behind(hot, await read_history(cold, manifest))
+    restart_at_cold_end(hot, await read_history(cold, manifest))
     await hot.flush()
     return found
 
 
-def _compared(hot: DiskLog, manifest: Manifest) -> object:
-    known = Cold(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
+def _compare_with_manifest(hot: DiskLog, manifest: Manifest) -> object:
+    known = ColdLog(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
     return reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
 
 

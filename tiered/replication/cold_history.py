@@ -27,7 +27,7 @@ RECALL_SEGMENTS = 2 * FAN
 RECALL_TRIES = 3
 
 
-class History(NamedTuple):
+class ColdHistory(NamedTuple):
     """Of all below `offset`, the cold end. `batches` are the last of them that producers wrote: a snapshot holds only
     the newest of each, and who was never answered tries all of his last five again."""
 
@@ -37,48 +37,48 @@ class History(NamedTuple):
     batches: Sequence[WalkedBatch]
 
 
-async def read_history(cold: ColdTier, manifest: Manifest) -> History:
+async def read_history(cold: ColdTier, manifest: Manifest) -> ColdHistory:
     """What the newest cold segments say. `Unavailable`, `Corrupt` from the bucket."""
     offset = manifest.cold_end_offset
     if not manifest.entries:
-        return History(offset, (), None, ())
+        return ColdHistory(offset, (), None, ())
     sections = await cold.reader.read_sections(manifest.entries[-1])
     producers = sections.producers or None
     try:
         known = len(ProducerStates.from_snapshot(producers, offset)) if producers else 0
     except Corrupt as error:
         log.error("producers are unknown from here on, retries may double partition=%s why=%s", manifest.tp, error)
-        return History(offset, sections.lineage, None, ())
-    batches = await _last_batches(cold, manifest, sections.offset_index) if known else ()
-    return History(offset, sections.lineage, producers, batches)
+        return ColdHistory(offset, sections.lineage, None, ())
+    batches = await _read_last_batches(cold, manifest, sections.offset_index) if known else ()
+    return ColdHistory(offset, sections.lineage, producers, batches)
 
 
-def begin_behind(hot: DiskLog, history: History) -> None:
+def restart_at_cold_end(hot: DiskLog, history: ColdHistory) -> None:
     """Drops all that is local, and begins at the cold end. `flush` before anything is appended: a power cut must not
     bring back parts of what was dropped."""
     hot.truncate_fully_and_start_at(history.offset, history.lineage, history.producers)
     hot.producers.restore_batches(history.batches)
 
 
-async def _last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[WalkedBatch]:
+async def _read_last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[WalkedBatch]:
     """Returns the newest cold batches of producers; those before the damage where bytes stay wrong. The reader gets
     wrong bytes once more by itself. They are looked at again, for they may be right in the bucket."""
     batches: list[WalkedBatch] = []
-    for left in reversed(range(RECALL_TRIES)):
+    for tries_left in reversed(range(RECALL_TRIES)):
         batches.clear()
         try:
-            start = max(await _recall_from(cold, manifest, offset_index), manifest.log_start_offset)
+            start = max(await _find_recall_offset(cold, manifest, offset_index), manifest.log_start_offset)
             async for piece in cold.reader.iterate(manifest.partition_id, start, manifest=manifest):
                 batches += [batch for batch in walk(piece.data, check_crc=False).batches if batch.producer_id >= 0]
             break
         except (Corrupt, Refused) as error:
-            if not left or isinstance(error, Refused):
+            if not tries_left or isinstance(error, Refused):
                 log.error("producers are known by their last batch only partition=%s why=%s", manifest.tp, error)
                 break
     return batches
 
 
-async def _recall_from(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> int:
+async def _find_recall_offset(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> int:
     """The offset from which on about `RECALL_BYTES` are cold; `offset_index` is that of the last segment. `Unavailable`
     and `Corrupt` from the sub-manifests that name older ones."""
     last = manifest.entries[-1]

@@ -15,7 +15,7 @@ from tiered.ids import NO_EPOCH
 from tiered.peers import Diverging, FetchFrom
 
 
-class Led(NamedTuple):
+class LeaderLog(NamedTuple):
     """The leader's log under `leader_epoch`: readable from `log_start` on, here from `local_start` to `end`."""
 
     leader_epoch: int
@@ -25,35 +25,35 @@ class Led(NamedTuple):
     epochs: LeaderEpochs
 
 
-def judge(asked: FetchFrom, led: Led) -> Code | Diverging:
+def validate_offset_and_epoch(request: FetchFrom, leader_log: LeaderLog) -> Code | Diverging:
     """`NONE`: it has the leader's own history up to where it asks, and can have what follows. `OFFSET_OUT_OF_RANGE`:
     that is below the log start, or beyond the end of a log that it knows nothing of. `OFFSET_MOVED_TO_TIERED_STORAGE`:
     what follows is in the bucket only.
 
     `Refused`: FENCED_LEADER_EPOCH (the follower is behind), UNKNOWN_LEADER_EPOCH (this leader is, or the follower has
     records of a later one)."""
-    if asked.leader_epoch < led.leader_epoch:
-        raise Refused(Code.FENCED_LEADER_EPOCH, f"leader epoch {asked.leader_epoch} is behind {led.leader_epoch}")
-    if max(asked.leader_epoch, asked.last_epoch) > led.leader_epoch:
-        newest = max(asked.leader_epoch, asked.last_epoch)
+    if request.leader_epoch < leader_log.leader_epoch:
+        raise Refused(Code.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch} is behind {leader_log.leader_epoch}")
+    if max(request.leader_epoch, request.last_epoch) > leader_log.leader_epoch:
+        newest = max(request.leader_epoch, request.last_epoch)
         raise Refused(Code.UNKNOWN_LEADER_EPOCH, f"leader epoch {newest} is not known here yet")
-    if asked.offset < led.log_start:
+    if request.offset < leader_log.log_start:
         return Code.OFFSET_OUT_OF_RANGE
-    if asked.offset < led.local_start:
+    if request.offset < leader_log.local_start:
         return Code.OFFSET_MOVED_TO_TIERED_STORAGE
-    if asked.last_epoch == NO_EPOCH:
-        return Code.NONE if asked.offset <= led.end else Code.OFFSET_OUT_OF_RANGE
-    epoch, end = end_of(asked.last_epoch, led)
-    if epoch != asked.last_epoch or end < asked.offset:
+    if request.last_epoch == NO_EPOCH:
+        return Code.NONE if request.offset <= leader_log.end else Code.OFFSET_OUT_OF_RANGE
+    epoch, end = local_end_offset_for_epoch(request.last_epoch, leader_log)
+    if epoch != request.last_epoch or end < request.offset:
         return Diverging(epoch, end)
     return Code.NONE
 
 
-def end_of(epoch: int, led: Led) -> tuple[int, int]:
+def local_end_offset_for_epoch(epoch: int, leader_log: LeaderLog) -> tuple[int, int]:
     """(largest epoch not above `epoch` that wrote here, where it ends). For one below all that is known locally, the
     offset at which the known begins, the end where nothing is: nothing below it is copied from here."""
-    if led.epochs.latest == NO_EPOCH:
-        return epoch, led.end
-    if epoch >= led.epochs.latest:
-        return led.epochs.latest, led.end
-    return led.epochs.end_offset_for(epoch, led.end)
+    if leader_log.epochs.latest == NO_EPOCH:
+        return epoch, leader_log.end
+    if epoch >= leader_log.epochs.latest:
+        return leader_log.epochs.latest, leader_log.end
+    return leader_log.epochs.end_offset_for(epoch, leader_log.end)

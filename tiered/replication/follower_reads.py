@@ -11,20 +11,20 @@ from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import TopicId
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
-from tiered.replication.purgatory import Watcher
-from tiered.replication.read_result import Fetched
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.purgatory import ProgressListener
+from tiered.replication.read_result import ReadResult
 
 
-class Followed:
+class FollowerReads:
     """Reads of one copy while it is followed from the same leader. `in_sync` says whether the cluster counts it in."""
 
-    def __init__(self, copy: Copy, in_sync: Callable[[], bool]) -> None:
-        self.state = copy
+    def __init__(self, replica: FollowerReplica, is_in_sync: Callable[[], bool]) -> None:
+        self.state = replica
         """Who knows the leader epoch."""
-        self.traffic = copy.log.traffic
-        self._in_sync = in_sync
+        self.traffic = replica.log.traffic
+        self._is_in_sync = is_in_sync
 
     @property
     def topic_id(self) -> TopicId:
@@ -39,47 +39,47 @@ class Followed:
         return self.state.leader_epoch
 
     @property
-    def gone(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether it is led here by now, follows another leader, or is held no more."""
-        return self.state.gone
+        return self.state.is_stopped
 
-    def ends(self) -> tuple[int, int, int]:
+    def offset_snapshot(self) -> tuple[int, int, int]:
         """High watermark, last stable offset and log start, as far as they are known here."""
-        copy = self.state
-        committed, unstable = copy.high_watermark, copy.log.producers.first_unstable_offset
+        replica = self.state
+        committed, unstable = replica.high_watermark, replica.log.producers.first_unstable_offset
         stable = committed if unstable is None or unstable > committed else unstable
-        return committed, stable, copy.log.start_offset
+        return committed, stable, replica.log.start_offset
 
-    def at_end(self, offset: int) -> bool:
+    def is_at_end(self, offset: int) -> bool:
         """Whether there is nothing yet to read, and may soon be."""
-        return offset == self.state.high_watermark and not self.gone and self._in_sync()
+        return offset == self.state.high_watermark and not self.is_stopped and self._is_in_sync()
 
-    def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> Fetched:
+    def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> ReadResult:
         """As `Replica.read_now`, of what is here. `Refused` with where else to ask."""
-        copy, hot = self.state, self.state.log
-        if copy.gone or not self._in_sync():
-            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is not in sync with the leader of {copy.at}")
-        committed, stable, start = self.ends()
-        if hot.end_offset < offset <= copy.told_committed:
-            raise Refused(Code.OFFSET_NOT_AVAILABLE, f"offset {offset} of {copy.at} is not here yet")
+        replica, hot = self.state, self.state.log
+        if replica.is_stopped or not self._is_in_sync():
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is not in sync with the leader of {replica.at}")
+        committed, stable, start = self.offset_snapshot()
+        if hot.end_offset < offset <= replica.leader_high_watermark:
+            raise Refused(Code.OFFSET_NOT_AVAILABLE, f"offset {offset} of {replica.at} is not here yet")
         if not hot.local_start_offset <= offset <= hot.end_offset:
             held = f"[{hot.local_start_offset}, {hot.end_offset}]"
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {copy.at} is not in {held}, which is here")
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {replica.at} is not in {held}, which is here")
         bound = stable if read_committed else committed
         try:
             data = hot.read(offset, max_bytes, end_offset=bound) if offset < bound else None
         except Corrupt as error:
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)) from None
-        return Fetched(data or b"", committed, start, stable)
+        return ReadResult(data or b"", committed, start, stable)
 
-    def watch(self, watcher: Watcher, place: int) -> None:
+    def add_listener(self, listener: ProgressListener, index: int) -> None:
         """As `Replica.watch`."""
-        self.state.watch(watcher, place)
+        self.state.add_listener(listener, index)
 
-    def unwatch(self, watcher: Watcher, place: int) -> None:
+    def remove_listener(self, listener: ProgressListener, index: int) -> None:
         """As `Replica.unwatch`."""
-        self.state.unwatch(watcher, place)
+        self.state.remove_listener(listener, index)
 
 
-Source = Replica | Followed
+ReadSource = LeaderReplica | FollowerReads
 """What consumers read from."""

@@ -17,10 +17,10 @@ from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.peers import FetchedPart, FetchFrom
 from tiered.ports import Clock
 from tiered.replication import follower_step
-from tiered.replication.cold_history import begin_behind, read_history
-from tiered.replication.follower_step import Append, FromBucket, Held, Nothing, Retry, StartOver, Truncate
-from tiered.replication.purgatory import Watcher, watched
-from tiered.replication.replication_quota import Named
+from tiered.replication.cold_history import restart_at_cold_end, read_history
+from tiered.replication.follower_step import Append, RestoreFromBucket, FollowerLog, NoAction, Retry, RestartAtLogStart, Truncate
+from tiered.replication.purgatory import ProgressListener, add_listener
+from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.storage import ColdTier, DiskState
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Copy:
+class FollowerReplica:
     """Follows `leader` under `leader_epoch`. `high_watermark` is what is known to be committed, of what is here. `gone`
     once this broker leads the partition, follows another leader, or holds it no more: then nothing here may change the
     log."""
@@ -45,7 +45,7 @@ class Copy:
         high_watermark: int,
         clock: Clock,
         disk: DiskState,
-        note: Callable[[], Awaitable[None]],
+        save_offsets: Callable[[], Awaitable[None]],
     ) -> None:
         self.at = at
         self.topic_id = topic_id
@@ -55,16 +55,16 @@ class Copy:
         self.leader_epoch = leader_epoch
         self.high_watermark = min(high_watermark, hot.end_offset)
         self.cold_end_offset = 0
-        self.told_committed = 0
+        self.leader_high_watermark = 0
         """The leader's high watermark, as it told last."""
-        self._watchers: dict[tuple[Watcher, int], None] = {}
-        self.gone = False
-        self.trouble = ""
+        self._listeners: dict[tuple[ProgressListener, int], None] = {}
+        self.is_stopped = False
+        self.fetch_error = ""
         """Why it does not go on; empty while it does."""
-        self._throttled = Named()
+        self._throttled_replicas = ThrottledReplicas()
         self._clock = clock
         self._disk = disk
-        self._note = note
+        self._save_offsets = save_offsets
 
     @property
     def config(self) -> TopicConfig:
@@ -74,31 +74,31 @@ class Copy:
     @property
     def lag(self) -> int:
         """Records that are committed and not here, as far as the leader has told."""
-        return max(0, self.told_committed - self.log.end_offset)
+        return max(0, self.leader_high_watermark - self.log.end_offset)
 
-    def throttled(self, node_id: int) -> bool:
+    def is_throttled(self, node_id: int) -> bool:
         """Whether the topic holds this replica, on broker `node_id`, to a rate."""
-        return self._throttled(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
+        return self._throttled_replicas(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """It is followed no more; who reads here looks elsewhere."""
-        self.gone = True
-        self._wake()
+        self.is_stopped = True
+        self._notify_listeners()
 
-    def watch(self, watcher: Watcher, place: int) -> None:
+    def add_listener(self, listener: ProgressListener, index: int) -> None:
         """Tells `watcher.woken(place)` whenever more is known to be committed, until `unwatch`. It must not change who
         watches. `Refused` when too many do."""
-        watched(self._watchers, watcher, place)
+        add_listener(self._listeners, listener, index)
 
-    def unwatch(self, watcher: Watcher, place: int) -> None:
+    def remove_listener(self, listener: ProgressListener, index: int) -> None:
         """No more of that; harmless when there was none."""
-        self._watchers.pop((watcher, place), None)
+        self._listeners.pop((listener, index), None)
 
-    def _wake(self) -> None:
-        for watcher, place in self._watchers:
-            watcher.woken(place)
+    def _notify_listeners(self) -> None:
+        for listener, index in self._listeners:
+            listener.on_progress(index)
 
-    def asks(self) -> FetchFrom:
+    def build_fetch(self) -> FetchFrom:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
         below, nor, with `flush=ack`, be unsynced; and that what lies below its log start never comes back."""
         hot, end = self.log, self.log.end_offset
@@ -111,7 +111,7 @@ class Copy:
     @property
     def is_durable(self) -> bool:
         """True if all that `asks` says outlives the process and, where the topic wants that, the power."""
-        return not self._must_flush and not self._must_note
+        return not self._must_flush and not self._must_save_offsets
 
     @property
     def _must_flush(self) -> bool:
@@ -120,7 +120,7 @@ class Copy:
         return hot.truncations.is_unsettled or synced.is_due or (synced.fsynced_only and hot.flushed_offset < hot.end_offset)
 
     @property
-    def _must_note(self) -> bool:
+    def _must_save_offsets(self) -> bool:
         """The manifest says where a tiered log starts, so its leaders know without a note."""
         return self.log.checkpointed_start_offset < self.log.start_offset and not self.config.remote_storage_enable
 
@@ -128,77 +128,77 @@ class Copy:
         """Makes all durable that `asks` says. `Unavailable`; a failed fsync ends the use of the directory."""
         if self._must_flush:
             await self.flush()
-        if self._must_note:
-            await self._note()
+        if self._must_save_offsets:
+            await self._save_offsets()
 
     async def flush(self, end: int | None = None) -> None:
         """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
         unsettled = end is None and self.log.truncations.is_unsettled
         await self._disk.flush(self.log, end)
         if unsettled:
-            await self._note()
+            await self._save_offsets()
 
-    def take(self, asked: FetchFrom, part: FetchedPart) -> FromBucket | Retry | Nothing | None:
+    def apply_reply(self, request: FetchFrom, part: FetchedPart) -> RestoreFromBucket | Retry | NoAction | None:
         """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`
         where there was no news. `Refused`, `Unavailable` (the disk)."""
-        if self.gone:
-            return Nothing()
+        if self.is_stopped:
+            return NoAction()
         if not part.code and part.diverging is None:
-            self.told_committed = part.high_watermark
+            self.leader_high_watermark = part.high_watermark
         hot = self.log
-        found = follower_step.step(asked, part, Held(hot.local_start_offset, hot.end_offset, hot.epochs))
+        found = follower_step.decide_step(request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs))
         match found:
             case Append(base):
                 if base < hot.end_offset:  # nothing is held: nothing of it can come back between these records
-                    self._start_over(base)
+                    self._restart_log(base)
                 self._append(part)
             case Truncate(offset):
                 self._truncate(offset, part)
-            case StartOver(offset):
-                self._start_over(offset)
+            case RestartAtLogStart(offset):
+                self._restart_log(offset)
                 hot.lower_start(offset)
-        self.trouble = found.why if isinstance(found, Retry) else ""
-        self._learn(part)
-        return found if isinstance(found, FromBucket | Retry | Nothing) else None
+        self.fetch_error = found.why if isinstance(found, Retry) else ""
+        self._update_offsets(part)
+        return found if isinstance(found, RestoreFromBucket | Retry | NoAction) else None
 
     def _append(self, part: FetchedPart) -> None:
         try:
             self.log.append_as_follower(part.records, now_ms=self._clock.wall_ms())
         except Refused as refused:
-            self._disk.judge(refused, self.log)
+            self._disk.on_append_refused(refused, self.log)
             raise
         if self._disk.full is not None:
-            self._disk.worked()
+            self._disk.mark_writable()
 
     def _truncate(self, offset: int, part: FetchedPart) -> None:
-        committed = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
+        below_high_watermark = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
         log.log(
-            logging.ERROR if committed else logging.WARNING,
+            logging.ERROR if below_high_watermark else logging.WARNING,
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
             self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging,
         )  # fmt: skip
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
-    def _start_over(self, offset: int) -> None:
+    def _restart_log(self, offset: int) -> None:
         log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
         self.log.truncate_fully_and_start_at(offset, (), None)
 
-    def _learn(self, part: FetchedPart) -> None:
+    def _update_offsets(self, part: FetchedPart) -> None:
         """What the leader said of the partition, beside its records."""
         hot = self.log
         if part.code or part.diverging is not None:
             return
         self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
-        committed = follower_step.high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
-        if committed > self.high_watermark:
-            self.high_watermark = committed
-            hot.producers.on_high_watermark(committed)
-            self._wake()
+        high_watermark = follower_step.next_high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            hot.producers.on_high_watermark(high_watermark)
+            self._notify_listeners()
         if part.log_start_offset > hot.start_offset:
             hot.advance_start(part.log_start_offset)
 
-    async def begin_behind_cold(self, cold: ColdTier) -> None:
+    async def restore_from_bucket(self, cold: ColdTier) -> None:
         """Begins anew at the cold end, with what the bucket knows of all below. `Unavailable`, `Corrupt` (the bucket or
         the disk)."""
         end = self.log.end_offset
@@ -206,10 +206,10 @@ class Copy:
         if manifest is None or manifest.cold_end_offset <= end:
             raise Unavailable(f"{self.at} ends at {end}, and the bucket does not have more of it")
         history = await read_history(cold, manifest)
-        if self.gone or self.log.end_offset != end:
+        if self.is_stopped or self.log.end_offset != end:
             return
         log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.at, history.offset, end)
-        begin_behind(self.log, history)
+        restart_at_cold_end(self.log, history)
         self.cold_end_offset = self.high_watermark = history.offset
 
     # -- housekeeping -------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Copy:
         """Closes the active segment."""
         self.log.roll()
 
-    async def retain(self) -> None:
+    async def apply_local_retention(self) -> None:
         """Drops local segments that local retention lets go and the bucket has, and what lies below the log start."""
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0

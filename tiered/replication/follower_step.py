@@ -19,7 +19,7 @@ _OFFSET_BYTES = 8
 """A batch begins with its base offset."""
 
 
-class Held(NamedTuple):
+class FollowerLog(NamedTuple):
     """What the follower has: offsets [start, end), and who wrote them."""
 
     start: int
@@ -47,7 +47,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class FromBucket:
+class RestoreFromBucket:
     """What lies below the leader's `cold_end_offset` is not to be had from it, or need not: begin behind what is cold,
     with the leader epochs and producers that the bucket knows."""
 
@@ -55,7 +55,7 @@ class FromBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class StartOver:
+class RestartAtLogStart:
     """All that is held lies below the leader's log start: begin empty at `offset`."""
 
     offset: int
@@ -70,57 +70,57 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoAction:
     """There is nothing new, or the answer is to a question of before."""
 
 
-Step = Append | Truncate | FromBucket | StartOver | Retry | Nothing
+FollowerStep = Append | Truncate | RestoreFromBucket | RestartAtLogStart | Retry | NoAction
 
 
-def step(asked: FetchFrom, part: FetchedPart, held: Held) -> Step:
+def decide_step(request: FetchFrom, part: FetchedPart, follower_log: FollowerLog) -> FollowerStep:
     """What to do with the answer to `asked`."""
-    if asked.offset != held.end:
-        return Nothing()
+    if request.offset != follower_log.end:
+        return NoAction()
     match part.code:
         case Code.NONE.number:
             if part.diverging is not None:
-                return _cut(part.diverging, held)
-            if held.is_empty and held.epochs.latest == NO_EPOCH and part.cold_end_offset > held.end:
-                return FromBucket(part.cold_end_offset)  # it is new: only the hot tail is copied
-            return _append(part, held)
+                return _truncate(part.diverging, follower_log)
+            if follower_log.is_empty and follower_log.epochs.latest == NO_EPOCH and part.cold_end_offset > follower_log.end:
+                return RestoreFromBucket(part.cold_end_offset)  # it is new: only the hot tail is copied
+            return _append(part, follower_log)
         case Code.OFFSET_MOVED_TO_TIERED_STORAGE.number:
-            return FromBucket(part.cold_end_offset)
-        case Code.OFFSET_OUT_OF_RANGE.number if held.end < part.log_start_offset or held.is_empty:
+            return RestoreFromBucket(part.cold_end_offset)
+        case Code.OFFSET_OUT_OF_RANGE.number if follower_log.end < part.log_start_offset or follower_log.is_empty:
             if part.cold_end_offset > part.log_start_offset:
-                return FromBucket(part.cold_end_offset)
-            return StartOver(part.log_start_offset)
+                return RestoreFromBucket(part.cold_end_offset)
+            return RestartAtLogStart(part.log_start_offset)
     return Retry(part.code, f"the leader answered with {code_name(part.code)}")
 
 
-def high_watermark(known: int, told: int, end: int) -> int:
+def next_high_watermark(current: int, leader_high_watermark: int, end: int) -> int:
     """What a follower knows to be committed: what its leader says, as far as it has it. It does not go back when a new
     leader knows less yet."""
-    return max(known, min(told, end))
+    return max(current, min(leader_high_watermark, end))
 
 
-def _append(part: FetchedPart, held: Held) -> Step:
+def _append(part: FetchedPart, follower_log: FollowerLog) -> FollowerStep:
     if len(part.records) < _OFFSET_BYTES:
-        return Nothing()
+        return NoAction()
     base = int.from_bytes(bytes(part.records[:_OFFSET_BYTES]), "big", signed=True)
-    if base == held.end or (0 <= base < held.end and held.is_empty):
+    if base == follower_log.end or (0 <= base < follower_log.end and follower_log.is_empty):
         return Append(base)
-    return Retry(Code.CORRUPT_MESSAGE.number, f"records begin at {base}, the log ends at {held.end}")
+    return Retry(Code.CORRUPT_MESSAGE.number, f"records begin at {base}, the log ends at {follower_log.end}")
 
 
-def _cut(diverging: Diverging, held: Held) -> Step:
+def _truncate(diverging: Diverging, follower_log: FollowerLog) -> FollowerStep:
     """Nothing above the leader's end of its epoch is common, nor what the follower has of later epochs: the leader has
     none between that one and the follower's last (KIP-279). Where the follower has none of the epoch itself, the next
     answer names an earlier one."""
-    named, offset = diverging
-    if named != NO_EPOCH:
-        _, own_end = held.epochs.end_offset_for(named, held.end)
+    epoch, offset = diverging
+    if epoch != NO_EPOCH:
+        _, own_end = follower_log.epochs.end_offset_for(epoch, follower_log.end)
         offset = min(own_end, offset)
-    if not 0 <= offset < held.end:
-        why = f"the leader's epoch {named} ends at {diverging.end_offset}, which parts from nothing here"
+    if not 0 <= offset < follower_log.end:
+        why = f"the leader's epoch {epoch} ends at {diverging.end_offset}, which parts from nothing here"
         return Retry(Code.UNKNOWN_SERVER_ERROR.number, why)
     return Truncate(offset)

@@ -17,14 +17,14 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_view import SegmentView
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition
-from tiered.replication.leader_state import Partition
+from tiered.replication.leader_state import LeaderState
 from tiered.replication.partition_report import explain
-from tiered.replication.purgatory import Waiting, Watcher, watched
-from tiered.replication.read_result import Fetched
+from tiered.replication.purgatory import Purgatory, ProgressListener, add_listener
+from tiered.replication.read_result import ReadResult
 from tiered.replication.storage import ColdTier
 
 
-class Readable:
+class LeaderReads:
     """A partition's log, what is cold of it, and the callers that wait for it."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Readable:
         at: TopicPartition,
         topic_id: TopicId,
         log: DiskLog,
-        partition: Partition,
+        state: LeaderState,
         cold: ColdTier,
         manifest: Manifest | None,
     ) -> None:
@@ -43,14 +43,14 @@ class Readable:
         self.log = log
         self.cold = cold
         self.traffic = log.traffic
-        self.state = partition
+        self.state = state
         self.epoch_start = log.end_offset
         self.upload_problem = ""
         self.possible_loss: dict[str, int] | None = None
         self._manifest = manifest
-        self._parked: Waiting[Callable[[], None]] = Waiting()
-        self._watchers: dict[tuple[Watcher, int], None] = {}
-        self._gone: Refused | None = None
+        self._parked: Purgatory[Callable[[], None]] = Purgatory()
+        self._listeners: dict[tuple[ProgressListener, int], None] = {}
+        self._stop_error: Refused | None = None
 
     @staticmethod
     def id_of(at: TopicPartition, topic_id: TopicId) -> PartitionId:
@@ -131,9 +131,9 @@ class Readable:
         return self.log.segment_count
 
     @property
-    def gone(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether this broker has stopped leading it."""
-        return self._gone is not None
+        return self._stop_error is not None
 
     @property
     def bytes_above_cold(self) -> int:
@@ -145,20 +145,20 @@ class Readable:
     @property
     def waiting_segments(self) -> int:
         """Closed segments that are not cold, though they should be."""
-        return len(self._waiting())
+        return len(self._segments_to_upload())
 
     @property
     def waiting_bytes(self) -> int:
         """What these are together."""
-        return sum(segment.size for segment in self._waiting())
+        return sum(segment.size for segment in self._segments_to_upload())
 
-    def _waiting(self) -> list[SegmentView]:
+    def _segments_to_upload(self) -> list[SegmentView]:
         if not self.config.remote_storage_enable:
             return []
         return [segment for segment in self.log.closed_segments() if segment.next_offset > self.cold_end_offset]
 
     @property
-    def uncopied_since_ms(self) -> int | None:
+    def upload_lag_since_ms(self) -> int | None:
         """When the oldest record that should be in the bucket and is not came here; None where there is none."""
         first = max(self.cold_end_offset, self.log_start_offset)
         if not self.config.remote_storage_enable or first >= self.log.end_offset:
@@ -175,61 +175,61 @@ class Readable:
         """Calls `call` once, in the turn in which the high watermark reaches `offset`, this broker leads the partition
         no more, or too few replicas are in sync; the caller looks which. Returns the number to `leave` with. `Refused`
         when too many wait."""
-        if self._gone is not None:
-            raise self._gone
+        if self._stop_error is not None:
+            raise self._stop_error
         return self._parked.park(call, offset)
 
-    def leave(self, number: int) -> None:
+    def unpark(self, number: int) -> None:
         """The caller does not wait any more; harmless when it was called."""
-        self._parked.leave(number)
+        self._parked.unpark(number)
 
-    def watch(self, watcher: Watcher, place: int) -> None:
+    def add_listener(self, listener: ProgressListener, index: int) -> None:
         """Tells `watcher.woken(place)` whenever the high watermark moves, or what else `park` says happens,
         until `unwatch`. It must not change who watches. `Refused` when too many do."""
-        if self._gone is not None:
-            raise self._gone
-        watched(self._watchers, watcher, place)
+        if self._stop_error is not None:
+            raise self._stop_error
+        add_listener(self._listeners, listener, index)
 
-    def unwatch(self, watcher: Watcher, place: int) -> None:
+    def remove_listener(self, listener: ProgressListener, index: int) -> None:
         """No more of that; harmless when there was none."""
-        self._watchers.pop((watcher, place), None)
+        self._listeners.pop((listener, index), None)
 
-    async def _until(self, offset: int) -> None:
+    async def _wait_high_watermark(self, offset: int) -> None:
         """Returns once the high watermark is at `offset` or beyond."""
         while self.state.high_watermark < offset:
-            await self._woken(offset)
+            await self._wait_wakeup(offset)
 
-    async def _woken(self, offset: int) -> None:
+    async def _wait_wakeup(self, offset: int) -> None:
         """Returns once the high watermark is at `offset` or beyond, or all were woken to look whether it still may."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        number = self.park(lambda: None if woken.done() else woken.set_result(None), offset)
+        wakeup: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        number = self.park(lambda: None if wakeup.done() else wakeup.set_result(None), offset)
         try:
-            await woken
+            await wakeup
         finally:
-            self.leave(number)
-        if self._gone is not None and self.state.high_watermark < offset:
-            raise self._gone
+            self.unpark(number)
+        if self._stop_error is not None and self.state.high_watermark < offset:
+            raise self._stop_error
 
-    def _wake(self, committed: int) -> None:
+    def _wake_up_to(self, high_watermark: int) -> None:
         """The high watermark is there now."""
         if self._parked:
-            for call in self._parked.wake(committed):
+            for call in self._parked.wake(high_watermark):
                 call()
-        for watcher, place in self._watchers:
-            watcher.woken(place)
+        for listener, index in self._listeners:
+            listener.on_progress(index)
 
     def _wake_all(self) -> None:
         """All callers look again: whether it is led here, whether enough replicas are in sync."""
         for call in self._parked.wake_all():
             call()
-        for watcher, place in self._watchers:
-            watcher.woken(place)
+        for listener, index in self._listeners:
+            listener.on_progress(index)
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 
     async def read(
         self, offset: int, max_bytes: int, *, max_wait_ms: int = 0, min_bytes: int = 1, read_committed: bool = False
-    ) -> Fetched:
+    ) -> ReadResult:
         """Whole batches from the one that holds `offset`: at least one where there is any, else about `max_bytes` at
         most. At the end it waits up to `max_wait_ms` for `min_bytes`, then answers with what there is.
 
@@ -240,26 +240,26 @@ class Readable:
             try:
                 async with asyncio.timeout(max_wait_ms / 1000):
                     while fetched.size < min_bytes:
-                        await self._until(fetched.high_watermark + 1)
+                        await self._wait_high_watermark(fetched.high_watermark + 1)
                         fetched = await self._read(offset, max_bytes, read_committed)
             except TimeoutError:
                 fetched = await self._read(offset, max_bytes, read_committed)
         self.traffic.bytes_out += fetched.size
         return fetched
 
-    def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> Fetched | None:
+    def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> ReadResult | None:
         """The same from what is local, without a wait; None where only the bucket can answer. `Refused` as `read`."""
-        if self._gone is not None:
-            raise self._gone
+        if self._stop_error is not None:
+            raise self._stop_error
         hot = self.log
-        committed, stable, start = self.ends()
+        committed, stable, start = self.offset_snapshot()
         if offset < start or (offset > committed and offset > hot.end_offset):
             raise Refused(
                 Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {hot.end_offset}]"
             )
         bound = stable if read_committed else committed
         if offset >= bound:
-            return Fetched(b"", committed, start, stable)
+            return ReadResult(b"", committed, start, stable)
         if offset < hot.local_start_offset:
             return None
         try:
@@ -268,26 +268,26 @@ class Readable:
             if offset >= self.cold_end_offset:
                 raise
             return None  # what a damaged local file lacks may be cold
-        return Fetched(data or b"", committed, start, stable)
+        return ReadResult(data or b"", committed, start, stable)
 
-    def ends(self) -> tuple[int, int, int]:
+    def offset_snapshot(self) -> tuple[int, int, int]:
         """High watermark, last stable offset and log start."""
         log, committed, manifest = self.log, self.state.high_watermark, self._manifest
         unstable = log.producers.first_unstable_offset
         stable = committed if unstable is None or unstable > committed else unstable
         return committed, stable, log.local_start_offset if manifest is None else self.log_start_offset
 
-    def at_end(self, offset: int) -> bool:
+    def is_at_end(self, offset: int) -> bool:
         """Whether all that is committed lies below `offset`, so that `read_now` would give nothing yet."""
-        return offset == self.state.high_watermark and self._gone is None
+        return offset == self.state.high_watermark and self._stop_error is None
 
-    async def _read(self, offset: int, max_bytes: int, read_committed: bool) -> Fetched:
+    async def _read(self, offset: int, max_bytes: int, read_committed: bool) -> ReadResult:
         fetched = self.read_now(offset, max_bytes, read_committed)
         if fetched is not None:
             return fetched
-        committed, stable, start = self.ends()
+        committed, stable, start = self.offset_snapshot()
         data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
-        return Fetched(data, committed, start, stable)
+        return ReadResult(data, committed, start, stable)
 
     async def offset_for_timestamp(
         self, timestamp: int, lookups: TimeLookups | None = None

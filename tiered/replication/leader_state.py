@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Fenced, always
-from tiered.replication.progress import NEVER_NS, Progress
+from tiered.replication.progress import NEVER_NS, FollowerProgress
 
 Lineage = Sequence[tuple[int, int]]
 """(leader epoch, its first offset), in order."""
 
 
-class Wish(NamedTuple):
+class ProposedIsr(NamedTuple):
     """What the leader wants the in-sync set to be, based on `partition_epoch`: (node id, incarnation number) of each
     member, itself included, by node id."""
 
@@ -29,7 +29,7 @@ class Wish(NamedTuple):
         return frozenset(node for node, _ in self.members)
 
 
-class Partition:
+class LeaderState:
     """What the leader of `leader_epoch`, which begins at `epoch_start`, knows since `began_ns`. `end` is the leader's
     own position; all offsets are exclusive ends. `high_watermark` is what it knows to be committed from before."""
 
@@ -58,12 +58,12 @@ class Partition:
         self._isr = frozenset(isr)
         self._proposed: frozenset[int] = frozenset()
         """Everybody in a wish based on this partition epoch that the metadata log may yet take."""
-        self._asking = False
-        self._unsure = False
-        self._counted: frozenset[int] = self._isr
+        self._change_in_flight = False
+        self._outcome_unknown = False
+        self._maximal_isr: frozenset[int] = self._isr
         """Who must have a record before it is committed: committed and proposed members."""
-        self._alone = self._counted == {node_id}
-        self._followers: dict[int, Progress] = {}
+        self._is_sole_member = self._maximal_isr == {node_id}
+        self._followers: dict[int, FollowerProgress] = {}
 
     def __repr__(self) -> str:
         offsets = f"end={self.end} high_watermark={self.high_watermark} epoch_start={self.epoch_start}"
@@ -75,11 +75,11 @@ class Partition:
         return self._isr
 
     @property
-    def alone(self) -> bool:
+    def is_sole_member(self) -> bool:
         """Whether nobody else counts, so that what the leader has is committed."""
-        return self._alone
+        return self._is_sole_member
 
-    def may_ack(self, min_isr: int) -> bool:
+    def has_min_isr(self, min_isr: int) -> bool:
         """Whether enough copies are in sync; fewer replicas than `min_isr` ask for all of them."""
         in_sync = len(self._isr)
         return in_sync >= min_isr or in_sync >= len(self.replicas)
@@ -91,9 +91,9 @@ class Partition:
         begins to count fsyncs. Whether the high watermark moved."""
         if end > self.end:
             self.end = end
-        return self._move(min_isr)
+        return self._advance_high_watermark(min_isr)
 
-    def fetched(
+    def record_fetch(
         self,
         broker: int,
         incarnation: int,
@@ -115,47 +115,47 @@ class Partition:
             if known is not None and broker in self._isr:
                 raise Fenced(f"broker {broker} fetches as one incarnation, and another is in sync")
             in_sync = broker in self._isr  # from before this leader: its time counts from when that began
-            known = Progress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
+            known = FollowerProgress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
             self._followers[broker] = known
-        known.fetched(offset, log_end, now_ns)
+        known.record_fetch(offset, log_end, now_ns)
         known.log_start, known.local_start = log_start, local_start
-        return self._move(min_isr)
+        return self._advance_high_watermark(min_isr)
 
-    def fetched_again(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
+    def record_repeated_fetch(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
         """A member of the ISR asks for the leader's log end, as it did before: that moves nothing, and it has caught up
         now. False when it is not that simple."""
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation or known.offset != offset or broker not in self._isr:
             return False
-        known.fetched(offset, offset, now_ns)
+        known.record_fetch(offset, offset, now_ns)
         return True
 
-    def offset_of(self, broker: int) -> int | None:
+    def follower_offset(self, broker: int) -> int | None:
         """How far a follower was heard to be."""
         follower = self._followers.get(broker)
         return follower.offset if follower is not None else None
 
-    def in_sync_elsewhere(self) -> list[tuple[int, int, int]]:
+    def in_sync_followers(self) -> list[tuple[int, int, int]]:
         """(broker, first offset on its disk, end) of each other member of the ISR that was heard."""
         known = self._followers
         return [(node, known[node].local_start, known[node].offset) for node in self._isr if node in known]
 
     # -- the log start ------------------------------------------------------------------------------------------------
 
-    def delete_to(self, offset: int) -> None:
+    def record_deletion(self, offset: int) -> None:
         """Records below `offset` are deleted: a follower that does not know of it joins no more."""
         self.deleted_to = max(self.deleted_to, offset)
 
-    def others_deleted_to(self, offset: int) -> bool:
+    def is_deleted_on_isr(self, offset: int) -> bool:
         """True if no other member of the in-sync set, committed or proposed, would serve records below `offset` as the
         next leader."""
         known, own = self._followers, self.node_id
-        others = (node for node in self._counted if node != own)
+        others = (node for node in self._maximal_isr if node != own)
         return offset == 0 or all(node in known and known[node].log_start >= offset for node in others)
 
     # -- the in-sync set ----------------------------------------------------------------------------------------------
 
-    def has_enough(self, broker: int) -> bool:
+    def can_join_isr(self, broker: int) -> bool:
         """Whether a follower has all that is committed, and all from before this leader (rule R2), and nothing that was
         deleted."""
         follower = self._followers.get(broker)
@@ -165,66 +165,66 @@ class Partition:
             and follower.log_start >= self.deleted_to
         )
 
-    def may_join(self, broker: int, now_ns: int, lag_ns: int) -> bool:
+    def should_join_isr(self, broker: int, now_ns: int, lag_ns: int) -> bool:
         """Whether a follower outside may be proposed for the ISR, and would stay in it."""
-        return broker not in self._isr and self.has_enough(broker) and not self.lags(broker, now_ns, lag_ns)
+        return broker not in self._isr and self.can_join_isr(broker) and not self.is_lagging(broker, now_ns, lag_ns)
 
-    def lags(self, broker: int, now_ns: int, lag_ns: int) -> bool:
+    def is_lagging(self, broker: int, now_ns: int, lag_ns: int) -> bool:
         """Whether a member is behind for so long that it should leave."""
         if broker == self.node_id:
             return False
         follower = self._followers.get(broker)
         if follower is None:
             return now_ns - self._began_ns > lag_ns
-        return follower.lags(self.end, now_ns, lag_ns)
+        return follower.is_lagging(self.end, now_ns, lag_ns)
 
-    def wish(self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()) -> Wish | None:
+    def next_isr_change(self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()) -> ProposedIsr | None:
         """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers, and those who are
         about to stop and join none; None when it is so, or while an answer is awaited. After one that was never
         answered it is said even where nothing changes: only a newer partition epoch tells that the other one is not
         granted any more."""
-        if self._asking or self.node_id not in live:
+        if self._change_in_flight or self.node_id not in live:
             return None
         may_join = live.keys() - {*stopping} | self._isr
         members = [(broker, live[broker]) for broker in self.replicas if broker in live and broker in may_join]
-        wanted = [member for member in members if self._fits(*member, now_ns, lag_ns)]
-        found = Wish(self.partition_epoch, tuple(sorted(wanted)))
-        return found if self._unsure or found.isr != self._isr else None
+        wanted = [member for member in members if self._belongs_in_isr(*member, now_ns, lag_ns)]
+        proposed = ProposedIsr(self.partition_epoch, tuple(sorted(wanted)))
+        return proposed if self._outcome_unknown or proposed.isr != self._isr else None
 
-    def _fits(self, broker: int, incarnation: int, now_ns: int, lag_ns: int) -> bool:
+    def _belongs_in_isr(self, broker: int, incarnation: int, now_ns: int, lag_ns: int) -> bool:
         if broker in self._isr:
-            return not self.lags(broker, now_ns, lag_ns)
+            return not self.is_lagging(broker, now_ns, lag_ns)
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation:
             return False
         # What was said for it before and never answered counts, and proves nothing of another incarnation.
-        return self.may_join(broker, now_ns, lag_ns)
+        return self.should_join_isr(broker, now_ns, lag_ns)
 
-    def propose(self, wish: Wish) -> None:
+    def begin_isr_change(self, proposed: ProposedIsr) -> None:
         """An ISR is under way to the metadata log: from now on it counts together with the committed one (rule R3)."""
-        assert wish.partition_epoch == self.partition_epoch and not self._asking, wish
-        self._asking = True
-        self._proposed |= wish.isr
-        self._count()
+        assert proposed.partition_epoch == self.partition_epoch and not self._change_in_flight, proposed
+        self._change_in_flight = True
+        self._proposed |= proposed.isr
+        self._update_maximal_isr()
 
-    def refused(self, wish: Wish, min_isr: int) -> bool:
+    def reject_isr_change(self, proposed: ProposedIsr, min_isr: int) -> bool:
         """The controller did not grant it. It counts no more, unless an earlier one may have been granted unheard.
         Whether the high watermark moved."""
-        if wish.partition_epoch != self.partition_epoch or not self._asking:
+        if proposed.partition_epoch != self.partition_epoch or not self._change_in_flight:
             return False
-        self._asking = False
-        if not self._unsure:
+        self._change_in_flight = False
+        if not self._outcome_unknown:
             self._proposed = frozenset()
-            self._count()
-        return self._move(min_isr)
+            self._update_maximal_isr()
+        return self._advance_high_watermark(min_isr)
 
-    def unanswered(self, wish: Wish) -> None:
+    def isr_change_unknown(self, proposed: ProposedIsr) -> None:
         """Nobody knows whether it is granted: it counts until the metadata log has something newer, and may be asked
         for again meanwhile."""
-        if wish.partition_epoch == self.partition_epoch and self._asking:
-            self._asking, self._unsure = False, True
+        if proposed.partition_epoch == self.partition_epoch and self._change_in_flight:
+            self._change_in_flight, self._outcome_unknown = False, True
 
-    def commit(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, min_isr: int) -> bool:
+    def apply_isr(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, min_isr: int) -> bool:
         """The metadata log has it; what was proposed on an older one can be granted no more. Whether the high watermark
         moved."""
         if partition_epoch <= self.partition_epoch:
@@ -233,9 +233,9 @@ class Partition:
         self.replicas = tuple(replicas)
         self._followers = {node: each for node, each in self._followers.items() if node in self.replicas}
         self._isr, self._proposed = frozenset(isr), frozenset()
-        self._asking = self._unsure = False
-        self._count()
-        moved = self._move(min_isr)
+        self._change_in_flight = self._outcome_unknown = False
+        self._update_maximal_isr()
+        moved = self._advance_high_watermark(min_isr)
         self.check()
         return moved
 
@@ -243,23 +243,23 @@ class Partition:
         """What always holds."""
         always(self.high_watermark <= self.end, "high watermark beyond the end", self)
         always(self.node_id in self._isr, "a leader that is not in sync", self)
-        always(self._isr | self._proposed == self._counted, "counted are others than members", self)
+        always(self._isr | self._proposed == self._maximal_isr, "counted are others than members", self)
 
-    def _move(self, min_isr: int) -> bool:
-        if not self.may_ack(min_isr):
+    def _advance_high_watermark(self, min_isr: int) -> bool:
+        if not self.has_min_isr(min_isr):
             return False
-        lowest = self.end if self._alone else min(self._position(broker) for broker in self._counted)
+        lowest = self.end if self._is_sole_member else min(self._position_of(broker) for broker in self._maximal_isr)
         if lowest <= self.high_watermark:
             return False
         always(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
         self.high_watermark = lowest
         return True
 
-    def _count(self) -> None:
-        self._counted = self._isr | self._proposed
-        self._alone = self._counted == {self.node_id}
+    def _update_maximal_isr(self) -> None:
+        self._maximal_isr = self._isr | self._proposed
+        self._is_sole_member = self._maximal_isr == {self.node_id}
 
-    def _position(self, broker: int) -> int:
+    def _position_of(self, broker: int) -> int:
         if broker == self.node_id:
             return self.end
         follower = self._followers.get(broker)
@@ -267,7 +267,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Cold:
+class ColdLog:
     """What the manifest says: offsets [start, end), and who wrote the last of them; of what only sub-manifests name the
     lineage says nothing."""
 
@@ -277,12 +277,12 @@ class Cold:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepLocalLog:
     """The local log agrees with what is cold: go on at its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartAtColdEnd:
     """The cold lineage wins: drop the local log, go on at `offset`, the cold end (rule R5). `empty` when it ends there
     and holds nothing, so that no record is dropped."""
 
@@ -291,26 +291,26 @@ class Restart:
     empty: bool = False
 
 
-def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: Cold) -> Keep | Restart:
+def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: ColdLog) -> KeepLocalLog | RestartAtColdEnd:
     """What a new leader does with its log before it serves.
 
     Nothing is lost by dropping all of it: below the cold end the bucket has it, and what it holds beyond belongs to a
     history that parted before the cold end.
     """
     if local_end < cold.end:
-        return Restart(cold.end, f"the local log ends at {local_end}, below the cold end {cold.end}")
+        return RestartAtColdEnd(cold.end, f"the local log ends at {local_end}, below the cold end {cold.end}")
     low = max(local_start, cold.start, *(each[0][1] for each in (lineage, cold.lineage) if each))
     empty = local_start == local_end == cold.end
     if empty:  # a start over that broke off may have left the epochs of before
         low = max(cold.start, cold.lineage[0][1]) if cold.lineage else cold.start
     if low < cold.end:
-        ours, theirs = _between(lineage, low, cold.end), _between(cold.lineage, low, cold.end)
+        ours, theirs = _epochs_between(lineage, low, cold.end), _epochs_between(cold.lineage, low, cold.end)
         if ours != theirs:
-            return Restart(cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty)
-    return Keep()
+            return RestartAtColdEnd(cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty)
+    return KeepLocalLog()
 
 
-def _between(lineage: Lineage, low: int, high: int) -> list[tuple[int, int]]:
+def _epochs_between(lineage: Lineage, low: int, high: int) -> list[tuple[int, int]]:
     """The epochs that wrote [low, high), each with its first offset in there."""
     found: list[tuple[int, int]] = []
     for i, (epoch, start) in enumerate(lineage):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiered.replication.leader_reads import Readable
+    from tiered.replication.leader_reads import LeaderReads
 
 
-def explain(replica: Readable) -> dict[str, Any]:
+def explain(replica: LeaderReads) -> dict[str, Any]:
     """Where the records are, and what stands in the way of their going elsewhere."""
     log, state = replica.log, replica.state
     return {

@@ -15,21 +15,21 @@ T = TypeVar("T")
 PARKED_MAX = 10_000
 
 
-class Watcher(Protocol):
+class ProgressListener(Protocol):
     """Who follows the ends of many partitions, and looks later."""
 
-    def woken(self, place: int) -> None:
+    def on_progress(self, index: int) -> None:
         """There may be more in that place of it."""
 
 
-def watched(watchers: dict[tuple[Watcher, int], None], watcher: Watcher, place: int) -> None:
+def add_listener(listeners: dict[tuple[ProgressListener, int], None], listener: ProgressListener, index: int) -> None:
     """One more of them. `Refused` when too many watch."""
-    if len(watchers) >= PARKED_MAX:
+    if len(listeners) >= PARKED_MAX:
         raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait on this partition already")
-    watchers[watcher, place] = None
+    listeners[listener, index] = None
 
 
-class Waiting(Generic[T]):
+class Purgatory(Generic[T]):
     """Tokens by the offset that they wait for. A token that left early is forgotten when its offset comes up."""
 
     def __init__(self, limit: int = PARKED_MAX) -> None:
@@ -50,7 +50,7 @@ class Waiting(Generic[T]):
         heapq.heappush(self._heap, (offset, self._count, token))
         return self._count
 
-    def leave(self, number: int) -> None:
+    def unpark(self, number: int) -> None:
         """The caller does not wait any more. Places that nobody waits in are given back in time."""
         self._live.discard(number)
         if len(self._heap) > 2 * len(self._live) + 16:

@@ -8,13 +8,13 @@ from tiered.errors import Code
 from tiered.peers import Diverging
 from tiered.ports import FileSlice
 
-Data = bytes | FileSlice
+RecordBytes = bytes | FileSlice
 
 
-class Fetched(NamedTuple):
+class ReadResult(NamedTuple):
     """Whole batches from the one that holds the offset asked for, or none. A `FileSlice` is sent uncopied."""
 
-    data: Data
+    data: RecordBytes
     high_watermark: int
     log_start_offset: int
     last_stable_offset: int
@@ -25,13 +25,13 @@ class Fetched(NamedTuple):
         return self.data.length if isinstance(self.data, FileSlice) else len(self.data)
 
 
-class Copied(NamedTuple):
+class FollowerReadResult(NamedTuple):
     """What a leader answers a follower: `peers.FetchedPart` before it is on the wire. With a `code` or where histories
     part there are no records."""
 
     code: Code
     diverging: Diverging | None
-    data: Data
+    data: RecordBytes
     high_watermark: int
     log_start_offset: int
     local_start_offset: int

@@ -20,29 +20,29 @@ from tiered.log_limiter import Quiet
 from tiered.metrics import Metrics
 from tiered.peers import FetchedPart, FetchFrom, Peers, ReplicaFetch
 from tiered.ports import Clock, Rng
-from tiered.replication.follower_replica import Copy
-from tiered.replication.follower_step import FromBucket, Nothing, Retry
-from tiered.replication.replication_quota import UNLIMITED, Throttle
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.follower_step import RestoreFromBucket, NoAction, Retry
+from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
 from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
 
-ROUNDS_MAX = 4
+IN_FLIGHT_MAX = 4
 """Questions to one leader that are under way."""
-LAST_WAIT_MS = 50
+LAST_FETCH_WAIT_MS = 50
 """How long the last of them may wait at the leader: whoever comes due meanwhile can only ask after it. Twice as long
 with each that brings nothing, for where all is quiet nobody comes due; who does all the same gives that one up."""
 RESTORES_MAX = 4
 """Logs that begin anew from the bucket at the same time."""
-PAUSE_SECONDS = (0.05, 2.0)
-PASSING_FAILURES = 6
+BACKOFF_SECONDS = (0.05, 2.0)
+FAILURES_BEFORE_LOG = 6
 """In a row, within about two seconds: from then on it is logged that a leader does not give what it is asked for."""
-ANSWER_SECONDS = 10.0
+REPLY_SECONDS = 10.0
 """How long an answer may take beyond what the leader was allowed to wait."""
 
 
 @dataclass(frozen=True)
-class Asking:
+class FetcherSettings:
     """Who asks, and for how much at most: bytes of a partition and of an answer, and the wait for the first of them;
     `throttled_rate` is in bytes per second, of copies that are held to it."""
 
@@ -54,7 +54,7 @@ class Asking:
     throttled_rate: int = UNLIMITED
 
 
-class Ports(NamedTuple):
+class FetcherPorts(NamedTuple):
     """What the fetchers of one broker share. `address_of` is where a broker answers others now, "" when nobody knows;
     `broken` hears of a log that can only be judged by opening it anew, and whether the disk is done for; `lost` of a
     broker that answered and does no more, `heard` when it does again."""
@@ -63,307 +63,307 @@ class Ports(NamedTuple):
     address_of: Callable[[int], str]
     cold: ColdTier
     clock: Clock
-    broken: Callable[[Copy, bool], None]
-    lost: Callable[[int], None]
-    heard: Callable[[int], None]
+    on_log_broken: Callable[[FollowerReplica, bool], None]
+    on_leader_lost: Callable[[int], None]
+    on_leader_answered: Callable[[int], None]
 
 
 @dataclass(slots=True)
-class _Place:
+class _FetchState:
     """One partition in its fetcher."""
 
-    copy: Copy
+    replica: FollowerReplica
     busy: bool = False
-    quiet: bool = False
+    idle: bool = False
     failures: int = 0
-    not_before_ns: int = 0
+    retry_at_ns: int = 0
 
 
-class Fetchers:
+class ReplicaFetchers:
     """Every partition that this broker follows, by leader."""
 
-    def __init__(self, asking: Callable[[], Asking], ports: Ports, rng: Rng, metrics: Metrics) -> None:
-        self._asking = asking
+    def __init__(self, settings: Callable[[], FetcherSettings], ports: FetcherPorts, rng: Rng, metrics: Metrics) -> None:
+        self._settings = settings
         self._ports = ports
-        self._chance = rng.stream("fetchers")
-        self._restores = asyncio.Semaphore(RESTORES_MAX)
-        self._fetchers: dict[int, Fetcher] = {}
-        self._begun = asyncio.Event()
-        self._throttle = Throttle()
+        self._rng = rng.stream("fetchers")
+        self._restore_slots = asyncio.Semaphore(RESTORES_MAX)
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._fetcher_added = asyncio.Event()
+        self._quota = ReplicationQuota()
         self._bytes = metrics.counter("tiered_replica_copied_bytes_total", "Bytes of log copied from leaders.")
         self._failed = metrics.counter(
             "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
         )
         metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").read(
-            lambda: float(sum(fetcher.troubles for fetcher in self._fetchers.values()))
+            lambda: float(sum(fetcher.failing_partitions for fetcher in self._fetchers.values()))
         )
 
-    def follow(self, copy: Copy) -> None:
+    def follow(self, replica: FollowerReplica) -> None:
         """Copies it from its leader until it is `gone`."""
-        fetcher = self._fetchers.get(copy.leader)
+        fetcher = self._fetchers.get(replica.leader)
         if fetcher is None:
-            fetcher = self._fetchers[copy.leader] = Fetcher(copy.leader, self)
-            self._begun.set()
-        fetcher.add(copy)
+            fetcher = self._fetchers[replica.leader] = ReplicaFetcher(replica.leader, self)
+            self._fetcher_added.set()
+        fetcher.add(replica)
 
     async def run(self) -> None:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            running: dict[int, Fetcher] = {}
+            running: dict[int, ReplicaFetcher] = {}
             while True:
-                self._begun.clear()
+                self._fetcher_added.clear()
                 for leader, fetcher in self._fetchers.items():
                     if running.get(leader) is not fetcher:
                         running[leader] = fetcher
                         group.create_task(fetcher.run(), name=f"fetcher-{leader}")
-                await self._begun.wait()
+                await self._fetcher_added.wait()
 
     # -- what a fetcher asks ------------------------------------------------------------------------------------------
 
     @property
-    def ports(self) -> Ports:
+    def ports(self) -> FetcherPorts:
         return self._ports
 
     @property
-    def asking(self) -> Asking:
+    def settings(self) -> FetcherSettings:
         """As the settings say now."""
-        return self._asking()
+        return self._settings()
 
     @property
-    def restores(self) -> asyncio.Semaphore:
-        return self._restores
+    def restore_slots(self) -> asyncio.Semaphore:
+        return self._restore_slots
 
     @property
-    def chance(self) -> Random:
-        return self._chance
+    def rng(self) -> Random:
+        return self._rng
 
-    def copied(self, count: int, copy: Copy, *, was_behind: bool) -> None:
+    def record_fetched(self, count: int, replica: FollowerReplica, *, was_behind: bool) -> None:
         """Bytes came; those of a replica that is held to a rate, and was or is behind, count against it."""
         self._bytes.inc(count)
-        if (was_behind or copy.lag) and copy.config.follower_replication_throttled_replicas:
-            asking, now_ns = self._asking(), self._ports.clock.mono_ns()
-            if copy.throttled(asking.node_id):
-                self._throttle.at(asking.throttled_rate, now_ns).took(count, now_ns)
+        if (was_behind or replica.lag) and replica.config.follower_replication_throttled_replicas:
+            settings, now_ns = self._settings(), self._ports.clock.mono_ns()
+            if replica.is_throttled(settings.node_id):
+                self._quota.set_rate(settings.throttled_rate, now_ns).record(count, now_ns)
 
-    def held(self, copies: Iterable[Copy], now_ns: int) -> tuple[int, set[Copy]]:
+    def find_throttled(self, replicas: Iterable[FollowerReplica], now_ns: int) -> tuple[int, set[FollowerReplica]]:
         """How long copies that are held to a rate have to wait (KIP-73), and which those are: only who is behind is."""
-        asking = self._asking()
-        if asking.throttled_rate >= UNLIMITED:
+        settings = self._settings()
+        if settings.throttled_rate >= UNLIMITED:
             return 0, set()
-        pause_ns = self._throttle.at(asking.throttled_rate, now_ns).pause_ns(now_ns)
+        pause_ns = self._quota.set_rate(settings.throttled_rate, now_ns).pause_ns(now_ns)
         if not pause_ns:
             return 0, set()
-        return pause_ns, {copy for copy in copies if copy.lag and copy.throttled(asking.node_id)}
+        return pause_ns, {replica for replica in replicas if replica.lag and replica.is_throttled(settings.node_id)}
 
-    def failed(self, count: int) -> None:
+    def count_failures(self, count: int) -> None:
         self._failed.inc(count)
 
-    def ended(self, leader: int, fetcher: Fetcher) -> None:
+    def remove_fetcher(self, leader: int, fetcher: ReplicaFetcher) -> None:
         """It has nothing more to copy."""
         if self._fetchers.get(leader) is fetcher:
             del self._fetchers[leader]
 
 
-class Fetcher:
+class ReplicaFetcher:
     """All that is copied from one leader. Ends by itself when that is nothing."""
 
-    def __init__(self, leader: int, all_of_them: Fetchers) -> None:
+    def __init__(self, leader: int, fetchers: ReplicaFetchers) -> None:
         self.leader = leader
-        self._all = all_of_them
-        self._ports = all_of_them.ports
-        self._places: dict[TopicPartition, _Place] = {}
-        self._rounds = 0
-        self._last_wait_ms = LAST_WAIT_MS
-        self._last: asyncio.Timeout | None = None
+        self._fetchers = fetchers
+        self._ports = fetchers.ports
+        self._states: dict[TopicPartition, _FetchState] = {}
+        self._in_flight = 0
+        self._last_wait_ms = LAST_FETCH_WAIT_MS
+        self._last_timeout: asyncio.Timeout | None = None
         """Of the last question, while it waits longer than whoever comes due should."""
-        self._answers = False
-        self._drawn = 0.0
+        self._leader_answers = False
+        self._jitter = 0.0
         self._wake = asyncio.Event()
-        self._quiet = Quiet(self._ports.clock)
+        self._log_limiter = Quiet(self._ports.clock)
 
     @property
-    def troubles(self) -> int:
-        return sum(bool(place.copy.trouble) for place in self._places.values())
+    def failing_partitions(self) -> int:
+        return sum(bool(state.replica.fetch_error) for state in self._states.values())
 
-    def add(self, copy: Copy) -> None:
+    def add(self, replica: FollowerReplica) -> None:
         """One more; it takes the place of an earlier copy of the same partition."""
-        self._places[copy.at] = _Place(copy)
-        self._last_wait_ms = LAST_WAIT_MS
+        self._states[replica.at] = _FetchState(replica)
+        self._last_wait_ms = LAST_FETCH_WAIT_MS
         self._wake.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                self._places = {at: place for at, place in self._places.items() if not place.copy.gone}
-                if not self._places:
-                    self._all.ended(self.leader, self)
+                self._states = {at: state for at, state in self._states.items() if not state.replica.is_stopped}
+                if not self._states:
+                    self._fetchers.remove_fetcher(self.leader, self)
                     return
-                for due in self._due():
-                    self._rounds += 1
-                    group.create_task(self._round(due, self._rounds == ROUNDS_MAX, group), name=f"fetch-{self.leader}")
+                for due in self._take_due():
+                    self._in_flight += 1
+                    group.create_task(self._run_fetch(due, self._in_flight == IN_FLIGHT_MAX, group), name=f"fetch-{self.leader}")
                 try:
-                    async with asyncio.timeout(self._until_next()):
+                    async with asyncio.timeout(self._seconds_until_due()):
                         await self._wake.wait()
                 except TimeoutError:
                     continue
 
-    def _due(self) -> list[list[_Place]]:
+    def _take_due(self) -> list[list[_FetchState]]:
         """Who asks now, those apart that had something last time; all together where only one question is left."""
         now_ns = self._ports.clock.mono_ns()
-        free = [place for place in self._places.values() if not place.busy and place.not_before_ns <= now_ns]
-        pause_ns, held = self._all.held((place.copy for place in free), now_ns)
-        for place in free if held else ():
-            if place.copy in held:
-                place.not_before_ns = now_ns + pause_ns
-        free = [place for place in free if place.not_before_ns <= now_ns]
-        room = ROUNDS_MAX - self._rounds
-        if free and not room and self._last is not None:
-            last, self._last = self._last, None  # once: one that is about to end takes no other time
+        free = [state for state in self._states.values() if not state.busy and state.retry_at_ns <= now_ns]
+        pause_ns, throttled = self._fetchers.find_throttled((state.replica for state in free), now_ns)
+        for state in free if throttled else ():
+            if state.replica in throttled:
+                state.retry_at_ns = now_ns + pause_ns
+        free = [state for state in free if state.retry_at_ns <= now_ns]
+        room = IN_FLIGHT_MAX - self._in_flight
+        if free and not room and self._last_timeout is not None:
+            last, self._last_timeout = self._last_timeout, None  # once: one that is about to end takes no other time
             last.reschedule(asyncio.get_running_loop().time())
         if not free or not room:
             return []
         found = [free]
         if room > 1:
-            found = [[place for place in free if not place.quiet], [place for place in free if place.quiet]]
-        for place in free:
-            place.busy = True
+            found = [[state for state in free if not state.idle], [state for state in free if state.idle]]
+        for state in free:
+            state.busy = True
         return [each for each in found if each]
 
-    def _until_next(self) -> float | None:
+    def _seconds_until_due(self) -> float | None:
         """Seconds until somebody's pause is over; None while nobody pauses."""
-        pauses = [place.not_before_ns for place in self._places.values() if not place.busy]
-        if not pauses or (self._rounds >= ROUNDS_MAX and self._last is None):
+        pauses = [state.retry_at_ns for state in self._states.values() if not state.busy]
+        if not pauses or (self._in_flight >= IN_FLIGHT_MAX and self._last_timeout is None):
             return None
         return max(0.001, (min(pauses) - self._ports.clock.mono_ns()) / 1e9)
 
     # -- one question -------------------------------------------------------------------------------------------------
 
-    async def _round(self, places: Sequence[_Place], last: bool, group: asyncio.TaskGroup) -> None:
+    async def _run_fetch(self, states: Sequence[_FetchState], last: bool, group: asyncio.TaskGroup) -> None:
         """Those that fail pause for the same time, to ask together again: each question that waits for only one of
         them would keep another from being asked."""
-        restoring: list[_Place] = []
-        self._drawn = self._all.chance.random()
+        restoring: list[_FetchState] = []
+        self._jitter = self._fetchers.rng.random()
         try:
-            asked = {(each.copy.topic_id, each.copy.at.partition): each for each in await self._durable(places)}
-            if asked:
-                restoring = await self._ask(asked, last=last)
+            ready = {(each.replica.topic_id, each.replica.at.partition): each for each in await self._make_durable(states)}
+            if ready:
+                restoring = await self._send_fetch(ready, last=last)
         except (Unavailable, Refused, Corrupt) as error:
-            for place in places:
-                self._failure(place, str(error))
+            for state in states:
+                self._back_off(state, str(error))
         finally:
-            self._rounds -= 1
-            for place in places:
-                place.busy = any(place is each for each in restoring)
+            self._in_flight -= 1
+            for state in states:
+                state.busy = any(state is each for each in restoring)
             self._wake.set()
-        for place in restoring:
-            group.create_task(self._restore(place), name=f"restore-{place.copy.at}")
+        for state in restoring:
+            group.create_task(self._restore(state), name=f"restore-{state.replica.at}")
 
-    async def _durable(self, places: Sequence[_Place]) -> list[_Place]:
+    async def _make_durable(self, states: Sequence[_FetchState]) -> list[_FetchState]:
         """Those that may ask: what they say to have is as durable as their topics want, and so is every cut."""
-        waiting = [place for place in places if not place.copy.is_durable]
-        results = await asyncio.gather(*(place.copy.make_durable() for place in waiting), return_exceptions=True)
-        for place, result in zip(waiting, results, strict=True):
+        waiting = [state for state in states if not state.replica.is_durable]
+        results = await asyncio.gather(*(state.replica.make_durable() for state in waiting), return_exceptions=True)
+        for state, result in zip(waiting, results, strict=True):
             if isinstance(result, Unavailable):
-                self._failure(place, str(result))
+                self._back_off(state, str(result))
             elif isinstance(result, BaseException):
                 raise result
         now_ns = self._ports.clock.mono_ns()
-        return [each for each in places if not each.copy.gone and each.not_before_ns <= now_ns]
+        return [each for each in states if not each.replica.is_stopped and each.retry_at_ns <= now_ns]
 
-    async def _ask(self, places: dict[tuple[TopicId, int], _Place], *, last: bool) -> list[_Place]:
+    async def _send_fetch(self, states: dict[tuple[TopicId, int], _FetchState], *, last: bool) -> list[_FetchState]:
         """Asks, does what follows, and returns those that have to begin anew from the bucket."""
-        asking, restoring = self._all.asking, []
+        settings, restoring = self._fetchers.settings, []
         address = self._ports.address_of(self.leader)
         if not address:
             raise Unavailable(f"nobody knows where broker {self.leader} answers")
-        asks = {key: place.copy.asks() for key, place in places.items()}
-        wait_ms = min(asking.max_wait_ms, self._last_wait_ms) if last else asking.max_wait_ms
-        ask = ReplicaFetch(
-            asking.node_id, asking.incarnation, wait_ms, asking.max_bytes, asking.partition_max_bytes,
-            tuple(asks.values()),
+        partition_requests = {key: state.replica.build_fetch() for key, state in states.items()}
+        wait_ms = min(settings.max_wait_ms, self._last_wait_ms) if last else settings.max_wait_ms
+        request = ReplicaFetch(
+            settings.node_id, settings.incarnation, wait_ms, settings.max_bytes, settings.partition_max_bytes,
+            tuple(partition_requests.values()),
         )  # fmt: skip
         try:
-            async with asyncio.timeout(None) as given_up:
-                self._last = given_up if last and wait_ms > LAST_WAIT_MS else self._last
-                parts = await self._ports.peers.fetch(address, ask, asking.max_wait_ms / 1000 + ANSWER_SECONDS)
+            async with asyncio.timeout(None) as timeout:
+                self._last_timeout = timeout if last and wait_ms > LAST_FETCH_WAIT_MS else self._last_timeout
+                parts = await self._ports.peers.fetch(address, request, settings.max_wait_ms / 1000 + REPLY_SECONDS)
         except TimeoutError:
             return []
         except Unavailable:
-            self._told(answers=False)
+            self._report_contact(leader_answers=False)
             raise
         finally:
-            self._last = None if self._last is given_up else self._last
-        self._told(answers=True)
+            self._last_timeout = None if self._last_timeout is timeout else self._last_timeout
+        self._report_contact(leader_answers=True)
         answered = {(part.topic_id, part.partition) for part in parts}
-        for key, place in places.items():
+        for key, state in states.items():
             if key not in answered:  # there is nothing new
-                place.quiet, place.failures, place.copy.trouble = True, 0, ""
+                state.idle, state.failures, state.replica.fetch_error = True, 0, ""
         for part in parts:
             key = (part.topic_id, part.partition)
-            if key in places:
-                if self._take(places[key], asks[key], part):
-                    restoring.append(places[key])
+            if key in states:
+                if self._apply_reply(states[key], partition_requests[key], part):
+                    restoring.append(states[key])
                 if part.records:
                     await self._ports.clock.sleep(0)  # others have their turn between two large ones
         if last:
-            quiet = all(place.quiet for place in places.values())
-            self._last_wait_ms = min(2 * self._last_wait_ms, asking.max_wait_ms) if quiet else LAST_WAIT_MS
+            quiet = all(state.idle for state in states.values())
+            self._last_wait_ms = min(2 * self._last_wait_ms, settings.max_wait_ms) if quiet else LAST_FETCH_WAIT_MS
         return restoring
 
-    def _told(self, *, answers: bool) -> None:
-        if answers != self._answers:
-            self._answers = answers
-            (self._ports.heard if answers else self._ports.lost)(self.leader)
+    def _report_contact(self, *, leader_answers: bool) -> None:
+        if leader_answers != self._leader_answers:
+            self._leader_answers = leader_answers
+            (self._ports.on_leader_answered if leader_answers else self._ports.on_leader_lost)(self.leader)
 
-    def _take(self, place: _Place, asked: FetchFrom, part: FetchedPart) -> bool:
+    def _apply_reply(self, state: _FetchState, request: FetchFrom, part: FetchedPart) -> bool:
         """Whether it has to begin anew from the bucket."""
-        copy = place.copy
-        before, was_behind = copy.log.end_offset, copy.lag > 0
+        replica = state.replica
+        before, was_behind = replica.log.end_offset, replica.lag > 0
         try:
-            found = copy.take(asked, part)
+            found = replica.apply_reply(request, part)
         except (Unavailable, Refused, Corrupt) as error:
-            self._failed(place, error)
+            self._on_error(state, error)
             return False
         if isinstance(found, Retry):
-            self._failure(place, found.why, passing=True)
+            self._back_off(state, found.why, is_transient=True)
             return False
-        place.failures = 0
-        place.quiet = isinstance(found, Nothing)
-        if copy.log.end_offset > before:
-            self._all.copied(len(part.records), copy, was_behind=was_behind)
-        return isinstance(found, FromBucket)
+        state.failures = 0
+        state.idle = isinstance(found, NoAction)
+        if replica.log.end_offset > before:
+            self._fetchers.record_fetched(len(part.records), replica, was_behind=was_behind)
+        return isinstance(found, RestoreFromBucket)
 
-    async def _restore(self, place: _Place) -> None:
+    async def _restore(self, state: _FetchState) -> None:
         try:
-            async with self._all.restores:
-                await place.copy.begin_behind_cold(self._ports.cold)
-            place.quiet = False
+            async with self._fetchers.restore_slots:
+                await state.replica.restore_from_bucket(self._ports.cold)
+            state.idle = False
         except (Unavailable, Refused, Corrupt) as error:
-            self._failed(place, error)
+            self._on_error(state, error)
         finally:
-            place.busy = False
+            state.busy = False
             self._wake.set()
 
-    def _failed(self, place: _Place, error: Unavailable | Refused | Corrupt) -> None:
-        self._failure(place, str(error))
-        if place.copy.log.write_failure:
-            self._ports.broken(place.copy, not isinstance(error, Unavailable) or error.final)
+    def _on_error(self, state: _FetchState, error: Unavailable | Refused | Corrupt) -> None:
+        self._back_off(state, str(error))
+        if state.replica.log.write_failure:
+            self._ports.on_log_broken(state.replica, not isinstance(error, Unavailable) or error.final)
 
-    def _failure(self, place: _Place, why: str, *, passing: bool = False) -> None:
+    def _back_off(self, state: _FetchState, why: str, *, is_transient: bool = False) -> None:
         """It asks again after a pause. `passing`: a new leader says no until it is ready, so it is logged later."""
-        shortest, longest = PAUSE_SECONDS
-        place.failures = min(place.failures + 1, 16)
-        pause = min(longest, shortest * 2 ** (place.failures - 1)) * (0.5 + self._drawn / 2)
-        place.not_before_ns = self._ports.clock.mono_ns() + int(pause * 1e9)
-        place.quiet, place.copy.trouble = False, why
-        self._last_wait_ms = LAST_WAIT_MS
-        self._all.failed(1)
-        if passing and place.failures < PASSING_FAILURES:
+        shortest, longest = BACKOFF_SECONDS
+        state.failures = min(state.failures + 1, 16)
+        pause = min(longest, shortest * 2 ** (state.failures - 1)) * (0.5 + self._jitter / 2)
+        state.retry_at_ns = self._ports.clock.mono_ns() + int(pause * 1e9)
+        state.idle, state.replica.fetch_error = False, why
+        self._last_wait_ms = LAST_FETCH_WAIT_MS
+        self._fetchers.count_failures(1)
+        if is_transient and state.failures < FAILURES_BEFORE_LOG:
             return
-        unsaid = self._quiet.unsaid()
-        if unsaid is not None:
+        suppressed = self._log_limiter.unsaid()
+        if suppressed is not None:
             log.warning(
                 "partition is not copied partition=%s leader=%d failures=%d unsaid=%d why=%s",
-                place.copy.at, self.leader, place.failures, unsaid, why,
+                state.replica.at, self.leader, state.failures, suppressed, why,
             )  # fmt: skip

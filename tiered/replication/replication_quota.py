@@ -7,36 +7,36 @@ idle second is saved up, no more, so that copies which come in lumps still make 
 from __future__ import annotations
 
 UNLIMITED = 2**63 - 1
-SAVED_NS = 1_000_000_000
+BURST_NS = 1_000_000_000
 PAUSE_MAX_NS = 1_000_000_000
 """After so long it is asked again: the rate may be another by then."""
-ALL = "*"
+EVERY_REPLICA = "*"
 
 
-class Throttle:
+class ReplicationQuota:
     """One budget in bytes per second, shared by all copies that a broker gives, or takes."""
 
     def __init__(self, rate: int = UNLIMITED) -> None:
         self._rate = rate
-        self._paid_ns: int | None = None
+        self._available_at_ns: int | None = None
         """When everything that was taken is paid for; None before anything was."""
 
-    def at(self, rate: int, now_ns: int) -> Throttle:
+    def set_rate(self, rate: int, now_ns: int) -> ReplicationQuota:
         """The same, at `rate` from now on: what is owed stays owed in bytes."""
         if rate != self._rate:
-            owed_ns = max(0, self._paid_ns - now_ns) if self._paid_ns is not None else 0
-            owed = owed_ns * self._rate // 1_000_000_000 if 0 < self._rate < UNLIMITED else 0
-            self._rate, self._paid_ns = rate, None
-            if owed:
-                self._paid_ns = now_ns + self._cost_ns(owed)
+            debt_ns = max(0, self._available_at_ns - now_ns) if self._available_at_ns is not None else 0
+            debt_bytes = debt_ns * self._rate // 1_000_000_000 if 0 < self._rate < UNLIMITED else 0
+            self._rate, self._available_at_ns = rate, None
+            if debt_bytes:
+                self._available_at_ns = now_ns + self._cost_ns(debt_bytes)
         return self
 
-    def took(self, count: int, now_ns: int) -> None:
+    def record(self, count: int, now_ns: int) -> None:
         """So many bytes were copied."""
         if self._rate < UNLIMITED:
-            earliest = now_ns - SAVED_NS
-            paid_ns = earliest if self._paid_ns is None else max(self._paid_ns, earliest)
-            self._paid_ns = paid_ns + self._cost_ns(count)
+            earliest_ns = now_ns - BURST_NS
+            paid_ns = earliest_ns if self._available_at_ns is None else max(self._available_at_ns, earliest_ns)
+            self._available_at_ns = paid_ns + self._cost_ns(count)
 
     def pause_ns(self, now_ns: int) -> int:
         """How long to copy nothing; 0: there is room."""
@@ -44,32 +44,32 @@ class Throttle:
             return 0
         if self._rate <= 0:
             return PAUSE_MAX_NS
-        return min(PAUSE_MAX_NS, max(0, self._paid_ns - now_ns)) if self._paid_ns is not None else 0
+        return min(PAUSE_MAX_NS, max(0, self._available_at_ns - now_ns)) if self._available_at_ns is not None else 0
 
     def _cost_ns(self, count: int) -> int:
         return count * 1_000_000_000 // self._rate if self._rate > 0 else 0
 
 
-class Named:
+class ThrottledReplicas:
     """Whether a list (`partition:broker` words, or `*`) names a replica; looked up again only when it is another list:
     one may be as long as a topic has replicas."""
 
-    __slots__ = ("_found", "_words")
+    __slots__ = ("_is_listed", "_words")
 
     def __init__(self) -> None:
-        self._words: tuple[str, ...] | None = None
-        self._found = False
+        self._entries: tuple[str, ...] | None = None
+        self._is_listed = False
 
-    def __call__(self, words: tuple[str, ...], partition: int, broker: int) -> bool:
-        if words is not self._words:
-            self._words = words
-            self._found = ALL in words or f"{partition}:{broker}" in words
-        return self._found
+    def __call__(self, entries: tuple[str, ...], partition: int, broker: int) -> bool:
+        if entries is not self._entries:
+            self._entries = entries
+            self._is_listed = EVERY_REPLICA in entries or f"{partition}:{broker}" in entries
+        return self._is_listed
 
 
-def words_of(moves: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_throttled_replicas(reassignments: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The lists of one topic whose partitions move, each from its replicas to others: those that may be copied from,
     and those that copy."""
-    leaders = tuple(f"{p}:{node}" for p, (now, _) in sorted(moves.items()) for node in now)
-    followers = tuple(f"{p}:{node}" for p, (now, to) in sorted(moves.items()) for node in to if node not in now)
+    leaders = tuple(f"{p}:{node}" for p, (now, _) in sorted(reassignments.items()) for node in now)
+    followers = tuple(f"{p}:{node}" for p, (now, to) in sorted(reassignments.items()) for node in to if node not in now)
     return leaders, followers

@@ -29,7 +29,7 @@ class ColdTier:
     collector: Collector
 
 
-class Trouble(NamedTuple):
+class DiskProblem(NamedTuple):
     """What is wrong with the data directory, and since when (wall clock)."""
 
     since_ms: int
@@ -40,11 +40,11 @@ class DiskState:
     """Whether the data directory takes writes. Full: appends are refused until one succeeds. Dead (EIO, a failed
     fsync): nothing is tried again, the broker must stop and its log is not trusted by the next start."""
 
-    def __init__(self, clock: Clock, metrics: Metrics, died: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, metrics: Metrics, on_dead: Callable[[str], None]) -> None:
         self._clock = clock
-        self._died = died
-        self.full: Trouble | None = None
-        self.dead: Trouble | None = None
+        self._on_dead = on_dead
+        self.full: DiskProblem | None = None
+        self.dead: DiskProblem | None = None
         metrics.gauge("tiered_disk_full", "1 while appends fail for lack of space.").read(
             lambda: float(bool(self.full))
         )
@@ -52,24 +52,24 @@ class DiskState:
             lambda: float(bool(self.dead))
         )
 
-    def refused(self, why: str) -> None:
+    def mark_full(self, why: str) -> None:
         """An append did not fit."""
         if self.full is None:
-            self.full = Trouble(self._clock.wall_ms(), why)
+            self.full = DiskProblem(self._clock.wall_ms(), why)
             log.error("disk full, appends are refused why=%s", why)
 
-    def worked(self) -> None:
+    def mark_writable(self) -> None:
         """An append did."""
         if self.full is not None:
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
 
-    def judge(self, refused: Refused, hot: DiskLog) -> None:
+    def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
         """A write to a log was refused, perhaps by the disk."""
-        if refused.code is Code.KAFKA_STORAGE_ERROR and hot.has_disk_failed:
-            self.died(refused.why)
-        elif refused.code is Code.KAFKA_STORAGE_ERROR:
-            self.refused(refused.why)
+        if error.code is Code.KAFKA_STORAGE_ERROR and hot.has_disk_failed:
+            self.mark_dead(error.why)
+        elif error.code is Code.KAFKA_STORAGE_ERROR:
+            self.mark_full(error.why)
 
     async def flush(self, hot: DiskLog, up_to: int | None = None) -> int:
         """fsyncs a log, and notes what that proves of it; returns the flushed offset. `Unavailable`: a failed fsync
@@ -81,9 +81,9 @@ class DiskState:
             return flushed
         except Unavailable as error:
             if error.final:
-                self.died(str(error))
+                self.mark_dead(str(error))
             else:
-                self.refused(str(error))
+                self.mark_full(str(error))
             raise
 
     async def guard(self, work: Awaitable[None]) -> None:
@@ -92,12 +92,12 @@ class DiskState:
             await work
         except Unavailable as error:
             if error.final:
-                self.died(str(error))
+                self.mark_dead(str(error))
             raise
 
-    def died(self, why: str) -> None:
+    def mark_dead(self, why: str) -> None:
         """The directory may not be used any more."""
         if self.dead is None:
-            self.dead = Trouble(self._clock.wall_ms(), why)
+            self.dead = DiskProblem(self._clock.wall_ms(), why)
             log.critical("data directory is dead why=%s", why)
-            self._died(why)
+            self._on_dead(why)

@@ -134,8 +134,8 @@ class GroupLags:
             replica, copy = node.partitions.get(at), node.partitions.copied(at)
             if replica is not None:
                 found[at] = replica.high_watermark
-            elif copy is not None and not copy.gone:
-                found[at] = max(copy.high_watermark, copy.told_committed)
+            elif copy is not None and not copy.is_stopped:
+                found[at] = max(copy.high_watermark, copy.leader_high_watermark)
             else:
                 if at in self._ends:
                     found[at] = self._ends[at]

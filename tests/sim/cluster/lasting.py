@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.sim.cluster.observer import Finding
 from tests.sim.cluster.world import Host
 from tiered.ids import PartitionId, TopicPartition
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run
@@ -149,7 +149,7 @@ class Lasting:
         known = self._run.world.hosts[node].node
         return known is not None and any(each.pid == pid and each.leader_epoch == epoch for each in known.replicas())
 
-    def _wanted(self, pid: PartitionId, leader: Replica) -> int:
+    def _wanted(self, pid: PartitionId, leader: LeaderReplica) -> int:
         """How many replicas must be in sync for the leader to take acks=all."""
         state = leader.state
         return self._run.truth.min_isr(pid, state.node_id, leader.config.min_insync_replicas, len(state.replicas))

@@ -25,9 +25,9 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
 from tiered.replication import become_leader
 from tiered.replication import follower_replica as copy
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
-from tiered.replication.leader_state import Partition
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_state import LeaderState
 
 _CRC = Struct(">I")
 _CRC_AT = 17
@@ -88,7 +88,7 @@ class Witness:
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
-        self._led: dict[int, tuple[PartitionId, Partition, DiskLog]] = {}
+        self._led: dict[int, tuple[PartitionId, LeaderState, DiskLog]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -101,9 +101,9 @@ class Witness:
             (DiskLog, "advance_start", self._advance_start),
             (DiskLog, "drop_local_below", self._drop_local_below),
             (DataDirectory, "mark_clean", self._mark_clean),
-            (Replica, "__init__", self._replica),
-            (Partition, "_move", self._move),
-            (Copy, "_append", self._follower_append),
+            (LeaderReplica, "__init__", self._replica),
+            (LeaderState, "_move", self._move),
+            (FollowerReplica, "_append", self._follower_append),
             (become_leader, "begin_behind", self._begin_behind),
             (copy, "begin_behind", self._begin_behind),
         )
@@ -218,7 +218,7 @@ class Witness:
         return drop_local_below
 
     def _follower_append(self, original: Any) -> Any:
-        def append(copy: Copy, part: Any) -> None:
+        def append(copy: FollowerReplica, part: Any) -> None:
             pid = self._pid(copy.log)
             if pid is not None:
                 self._truth.of(pid).obeys(acting_node(), copy.leader_epoch)
@@ -229,9 +229,9 @@ class Witness:
     # -- leaders ------------------------------------------------------------------------------------------------------
 
     def _replica(self, original: Any) -> Any:
-        def begin(replica: Replica, *args: Any, **options: Any) -> None:
+        def begin(replica: LeaderReplica, *args: Any, **options: Any) -> None:
             given = (*args, *options.values())
-            state = next(each for each in given if isinstance(each, Partition))
+            state = next(each for each in given if isinstance(each, LeaderState))
             log = next(each for each in given if isinstance(each, DiskLog))
             pid = self._pid(log)
             if pid is not None:
@@ -244,7 +244,7 @@ class Witness:
         return begin
 
     def _move(self, original: Any) -> Any:
-        def move(state: Partition, min_isr: int) -> bool:
+        def move(state: LeaderState, min_isr: int) -> bool:
             moved: bool = original(state, min_isr)
             known = self._led.get(id(state))
             if moved and known is not None and self._truth.follows(known[0]):

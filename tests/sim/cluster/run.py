@@ -34,7 +34,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import CLUSTER
 from tiered.metadata.image import Image
-from tiered.replication.follower_replica import Copy
+from tiered.replication.follower_replica import FollowerReplica
 
 TICK_SECONDS = 0.2
 NOTED_NS = 2_000_000_000
@@ -382,7 +382,7 @@ class Run:
                 for copies in self.truth.copies.values():
                     copies.believed(host.node_id)
             for held in node.partitions.held():
-                if isinstance(held, Copy) and self.truth.follows(held.pid):
+                if isinstance(held, FollowerReplica) and self.truth.follows(held.pid):
                     self.truth.of(held.pid).followed(host.node_id, held.high_watermark)
             for place in node.coordinators._places.values():
                 for broken in place.coordinator.shard.check() if place.coordinator is not None else ():

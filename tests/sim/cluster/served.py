@@ -11,16 +11,16 @@ from tests.sim.cluster.model_of_copies import Red
 from tests.sim.cluster.observer import acting_node, patched
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
-from tiered.replication.follower_reads import Followed
-from tiered.replication.leader_reads import Readable
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_reads import FollowerReads
+from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.leader_replica import LeaderReplica
 
 SERVES: tuple[tuple[type[Any], str], ...] = (
-    (Replica, "append_now"),
-    (Replica, "follower_fetched"),
-    (Replica, "follower_again"),
-    (Readable, "read_now"),
-    (Followed, "read_now"),
+    (LeaderReplica, "append_now"),
+    (LeaderReplica, "follower_fetched"),
+    (LeaderReplica, "follower_again"),
+    (LeaderReads, "read_now"),
+    (FollowerReads, "read_now"),
 )
 """What answers somebody from a log."""
 
@@ -42,7 +42,7 @@ class Served:
             yield
 
     def _judged(self, original: Any) -> Any:
-        def answer(source: Replica | Followed, *args: Any, **options: Any) -> Any:
+        def answer(source: LeaderReplica | FollowerReads, *args: Any, **options: Any) -> Any:
             given = original(source, *args, **options)
             if given is not False:  # a follower that has to be looked at in full
                 self._judge(source.topic_id, original.__name__)

@@ -20,8 +20,8 @@ from tiered.groups.requests import FetchOffsets
 from tiered.hot.disk_log import DiskLog
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.batch import decode_records
-from tiered.replication.leader_replica import Replica
-from tiered.replication.leader_state import Partition
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_state import LeaderState
 
 At = tuple[int, int]
 """Leader epoch and base offset: one batch of the log."""
@@ -37,7 +37,7 @@ class Shown:
         self._red = red
         self._rows: dict[At, tuple[Place, ...]] = {}
         self._held: dict[DiskLog, list[At]] = {}
-        self._led: dict[int, tuple[Partition, DiskLog]] = {}
+        self._led: dict[int, tuple[LeaderState, DiskLog]] = {}
         self._committed: set[Place] = set()
 
     @contextmanager
@@ -47,8 +47,8 @@ class Shown:
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
             (DiskLog, "_cut", self._cut),
-            (Replica, "__init__", self._replica),
-            (Partition, "_move", self._move),
+            (LeaderReplica, "__init__", self._replica),
+            (LeaderState, "_move", self._move),
             (Coordinators, "ask", self._ask),
         )
         with ExitStack() as stack:
@@ -91,9 +91,9 @@ class Shown:
         return cut
 
     def _replica(self, original: Any) -> Any:
-        def begin(replica: Replica, *args: Any, **options: Any) -> None:
+        def begin(replica: LeaderReplica, *args: Any, **options: Any) -> None:
             given = (*args, *options.values())
-            state = next(each for each in given if isinstance(each, Partition))
+            state = next(each for each in given if isinstance(each, LeaderState))
             log = next(each for each in given if isinstance(each, DiskLog))
             if log in self._held:
                 self._led[id(state)] = state, log
@@ -102,7 +102,7 @@ class Shown:
         return begin
 
     def _move(self, original: Any) -> Any:
-        def move(state: Partition, min_isr: int) -> bool:
+        def move(state: LeaderState, min_isr: int) -> bool:
             moved: bool = original(state, min_isr)
             known = self._led.get(id(state)) if moved else None
             if known is not None:

@@ -24,10 +24,10 @@ from tiered.metadata.election import Candidacy
 from tiered.metadata.log_reader import read_from
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import Diverging, FetchFrom
-from tiered.replication.divergence import Led
-from tiered.replication.leader_reads import Readable
-from tiered.replication.leader_replica import Replica
-from tiered.replication.leader_state import Keep, Partition
+from tiered.replication.divergence import LeaderLog
+from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_state import KeepLocalLog, LeaderState
 from tiered_api.kafka.client.connection import Link
 
 LONG_MAX = 2**63 - 1
@@ -69,22 +69,22 @@ def keeps_its_place(original: Any) -> Any:
 
 
 def joins_at_a_stale_high_watermark(original: Any) -> Any:
-    def may_join(self: Partition, broker: int, now_ns: int, lag_ns: int) -> bool:
+    def may_join(self: LeaderState, broker: int, now_ns: int, lag_ns: int) -> bool:
         follower = self._followers.get(broker)
-        return follower is not None and broker not in self._counted and follower.offset >= self.high_watermark
+        return follower is not None and broker not in self._maximal_isr and follower.offset >= self.high_watermark
 
     return may_join
 
 
 def moves_below_min_isr(original: Any) -> Any:
-    def move(self: Partition, min_isr: int) -> bool:
+    def move(self: LeaderState, min_isr: int) -> bool:
         return bool(original(self, 1))
 
     return move
 
 
 def compares_no_epochs(original: Any) -> Any:
-    def judge(asked: FetchFrom, led: Led) -> Code | Diverging:
+    def judge(asked: FetchFrom, led: LeaderLog) -> Code | Diverging:
         found = original(asked, led)
         if not isinstance(found, Diverging):
             return cast("Code", found)
@@ -184,14 +184,14 @@ def sweeps_what_is_in_the_making(original: Any) -> Any:
 def sweeps_while_it_uploads(original: Any) -> Any:
     """By itself no bug: what is in the making is no garbage, whenever it is swept."""
 
-    async def sweep(self: Tiering, replica: Replica) -> None:
-        while not replica.gone:
+    async def sweep(self: Tiering, replica: LeaderReplica) -> None:
+        while not replica.is_stopped:
             if replica.manifest is not None:
                 with suppress(Fenced, Unavailable, Corrupt):
                     await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
             await self._clock.sleep(SWEEP_SECONDS)
 
-    async def tier(self: Tiering, replica: Replica) -> None:
+    async def tier(self: Tiering, replica: LeaderReplica) -> None:
         sweeping = asyncio.create_task(sweep(self, replica), name="sweeps")
         try:
             await original(self, replica)
@@ -217,7 +217,7 @@ def changes_it_under_any_epoch(original: Any) -> Any:
 
 
 def trusts_its_own_log(original: Any) -> Any:
-    return lambda *args: Keep()
+    return lambda *args: KeepLocalLog()
 
 
 # -- producers and readers --------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def forgets_producers_while_it_follows(original: Any) -> Any:
 
 
 def serves_all_it_has(original: Any) -> Any:
-    def ends(self: Readable) -> tuple[int, int, int]:
+    def ends(self: LeaderReads) -> tuple[int, int, int]:
         committed, stable, start = original(self)
         end = self.log.end_offset
         return max(committed, end), max(stable, end), start

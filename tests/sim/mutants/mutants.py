@@ -35,8 +35,8 @@ from tiered.hot.segment_files import OpenFiles
 from tiered.metadata import log_writer
 from tiered.metadata.log_writer import MetadataLog
 from tiered.replication import become_leader, leader_replica, offset_lookup
-from tiered.replication.leader_reads import Readable
-from tiered.replication.leader_state import Partition
+from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.leader_state import LeaderState
 from tiered_api.kafka.client.connection import Link
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
@@ -207,9 +207,9 @@ PLANTS = {
         ),
         Plant(
             "r2_joins_behind", "joins at a stale high watermark", ("I9", "I10"),
-            ((Partition, "may_join", bugs.joins_at_a_stale_high_watermark),), _catching_up,
+            ((LeaderState, "may_join", bugs.joins_at_a_stale_high_watermark),), _catching_up,
         ),
-        Plant("r3_moves_below", "moves below min ISR", ("R3",), ((Partition, "_move", bugs.moves_below_min_isr),)),
+        Plant("r3_moves_below", "moves below min ISR", ("R3",), ((LeaderState, "_move", bugs.moves_below_min_isr),)),
         Plant(
             "slot_reuse", "a collected slot is taken for free", ("I8", "I9", "I24", "I25"),
             ((MetadataLog, "_check_boundary", bugs.never_looks_at_the_boundary),), _zombies,
@@ -276,7 +276,7 @@ PLANTS = {
         ),
         Plant(
             "above_high_watermark", "readers get all there is", ("I4",),
-            ((Readable, "ends", bugs.serves_all_it_has),),
+            ((LeaderReads, "ends", bugs.serves_all_it_has),),
         ),
         Plant(
             "wrong_cold_epoch", "a cold epoch ends where the log does", ("I4",),

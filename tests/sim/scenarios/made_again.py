@@ -10,7 +10,7 @@ from tests.sim.scenarios.three import Broker, Three, told
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code
 from tiered.ids import TopicId, TopicPartition
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.connection import Link, open_link
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.produce import (
@@ -31,7 +31,7 @@ class Again:
     def __init__(self, three: Three, replicas: int) -> None:
         self.three = three
         self.slow, self.quick = three.others()
-        self.old: Replica
+        self.old: LeaderReplica
         self.new_id = TopicId("")
         self._assignments = [[self.slow.node_id, self.quick.node_id][:replicas]]
         self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas)}
@@ -49,7 +49,7 @@ class Again:
         await self.three.until(lambda: self.slow.node.partitions.get(AT) is not None, SECONDS)
         self.old = self.slow.node.replica(*AT)
         for number in range(OLD):
-            await self.old.append(batch([b"old-%d" % number]), acks=ALL)
+            await self.old.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
 
     async def replace(self) -> None:
         """The second topic is there, and `slow` has acted on nothing: it opens some other log meanwhile."""
@@ -58,7 +58,7 @@ class Again:
         self.new_id = await self._make()
         await self.three.until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
 
-    async def act(self) -> Replica:
+    async def act(self) -> LeaderReplica:
         """`slow` gets its turn; the second topic's replica there."""
         self.slow.node.partitions._moving.release()
         await self.three.until(self.led, SECONDS)
@@ -75,7 +75,7 @@ class Again:
             )
         return self._links[broker.node_id]
 
-    async def produce(self, topic_id: str, *, acks: int = ALL, timeout_ms: int = 3_000) -> tuple[Code, int]:
+    async def produce(self, topic_id: str, *, acks: int = ACKS_ALL, timeout_ms: int = 3_000) -> tuple[Code, int]:
         """One record, by the topic's id, or by its name where that is empty: the code, and its offset."""
         rows = [TopicProduceData("t", topic_id, [PartitionProduceData(0, bytes(batch([b"precious"])))])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=rows)

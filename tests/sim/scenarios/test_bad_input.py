@@ -23,7 +23,7 @@ from tiered.ids import incarnation_number
 from tiered.metadata import layout
 from tiered.metrics import Metrics
 from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import serve_kafka
 
@@ -153,7 +153,7 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
         right_ms = three.controller.machine.clock.wall_ms()
         leader = wrong.node.replica("t", 0)
         for number in range(20):
-            await leader.append(batch([b"%d" % number + b"x" * 600], right_ms), acks=ALL, timeout_ms=5_000)
+            await leader.append(batch([b"%d" % number + b"x" * 600], right_ms), acks=ACKS_ALL, timeout_ms=5_000)
         end = leader.log.end_offset
         await asyncio.sleep(minutes * 60 - 120)
         assert (leader.leader_epoch, leader.log_start_offset) == (now(three).leader_epoch, 0), "nothing is lost"
@@ -161,7 +161,7 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
             assert leader.cold_end_offset == end
         await three.until(lambda: leader.log_start_offset == end, 300)
         fresh = three.controller.machine.clock.wall_ms()
-        await leader.append(batch([b"fresh" + b"x" * 600], fresh), acks=ALL, timeout_ms=5_000)
+        await leader.append(batch([b"fresh" + b"x" * 600], fresh), acks=ACKS_ALL, timeout_ms=5_000)
         wrong.machine.clock.jump(-3_600_000)
         await asyncio.sleep(minutes * 60 - 120)
         assert leader.log_start_offset == end
@@ -182,7 +182,7 @@ def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() ->
         await three.until(lambda: cut.node_id not in now(three).isr, 30)
         acked = [batch([b"%d" % number]) for number in range(5)]
         for each in acked:
-            await leader.node.replica("t", 0).append(each, acks=ALL, timeout_ms=2_000)
+            await leader.node.replica("t", 0).append(each, acks=ACKS_ALL, timeout_ms=2_000)
         problems = " ".join(leader.node.health().problems)
         assert f"broker {cut.node_id}" in problems and "t-0" in problems, problems
         three.network.heal()

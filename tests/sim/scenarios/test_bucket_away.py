@@ -12,7 +12,7 @@ from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
 from tiered.object_store.metered import MeteredStore
 from tiered.ports import Got, NotFound
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 
 SOON = 40.0
 """Seconds after which a broker serves again: the longest pause of its start, a session and what it has to read."""
@@ -153,13 +153,13 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
         await three.until(lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20)
         bucket_is(three, away=True)
         for _ in range(10):
-            assert [await acked(leader, topic, ALL) for topic in both] == [True, True]
+            assert [await acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
             await asyncio.sleep(3)
         await dies.kill()
         before = leader.node.replica("all", 0).high_watermark
         for _ in range(10):
-            assert not await acked(leader, "all", ALL), "a member of its last set does not have it"
-            assert await acked(leader, "two", ALL), "nobody of its set is gone"
+            assert not await acked(leader, "all", ACKS_ALL), "a member of its last set does not have it"
+            assert await acked(leader, "two", ACKS_ALL), "nobody of its set is gone"
             assert [await acked(leader, topic, 1) for topic in both] == [True, True]
         replica = leader.node.replica("all", 0)
         assert replica.high_watermark == before
@@ -168,7 +168,7 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
         assert "store unreachable" in problems(leader)
         bucket_is(three, away=False)
         await three.until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON)
-        assert [await acked(leader, topic, ALL) for topic in both] == [True, True]
+        assert [await acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
         assert leader.node.replica("all", 0).high_watermark == leader.node.replica("all", 0).log.end_offset
 
     sets = (("all", 3), ("two", 2))
@@ -183,16 +183,16 @@ def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> 
         leader, follower = three.others()
         await made(three, "t", leader.node_id, follower.node_id)
         await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
-        assert await acked(leader, "t", ALL)
+        assert await acked(leader, "t", ACKS_ALL)
         bucket_is(three, away=True)
         await dies.kill()
         await asyncio.sleep(2 * SESSION)
-        assert not await acked(leader, "t", ALL)
+        assert not await acked(leader, "t", ACKS_ALL)
         assert await acked(leader, "t", 1)
         assert (await leader.node.replica("t", 0).read(0, 1 << 20)).size, "reads go on"
         assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
         bucket_is(three, away=False)
         await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.in_touch, SOON)
-        assert await acked(leader, "t", ALL)
+        assert await acked(leader, "t", ACKS_ALL)
 
     told(story)

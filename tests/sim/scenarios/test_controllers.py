@@ -20,7 +20,7 @@ from tiered.metadata.image import Image
 from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.metadata.log_reader import read_boundary
 from tiered.ports import Ok
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.client.group_offsets import commit
 
@@ -96,7 +96,7 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
         assert took > SESSION / 2
         assert not second.node.cluster.in_touch
         with pytest.raises(Refused) as caught:
-            second.node.replica("t", 0).append_now(batch([b"late"]), ALL)
+            second.node.replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
         second.node.replica("t", 0).append_now(batch([b"of no account"]), 1)
         three.network.heal()
@@ -304,7 +304,7 @@ async def fill(three: Three) -> None:
         for number, partition in enumerate(three.controller.node.image.topics[name].partitions):
             leader = three.brokers[partition.leader].node.replica(name, number)
             for _ in range(10):
-                await leader.append(batch([b"x" * 1000]), acks=ALL, timeout_ms=5_000)
+                await leader.append(batch([b"x" * 1000]), acks=ACKS_ALL, timeout_ms=5_000)
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
     client = Client(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
     assert await commit(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
@@ -312,7 +312,7 @@ async def fill(three: Three) -> None:
     await three.until(lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led(b)), 60)
 
 
-def led(broker: Broker) -> list[Replica]:
+def led(broker: Broker) -> list[LeaderReplica]:
     return [each for each in broker.node.replicas() if each.topic in ("s", "t")]
 
 

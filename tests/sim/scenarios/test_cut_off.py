@@ -15,7 +15,7 @@ from tiered.ids import TopicPartition
 from tiered.metadata.candidacy import FENCED_ALONE
 from tiered.metadata.changes import ControllerElected
 from tiered.metadata.layout import Entry, encode_entry, slot_key
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 
 PARTITIONS = 3
 
@@ -168,7 +168,7 @@ def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_t
         cut_off(three, lonely)
         await control.node.submit(DeleteTopic("t", replica.topic_id))
         took = await three.until(writing.done, 60)
-        assert took < SESSION + 1 and replica.gone
+        assert took < SESSION + 1 and replica.is_stopped
         assert lonely.node.cluster.following.silent_ms > took * 900, "no other broker told it"
         await three.until(lambda: not control.node.image.deleted, 600)
         await asyncio.sleep(60)
@@ -308,7 +308,7 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
         await three.until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
         await three.until(lambda: slow.node.cluster.in_touch, 30)
         with pytest.raises(Refused) as caught:
-            replica.append_now(batch([b"lost"]), ALL)
+            replica.append_now(batch([b"lost"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
         assert slow.node.partitions.get(at) is None
         slow.node.partitions._moving.release()

@@ -12,20 +12,20 @@ from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash,
 from tests.sim.scenarios.three import Broker, Three, told
 from tiered.errors import Unavailable
 from tiered.ids import TopicPartition
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
 
 DELETED = COUNT // 2
 AT = TopicPartition("t", 0)
 TIERED = pytest.mark.parametrize("tiered", ["true", "false"], ids=["tiered", "untiered"])
 
 
-def copies(three: Three) -> list[Copy]:
+def copies(three: Three) -> list[FollowerReplica]:
     found = [each.node.partitions.copied(AT) for each in three.brokers.values()]
     return [copy for copy in found if copy is not None]
 
 
-async def next_leader(three: Three, gone: Broker) -> Replica:
+async def next_leader(three: Three, gone: Broker) -> LeaderReplica:
     await three.until(lambda: bool(three.controllers()) and leader_of(three) is not gone, SECONDS)
     return await led(three)
 

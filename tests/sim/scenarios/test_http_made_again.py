@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.site import batch
 from tests.sim.scenarios.made_again import OLD, Again, story_of
 from tiered.errors import Code, Refused
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.http.partitions.produce import append_here, append_many, source_in
 from tiered_api.http.partitions.record_formats import Incoming
 from tiered_api.http.partitions.remote_partition import Away, followed
@@ -58,7 +58,7 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
         site = Site(node, Limits(leader_seconds=1.0))
         before = node.image.topics["t"]
         source = source_in(site, before, 0)
-        assert isinstance(source, Replica)
+        assert isinstance(source, LeaderReplica)
         waiting = asyncio.create_task(source.read(OLD, 1 << 20, max_wait_ms=20_000))
         await asyncio.sleep(0.1)
         await again.replace()
@@ -76,7 +76,7 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
         with pytest.raises(Refused):
             await fresh.read(0, 1 << 20)
         new = await again.act()
-        await new.append(batch([b"new"]), acks=ALL)
+        await new.append(batch([b"new"]), acks=ACKS_ALL)
         with pytest.raises(Refused):
             await stream.read(0, 1 << 20)
         with pytest.raises(Refused):

@@ -22,7 +22,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import id_bytes, incarnation_digest, incarnation_number
 from tiered.metadata.image import Image, to_json
 from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.connection import Link, open_link
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.apis import AMONG_BROKERS
@@ -62,7 +62,7 @@ class Stranger:
     cluster_id: str
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> LeaderReplica:
         return self.leader.node.replica("t", 0)
 
     @property
@@ -139,7 +139,7 @@ def test_nobody_acknowledges_for_followers_that_are_cut_off() -> None:
         for each in stranger.followers():
             three.network.cut(each.name, stranger.leader.name)
             three.network.cut(stranger.leader.name, each.name)
-        waiting = asyncio.create_task(stranger.replica.append(batch([b"late"]), acks=ALL, timeout_ms=1_000))
+        waiting = asyncio.create_task(stranger.replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=1_000))
         await three.until(lambda: stranger.replica.log.end_offset == 6, 1)
         image, began = to_json(stranger.image), three.now
         for peers in stranger.tries():

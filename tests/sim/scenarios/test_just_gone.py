@@ -11,7 +11,7 @@ from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
 from tiered.controller.heartbeats import SUSPECT_NS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.topic.describe import partition_rows
 from tiered_api.kafka.client.connection import Link, open_link
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -29,7 +29,7 @@ def story_of(story: Callable[[Three, Broker, Broker, Link], Awaitable[None]]) ->
         held = [leader.node_id, follower.node_id, three.controller.node_id]
         await three.controller.node.submit(CreateTopic("t", assignments=[held]))
         await three.until(lambda: "t" in leader.node.image.topics, 5)
-        await leader.node.replica("t", 0).append(batch([b"v"]), acks=ALL)
+        await leader.node.replica("t", 0).append(batch([b"v"]), acks=ACKS_ALL)
         link = await open_link(three.network.host("client"), follower.name, PORT, "client", ANSWER_SECONDS)
         await story(three, leader, follower, link)
         link.close()

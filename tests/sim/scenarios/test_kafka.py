@@ -13,7 +13,7 @@ from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Unavailable
 from tiered.records.batch import encode_batch
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.client.client import Address, Client
 from tiered_api.kafka.client.connection import Link, open_link
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
@@ -38,7 +38,7 @@ class Far:
             self._link = await open_link(self._net, "one", self._port, "far", SECONDS)
         return self._link
 
-    async def produce(self, replica: Replica, number: int) -> None:
+    async def produce(self, replica: LeaderReplica, number: int) -> None:
         """One record of an idempotent producer, tried until it is acknowledged."""
         value = b"%d" % number * (20_000 if number % 7 == 0 else 50)
         raw = bytearray(encode_batch([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
@@ -52,7 +52,7 @@ class Far:
             assert (part.error_code, part.base_offset) == (0, number)
             return
 
-    async def fetch(self, replica: Replica, offset: int) -> list[bytes]:
+    async def fetch(self, replica: LeaderReplica, offset: int) -> list[bytes]:
         while True:
             try:
                 ask = fetch((replica, offset), wait_ms=500, each_bytes=30_000)

@@ -107,14 +107,14 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
         await three.until(lambda: leading(broker, controller), 5)
         replica = broker.node.replica("t", 0)
-        replica.hold_back()
-        assert replica.untold and not replica.alone
+        replica.block_appends()
+        assert replica.has_unreported_loss and not replica.commits_on_append
         waiting = [asyncio.create_task(replica.append(batch([value]))) for value in (b"v", b"w")]
         await asyncio.sleep(1)
         assert not any(each.done() for each in waiting) and replica.log.end_offset == 0
-        replica.told()
-        assert [(await each).base_offset for each in waiting] == [0, 1] and replica.alone
-        replica.hold_back()
+        replica.on_loss_reported()
+        assert [(await each).base_offset for each in waiting] == [0, 1] and replica.commits_on_append
+        replica.block_appends()
         late = asyncio.create_task(replica.append(batch([b"x"])))
         await asyncio.sleep(0)
         broker.node.partitions.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
@@ -151,7 +151,7 @@ def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
 
         def loaded() -> bool:
             led = [each for each in broker.node.partitions.led() if each.topic == OFFSETS_TOPIC]
-            return bool(led) and not led[0].untold
+            return bool(led) and not led[0].has_unreported_loss
 
         await three.until(loaded, 20)
         await asyncio.sleep(1)
@@ -261,7 +261,7 @@ def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
         assert now.leader == NO_LEADER and now.last_known == (hit.node_id,)
         again = await led(three)
         assert again.state.node_id == hit.node_id
-        await three.until(lambda: not again.untold, 0.1)
+        await three.until(lambda: not again.has_unreported_loss, 0.1)
         assert again.explain()["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
     told(story)

@@ -19,7 +19,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.records.batch import decode_records
 from tiered.records.native import walk
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.kafka.client.connection import Link, open_link
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
@@ -102,7 +102,7 @@ def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() 
         waiting = asyncio.create_task(near.ask(2, 5, wait_ms=10_000))
         await asyncio.sleep(1)
         began = three.now
-        await leader.node.replica("t", 0).append(batch([b"new"]), acks=ALL)
+        await leader.node.replica("t", 0).append(batch([b"new"]), acks=ACKS_ALL)
         assert values_of((await waiting).records or b"") == [b"new"]
         assert three.now - began < 0.1, "a follower that is read from hears of the high watermark at once"
 
@@ -124,7 +124,7 @@ def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> Non
         assert (await near.ask(2, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
         part = await near.ask(1, 0)
         assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
-        await leader.node.replica("t", 0).append(batch([b"x"]), acks=ALL)
+        await leader.node.replica("t", 0).append(batch([b"x"]), acks=ACKS_ALL)
         three.network.heal()
         await three.until(lambda: 2 in now(three).isr, 30)
         assert (await near.ask(1, 4)).preferred_read_replica == 2
@@ -178,10 +178,10 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         near, follower = Reader(three, "b"), three.brokers[2].node
         copy = follower.partitions.copied(AT)
         assert copy is not None
-        copy.told_committed = 7  # it has heard that there is more
+        copy.leader_high_watermark = 7  # it has heard that there is more
         assert (await near.ask(2, 5)).error_code == Code.OFFSET_NOT_AVAILABLE.number
         assert (await near.ask(2, 8)).error_code == Code.OFFSET_OUT_OF_RANGE.number
-        await three.until(lambda: copy.told_committed == 3, 5)
+        await three.until(lambda: copy.leader_high_watermark == 3, 5)
         assert (await near.ask(2, 0, epoch=0)).error_code == Code.NONE.number
         assert (await near.ask(2, 0, epoch=5)).error_code == Code.UNKNOWN_LEADER_EPOCH.number
         assert (await near.ask(2, 0, version=10)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it cannot know"
@@ -192,7 +192,7 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         settings: dict[str, str | None] = {"segment.bytes": "4096", "local.retention.bytes": "1"}
         await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
         for _ in range(8):
-            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ALL)
+            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
         await three.until(lambda: copy.log.local_start_offset > 3, 200)
         await asyncio.sleep(1)
         assert (await near.ask(2, 1)).error_code == Code.OFFSET_OUT_OF_RANGE.number

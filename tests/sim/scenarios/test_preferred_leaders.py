@@ -9,7 +9,7 @@ from tests.unit.hot.fixtures import batch
 from tiered.controller.preferred_leaders import CALM_SECONDS
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.image import PartitionImage
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 
 
 def partitions(three: Three) -> tuple[PartitionImage, ...]:
@@ -88,7 +88,7 @@ def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync(
         assert all(first.node_id not in each.isr for each in partitions(three))
         first.machine.kill()
         async with asyncio.timeout(0.2):
-            await leader.node.replica("t", 0).append(batch(0), acks=ALL)
+            await leader.node.replica("t", 0).append(batch(0), acks=ACKS_ALL)
         await first.clear()
         await first.start()
         await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
@@ -105,7 +105,7 @@ def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> N
         assert leaders(three) == [leader.node_id] * 2
         for p in range(2):
             async with asyncio.timeout(1):
-                await leader.node.replica("t", p).append(batch(0), acks=ALL)
+                await leader.node.replica("t", p).append(batch(0), acks=ACKS_ALL)
         assert all(set(each.isr) == {*both} for each in partitions(three))
 
     told(story)

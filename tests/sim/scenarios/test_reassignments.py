@@ -15,7 +15,7 @@ from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.image import PartitionImage
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.cluster.moves import Standing, alter, moving, stand
 from tiered_api.kafka.client.client import Address, Client
 
@@ -35,7 +35,7 @@ async def write(three: Three, count: int) -> list[bytes]:
             leader = next((each for each in three.brokers.values() if leads(each)), None)
             with suppress(Refused):
                 if leader is not None:
-                    await leader.node.replica("t", 0).append(batch([value]), acks=ALL, timeout_ms=2_000)
+                    await leader.node.replica("t", 0).append(batch([value]), acks=ACKS_ALL, timeout_ms=2_000)
                     acked.append(value)
                     break
             await asyncio.sleep(0.05)
@@ -103,12 +103,12 @@ def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clea
         await here.stop()
         await here.start()
         await three.until(three.all_known, 10)
-        assert not here.node.replica("own", 0).owes, "nobody else has ever led it"
+        assert not here.node.replica("own", 0).takeover_pending, "nobody else has ever led it"
         assert await move(three, here.node_id) is None
         await three.until(lambda: now(three).leader == here.node_id and leads(here), 30)
         moved = here.node.replica("t", 0)
         assert moved.manifest is not None
-        assert moved.owes or moved.manifest.leader_epoch == moved.leader_epoch, "the change of another may still land"
+        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, "the change of another may still land"
 
     told(story)
 

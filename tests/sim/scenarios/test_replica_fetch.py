@@ -19,7 +19,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
 from tiered.peers import Diverging, FetchedPart, FetchFrom, ReplicaFetch
 from tiered.ports import FileSlice
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.client.connection import open_link
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
@@ -91,7 +91,7 @@ def copying(story: Callable[[Copying], Awaitable[None]], partitions: int = 1) ->
     run(whole)
 
 
-def write(leader: Replica, *values: bytes) -> None:
+def write(leader: LeaderReplica, *values: bytes) -> None:
     """One batch each, in the leader's log and no further."""
     for value in values:
         leader.append_now(batch([value]), 1)
@@ -162,7 +162,7 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
         (part,) = await waiting
         assert loop.time() - began < 0.1
         assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
-        assert not leader._end_watchers and not other._end_watchers
+        assert not leader._end_listeners and not other._end_listeners
 
     copying(story, partitions=2)
 
@@ -200,9 +200,9 @@ def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
             await asyncio.sleep(1)
         write(leader, b"b")
         lag_ns = int(3e9)
-        assert not leader.state.lags(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        assert not leader.state.is_lagging(2, it.site.node.world.clock.mono_ns(), lag_ns)
         await asyncio.sleep(4)
-        assert leader.state.lags(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        assert leader.state.is_lagging(2, it.site.node.world.clock.mono_ns(), lag_ns)
         it.incarnation = incarnation_number(LATER)
         with pytest.raises(Refused):
             await it.fetch(1)
@@ -239,7 +239,7 @@ def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> N
         )
         codes = {part.code for part in await it.peers.fetch(THERE, unknown, 5)}
         assert codes == {Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number}
-        assert leader.high_watermark == 0 and leader.state.offset_of(2) is None
+        assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
 
     copying(story)
 
@@ -252,7 +252,7 @@ def test_only_the_registered_incarnation_is_heard() -> None:
         async def refused() -> Code:
             with pytest.raises(Refused) as caught:
                 await it.fetch(1)
-            assert leader.high_watermark == 0 and leader.state.offset_of(2) is None
+            assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
             return caught.value.code
 
         it.incarnation = incarnation_number(LATER)
@@ -278,7 +278,7 @@ def test_a_broker_that_has_stopped_copies_nothing() -> None:
         with pytest.raises(Refused) as caught:
             await it.fetch(1)
         assert caught.value.code is Code.STALE_BROKER_EPOCH
-        assert leader.state.offset_of(2) is None
+        assert leader.state.follower_offset(2) is None
 
     copying(story)
 
@@ -292,7 +292,7 @@ def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None
             await node.submit(Reassign((Move(topic_id, 0, (preferred, other)),)))
             await node.submit(ElectLeaders(preferred=True))
             await it.site.until(partial(leads, it.site, preferred == 1))
-        assert it.leaders[0].gone
+        assert it.leaders[0].is_stopped
         again = node.replica("t", 0)
         (part,) = await it.fetch(1, epoch=again.leader_epoch)
         assert (part.code, part.high_watermark) == (0, 1)
@@ -375,7 +375,7 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
             refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
             assert answer.error_code == (refused if version >= 7 else 0)
             assert answer.responses[0].partitions[0].error_code == refused
-        assert leader.state.offset_of(2) == 1 and leader.high_watermark == 1
+        assert leader.state.follower_offset(2) == 1 and leader.high_watermark == 1
         link.close()
 
     copying(story)
@@ -393,7 +393,7 @@ def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
             assert sum(len(part.records) for part in full) <= 4_000
             served += [part.partition for part in full]
         assert sorted(served) == [0, 0, 1, 1, 2, 2, 3, 3], "each has its turn"
-        assert [leader.state.offset_of(2) for leader in it.leaders] == [0] * 4
+        assert [leader.state.follower_offset(2) for leader in it.leaders] == [0] * 4
 
     copying(story, partitions=4)
 

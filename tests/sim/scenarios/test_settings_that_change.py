@@ -16,7 +16,7 @@ from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, Cr
 from tiered.errors import Code, Refused
 from tiered.hot.synced_logs import FILE
 from tiered.metadata.changes import CLUSTER, NO_LEADER
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 
 MIN_ISR = "min.insync.replicas"
 
@@ -28,7 +28,7 @@ async def leader_alone_loses_power(three: Three) -> None:
     hit = leader_of(three)
     others = [each for each in three.brokers.values() if each is not hit]
     for number in range(COUNT):
-        await leader.append(batch([b"%06d" % number]), acks=ALL)
+        await leader.append(batch([b"%06d" % number]), acks=ACKS_ALL)
     await crash(others, SimMachine.kill)
     await three.until(lambda: insiders(three) == [hit], SECONDS)
     await crash([hit], SimMachine.power_cut)
@@ -106,7 +106,7 @@ def test_flush_ack_taken_away_proves_nothing_any_more(again: str, pause: float) 
         await change_flush(three, "none")
         leader = await led(three)
         for number in range(COUNT, 2 * COUNT):
-            await leader.append(batch([b"%06d" % number]), acks=ALL)
+            await leader.append(batch([b"%06d" % number]), acks=ACKS_ALL)
         if again == "ack":
             for value in ("ack", "none", "ack"):
                 await change_flush(three, value)

@@ -13,7 +13,7 @@ from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 
 AT = TopicPartition("t", 0)
 RECORDS = 20
@@ -49,7 +49,7 @@ async def written(three: Three, replicas: list[Broker], min_isr: int) -> None:
     await three.until(lambda: leader.node.partitions.get(AT) is not None, 5)
     await three.until(lambda: now(three).isr == tuple(nodes), 5)
     for number in range(RECORDS):
-        await leader.node.replica(*AT).append(batch([b"%04d" % number * 20]), acks=ALL, timeout_ms=5000)
+        await leader.node.replica(*AT).append(batch([b"%04d" % number * 20]), acks=ACKS_ALL, timeout_ms=5000)
 
 
 def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> None:
@@ -208,7 +208,7 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
         await three.until(lambda: b.node.partitions.copied(AT) is not None, 30)
         copy = b.node.partitions.copied(AT)
         assert copy is not None
-        await three.until(lambda: "crc mismatch" in copy.trouble, 30)
+        await three.until(lambda: "crc mismatch" in copy.fetch_error, 30)
         assert log_of(b) == b"", "all of one answer is refused"
         assert b.node_id not in now(three).isr
         await a.kill()

@@ -24,7 +24,7 @@ from tiered.controller.requests import (
 )
 from tiered.errors import Refused
 from tiered.metadata.changes import CLUSTER
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.cluster.moves import alter, moving, stand
 from tiered_api.cli.cluster.throttle import RATES, cordon, cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.kafka.client.client import Address, Client
@@ -95,7 +95,7 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         (leader,) = (each for each in three.brokers.values() if leads(each))
         for _ in range(60):
-            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ALL)
+            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
         size = leader.node.replica("t", 0).log.size_bytes
         client = client_of(three)
         moves = {At("t", 0): ((1, 2), (1, 3))}

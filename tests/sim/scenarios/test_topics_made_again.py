@@ -23,7 +23,7 @@ from tiered.errors import Code, Refused
 from tiered.groups.requests import NO_OFFSET, Commit, CommitOffsets, FetchOffsets
 from tiered.ids import TopicPartition, id_bytes
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.connection import Link
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -65,7 +65,7 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
 
         def waits() -> bool:
             copy = quick.partitions.copied(AT)
-            return copy is not None and copy.topic_id == again.new_id and "NOT_LEADER" in copy.trouble
+            return copy is not None and copy.topic_id == again.new_id and "NOT_LEADER" in copy.fetch_error
 
         await again.three.until(waits, SECONDS)
         await asyncio.sleep(2)
@@ -74,8 +74,8 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
         new = await again.act()
         values = [b"new-%d" % number for number in range(OLD + 3)]
         for value in values:
-            new.append_now(batch([value]), ALL)
-        await new.until_committed(len(values), 5_000)
+            new.append_now(batch([value]), ACKS_ALL)
+        await new.wait_committed(len(values), 5_000)
         assert await read_values(new, 0) == values
         await asyncio.sleep(1)
         await crash([again.slow], SimMachine.kill)
@@ -96,8 +96,8 @@ def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -
         await again.replace()
         new = await again.act()
         assert new.state.high_watermark == 0
-        new.append_now(batch([b"new"]), ALL)
-        await new.until_committed(1, 5_000)
+        new.append_now(batch([b"new"]), ACKS_ALL)
+        await new.wait_committed(1, 5_000)
         copy = again.quick.node.partitions.copied(AT)
         assert copy is not None and copy.topic_id == again.new_id and copy.log.end_offset == 1
 
@@ -121,7 +121,7 @@ HOWS = pytest.mark.parametrize("how", REFUSED)
 
 @HOWS
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("acks", [1, ALL])
+@pytest.mark.parametrize("acks", [1, ACKS_ALL])
 def test_records_are_not_taken_into_the_log_of_another_topic(replicas: int, acks: int, how: str) -> None:
     """What the same connection sent before is remembered, up to the records."""
 
@@ -152,7 +152,7 @@ def test_records_of_another_topic_are_not_read(how: str) -> None:
         await again.replace()
         assert await again.fetch(named(again, how), 0) == (REFUSED[how], [])
         new = await again.act()
-        await new.append(batch([b"new"]), acks=ALL)
+        await new.append(batch([b"new"]), acks=ACKS_ALL)
         asked = named(again, how)
         assert await again.fetch(asked, 0) == (
             (Code.NONE, [b"new"]) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, [])
@@ -235,7 +235,7 @@ def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bo
             await again.three.until(again.led, SECONDS)
             new = again.slow.node.replica(*AT)
             for number in range(OLD + 2):
-                new.append_now(batch([b"new-%d" % number]), ALL)
+                new.append_now(batch([b"new-%d" % number]), ACKS_ALL)
             code, values = await waiting
         assert again.three.now - began < 10 and values == []
         assert code in (*GONE, Code.NOT_LEADER_OR_FOLLOWER)
@@ -316,14 +316,14 @@ def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> No
         partitions, led = slow.node.partitions, list[str]()
         begun = partitions._begun
 
-        def note(replica: Replica) -> None:
+        def note(replica: LeaderReplica) -> None:
             led.append(replica.topic_id)
             begun(replica)
 
         partitions._begun = note
         slow.machine.faults.first_byte_seconds = 3.0
         await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
-        await three.until(lambda: again.old.gone, SECONDS)
+        await three.until(lambda: again.old.is_stopped, SECONDS)
         await three.until(lambda: leads(slow), SECONDS)
         await three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
         again.new_id = await again._make()
@@ -348,7 +348,7 @@ def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
         await again.replace()
         assert partitions.end_of(AT, again.new_id) == (-1, 0)
         new = await again.act()
-        await new.append(batch([b"new"]), acks=ALL)
+        await new.append(batch([b"new"]), acks=ACKS_ALL)
         assert partitions.end_of(AT, again.new_id) == (0, 1)
 
     story_of(story)

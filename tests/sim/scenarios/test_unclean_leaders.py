@@ -12,7 +12,7 @@ from tests.sim.scenarios.three import Broker, Three, told
 from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
-from tiered.replication.leader_replica import ALL
+from tiered.replication.leader_replica import ACKS_ALL
 
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -24,10 +24,10 @@ async def behind(three: Three, switch: str) -> tuple[Broker, Broker]:
         CreateTopic("t", assignments=[[first.node_id, last.node_id]], configs={UNCLEAN: switch})
     )
     await three.until(lambda: now(three).leader == first.node_id and len(now(three).isr) == 2, 10)
-    await first.node.replica("t", 0).append(batch([b"a"]), acks=ALL)
+    await first.node.replica("t", 0).append(batch([b"a"]), acks=ACKS_ALL)
     await last.kill()
     await three.until(lambda: now(three).isr == (first.node_id,), 30)
-    await first.node.replica("t", 0).append(batch([b"b"]), acks=ALL)
+    await first.node.replica("t", 0).append(batch([b"b"]), acks=ACKS_ALL)
     await first.kill()
     await three.until(lambda: now(three).leader == NO_LEADER, 30)
     await last.start()
@@ -54,7 +54,7 @@ def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: 
         await three.until(lambda: now(three).loss is not None and last.node.partitions.led() != [], 30)
         loss = now(three).loss
         assert loss is not None and loss.from_offset <= 1
-        await last.node.replica("t", 0).append(batch([b"c"]), acks=ALL)
+        await last.node.replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
         await first.start()
         await three.until(lambda: len(now(three).isr) == 2, 60)
         (copy,) = [each for each in first.node.partitions.held() if each.at.topic == "t"]

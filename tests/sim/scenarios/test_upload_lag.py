@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, batch, run
 from tests.sim.scenarios.three import Three, told
 from tiered.controller.requests import CreateTopic
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 LAG = 20.0
 UPLOAD = 2.0
@@ -21,7 +21,7 @@ SELDOM: dict[str, Any] = {"log_retention_check_interval_ms": 300_000, "remote_lo
 LATE = replace(QUICK, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
-async def cold_within(replica: Replica, end: int, seconds: float) -> float:
+async def cold_within(replica: LeaderReplica, end: int, seconds: float) -> float:
     """After how long all below `end` is in the bucket."""
     loop = asyncio.get_running_loop()
     began = loop.time()

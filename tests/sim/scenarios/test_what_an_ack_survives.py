@@ -16,16 +16,16 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.three import Broker, Three, told
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 COUNT = 20
 SECONDS = 30.0
 Crash = Callable[[SimMachine], None]
 
 
-async def led(three: Three) -> Replica:
+async def led(three: Three) -> LeaderReplica:
     """Partition 0 of `t`, at whoever leads it."""
-    found: list[Replica] = []
+    found: list[LeaderReplica] = []
 
     def is_led() -> bool:
         for each in three.brokers.values():
@@ -33,7 +33,7 @@ async def led(three: Three) -> Replica:
             replica = held.get(("t", 0))
             if (
                 replica is not None
-                and not replica.gone
+                and not replica.is_stopped
                 and each.node.image.topics["t"].partitions[0].leader == (each.node_id)
             ):
                 found.append(replica)
@@ -51,7 +51,7 @@ async def crash(brokers: Sequence[Broker], how: Crash) -> None:
         await each.clear()
 
 
-async def written(three: Three, replicas: int, acks: int = ALL, in_sync: int = 3, **configs: str) -> None:
+async def written(three: Three, replicas: int, acks: int = ACKS_ALL, in_sync: int = 3, **configs: str) -> None:
     """`COUNT` records are acknowledged in the topic `t`, none of them by a closed segment. With two in sync the third
     broker has none of them: it went before."""
     dotted = {name.replace("_", "."): value for name, value in configs.items()}
@@ -66,7 +66,7 @@ async def written(three: Three, replicas: int, acks: int = ALL, in_sync: int = 3
 
 
 def story_of(
-    replicas: int, story: Callable[[Three], Awaitable[None]], acks: int = ALL, in_sync: int = 3, **configs: str
+    replicas: int, story: Callable[[Three], Awaitable[None]], acks: int = ACKS_ALL, in_sync: int = 3, **configs: str
 ) -> None:
     """Records are acknowledged (`written`); `story` brings trouble; then all are there."""
 

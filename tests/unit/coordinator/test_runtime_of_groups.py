@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.replication.rig import AT, INCARNATIONS, TOPIC_ID, Rig
+from tests.unit.replication.rig import TP, INCARNATIONS, TOPIC_ID, ReplicationRig
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load
 from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, Coordinator, Counts
@@ -22,7 +22,7 @@ from tiered.groups.limits import GroupSettings
 from tiered.groups.requests import Commit, CommitOffsets, Fetched, FetchOffsets, Reply
 from tiered.groups.shard import GroupShard
 from tiered.peers import FetchFrom
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 FOLLOWER = 2
 FETCH = FetchOffsets("g", (("t", 0),))
@@ -41,15 +41,15 @@ def shard() -> GroupShard:
 class Desk:
     """A coordinator of groups over a log that broker 1 leads and broker 2 follows, both in sync."""
 
-    rig: Rig
-    replica: Replica
+    rig: ReplicationRig
+    replica: LeaderReplica
     coordinator: Coordinator
     failed: list[Refused]
 
     def copied(self) -> None:
         """The follower has all that the leader has."""
-        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
-        self.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
+        asked = FetchFrom(TOPIC_ID, TP.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
+        self.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
 
     def ask(self, request: Any) -> asyncio.Future[Reply]:
         """The reply, or what it will come in."""
@@ -63,7 +63,7 @@ class Desk:
 
 
 def told(story: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def run() -> None:
         replica = await rig.brokers[1].lead(0, [1, FOLLOWER])
@@ -198,8 +198,8 @@ def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches()
         answer = desk.ask(CommitOffsets("g", tuple(Commit("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
         await asyncio.sleep(0.1)
         assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
-        asked = FetchFrom(TOPIC_ID, AT.partition, 0, BATCH_RECORDS, 0, 0, 0)
-        desk.replica.follower_fetched(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
+        asked = FetchFrom(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
+        desk.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
         await asyncio.sleep(0.1)
         assert not answer.done(), "the first batch alone is committed"
         desk.copied()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.replication.rig import Rig, produced
+from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load
 from tiered.coordinator.snapshot import ImageName, parse_key
@@ -15,32 +15,32 @@ from tiered.groups.limits import GroupSettings
 from tiered.groups.records import Offset, Record, offset_record
 from tiered.groups.shard import GroupShard
 from tiered.object_store.faulty import FaultRule, FaultKind
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 
 def record(offset: int) -> Record:
     return offset_record("g", "t", 0, Offset(offset, -1, "", 0, -1, ""))
 
 
-def images(rig: Rig, node: int = 1) -> GroupImages:
+def images(rig: ReplicationRig, node: int = 1) -> GroupImages:
     broker = rig.brokers[node]
     return GroupImages(broker.store, broker.clock, broker.metrics)
 
 
-def stored(rig: Rig) -> list[tuple[int, int]]:
+def stored(rig: ReplicationRig) -> list[tuple[int, int]]:
     """(epoch, offset) of all images in the bucket, in order."""
     found = [name for key in rig.bucket.objects if (name := parse_key(key)) is not None]
     return sorted((name.epoch, name.offset) for name in found)
 
 
-def small() -> Rig:
-    return Rig(config=TopicConfig(remote_storage_enable=False, segment_bytes=1 << 20))
+def small() -> ReplicationRig:
+    return ReplicationRig(config=TopicConfig(remote_storage_enable=False, segment_bytes=1 << 20))
 
 
-async def led(rig: Rig, records: int = 10, epoch: int = 0) -> Replica:
+async def led(rig: ReplicationRig, records: int = 10, epoch: int = 0) -> LeaderReplica:
     replica = await rig.brokers[1].lead(epoch, [1])
     for number in range(records):
-        produced(replica, number)
+        append_batch(replica, number)
     return replica
 
 
@@ -95,7 +95,7 @@ def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_th
     async def story() -> None:
         first = await led(rig)
         await images(rig).write(ImageName(first.pid, 0, 10), [record(7)])
-        hot = await rig.brokers[2].log()
+        hot = await rig.brokers[2].open_log()
         second = images(rig, 2)
         begun = await second.begin(hot, first.pid)
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10

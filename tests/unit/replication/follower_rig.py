@@ -9,14 +9,14 @@ from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.peers import Diverging, FetchedPart, FetchFrom
-from tiered.replication.divergence import Led, judge
-from tiered.replication.follower_step import Append, Held, StartOver, Step, Truncate, high_watermark, step
+from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
+from tiered.replication.follower_step import Append, FollowerLog, RestartAtLogStart, FollowerStep, Truncate, next_high_watermark, decide_step
 
 TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 
 
 @dataclass
-class Copy:
+class ModelReplica:
     """One replica: `records` from `start` on, each (epoch, what it says)."""
 
     start: int = 0
@@ -29,19 +29,19 @@ class Copy:
     def end(self) -> int:
         return self.start + len(self.records)
 
-    def append(self, epoch: int, said: str) -> None:
+    def append(self, epoch: int, value: str) -> None:
         self.epochs.assign(epoch, self.end)
-        self.records.append((epoch, said))
+        self.records.append((epoch, value))
 
-    def ask(self) -> FetchFrom:
+    def build_fetch(self) -> FetchFrom:
         return FetchFrom(TOPIC_ID, 0, self.leader_epoch, self.end, self.epochs.latest, self.start, self.start)
 
-    def answer(self, asked: FetchFrom, cold_end: int = 0, log_start: int | None = None) -> FetchedPart:
+    def reply(self, request: FetchFrom, cold_end: int = 0, log_start: int | None = None) -> FetchedPart:
         """As the leader."""
         low = self.start if log_start is None else log_start
-        led = Led(self.leader_epoch, low, self.start, self.end, self.epochs)
-        verdict = judge(asked, led)
-        records = asked.offset.to_bytes(8, "big") if verdict is Code.NONE and asked.offset < self.end else b""
+        leader_log = LeaderLog(self.leader_epoch, low, self.start, self.end, self.epochs)
+        verdict = validate_offset_and_epoch(request, leader_log)
+        records = request.offset.to_bytes(8, "big") if verdict is Code.NONE and request.offset < self.end else b""
         return FetchedPart(
             TOPIC_ID,
             0,
@@ -54,74 +54,74 @@ class Copy:
             records,
         )
 
-    def copy_from(self, leader: Copy) -> Step:
+    def fetch_from(self, leader: ModelReplica) -> FollowerStep:
         """One question, its answer, and what becomes of it."""
-        asked = self.ask()
-        part = leader.answer(asked)
-        found = step(asked, part, Held(self.start, self.end, self.epochs))
+        request = self.build_fetch()
+        part = leader.reply(request)
+        found = decide_step(request, part, FollowerLog(self.start, self.end, self.epochs))
         if isinstance(found, Append):
-            for epoch, said in leader.records[asked.offset - leader.start :]:
-                self.append(epoch, said)
+            for epoch, value in leader.records[request.offset - leader.start :]:
+                self.append(epoch, value)
         elif isinstance(found, Truncate):
-            self._cut(found.offset)
-        elif isinstance(found, StartOver):
+            self._truncate(found.offset)
+        elif isinstance(found, RestartAtLogStart):
             self.start, self.records, self.epochs = found.offset, [], LeaderEpochs()
         if part.diverging is None:
-            self.high_watermark = high_watermark(self.high_watermark, part.high_watermark, self.end)
+            self.high_watermark = next_high_watermark(self.high_watermark, part.high_watermark, self.end)
         return found
 
-    def _cut(self, offset: int) -> None:
+    def _truncate(self, offset: int) -> None:
         del self.records[max(offset - self.start, 0) :]
         self.epochs.truncate_from(offset)
         self.start = min(self.start, offset)
         self.high_watermark = min(self.high_watermark, offset)
 
     def __str__(self) -> str:
-        said = " ".join(f"{each}/{epoch}" for epoch, each in self.records)
-        return f"[{self.start},{self.end}) {said} hw={self.high_watermark}"
+        values = " ".join(f"{each}/{epoch}" for epoch, each in self.records)
+        return f"[{self.start},{self.end}) {values} hw={self.high_watermark}"
 
 
-class Copying:
+class ReplicaTranscript:
     """Plays transcripts."""
 
     def __init__(self) -> None:
-        self._copies: dict[str, Copy] = {}
+        self._replicas: dict[str, ModelReplica] = {}
 
     def say(self, command: Command) -> str:
         name, *rest = command.words
-        copy = self._copies.setdefault(name, Copy())
+        replica = self._replicas.setdefault(name, ModelReplica())
         match command.verb:
             case "replica":  # NAME record/epoch...: what it has; epoch= is whom it follows
-                self._copies[name] = copy = Copy(high_watermark=command.number("hw", 0))
-                copy.leader_epoch = command.number("epoch", 0)
+                self._replicas[name] = replica = ModelReplica(high_watermark=command.number("hw", 0))
+                replica.leader_epoch = command.number("epoch", 0)
                 for each in rest:
-                    said, epoch = each.split("/")
-                    copy.append(int(epoch), said)
+                    value, epoch = each.split("/")
+                    replica.append(int(epoch), value)
             case "lead":  # NAME EPOCH: everybody knows it
-                for every in self._copies.values():
+                for every in self._replicas.values():
                     every.leader_epoch = int(rest[0])
-                return f"epoch {rest[0]} begins at {copy.end}"
+                return f"epoch {rest[0]} begins at {replica.end}"
             case "append":  # NAME what: under the epoch that it leads
-                copy.append(copy.leader_epoch, rest[0])
+                replica.append(replica.leader_epoch, rest[0])
             case "commit":  # NAME: all in sync have everything
-                copy.high_watermark = copy.end
+                replica.high_watermark = replica.end
             case "fetch":  # NAME LEADER
-                return self._fetch(copy, self._copies[rest[0]])
+                return self._fetch(replica, self._replicas[rest[0]])
             case "log":
-                return str(copy)
+                return str(replica)
             case _:
                 raise AssertionError(command)
-        return str(copy)
+        return str(replica)
 
     @staticmethod
-    def _fetch(copy: Copy, leader: Copy) -> str:
-        asked = f"asks for {copy.end} after epoch {copy.epochs.latest}" if copy.epochs.latest != NO_EPOCH else "asks"
+    def _fetch(replica: ModelReplica, leader: ModelReplica) -> str:
+        request_text = f"asks for {replica.end} after epoch {replica.epochs.latest}" if replica.epochs.latest != NO_EPOCH else "asks"
         try:
-            part = leader.answer(copy.ask())
+            part = leader.reply(replica.build_fetch())
         except Refused as refused:
-            return f"{asked}: {refused.code.name}"
-        found = copy.copy_from(leader)
+            return f"{request_text}: {refused.code.name}"
+        found = replica.fetch_from(leader)
         parted = ""
         if part.diverging is not None:
             parted = f"parted, epoch {part.diverging.leader_epoch} ends at {part.diverging.end_offset}: "
-        return f"{asked}: {parted}{found}\n{copy}"
+        return f"{request_text}: {parted}{found}\n{replica}"

@@ -36,44 +36,44 @@ from tiered.peers import (
     SubmitAnswer,
 )
 from tiered.ports import FileSlice
-from tiered.replication.become_leader import Begun, Past, begin
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
-from tiered.replication.leader_state import Partition
-from tiered.replication.replica_fetcher import Asking, Fetchers, Ports
+from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_state import LeaderState
+from tiered.replication.replica_fetcher import FetcherSettings, ReplicaFetchers, FetcherPorts
 from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
 
-AT = TopicPartition("t", 0)
+TP = TopicPartition("t", 0)
 TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 INCARNATIONS = {1: 11, 2: 22, 3: 33}
 
 
-class Broker:
+class BrokerRig:
     """One broker's disk, its way to the bucket, and its log of the partition."""
 
-    def __init__(self, rig: Rig, node_id: int, config: TopicConfig) -> None:
+    def __init__(self, rig: ReplicationRig, node_id: int, config: TopicConfig) -> None:
         self.node_id = node_id
         self.clock = rig.clock
         self.faults = Faults(reply_seconds=0.05)
         self.rng = SimRng(f"{rig.loop.seed}/{node_id}")
         self.disk = SimDisk(self.rng.stream("disk"))
-        self.died: list[str] = []
+        self.disk_failures: list[str] = []
         self._bucket = rig.bucket
         self._fan = rig.fan
         self.config = config
         self.logs: dict[TopicPartition, DiskLog] = {}
-        self.replace(self.disk)
-        self.closed: list[Replica] = []
-        self.joinable: list[Replica] = []
+        self.restart(self.disk)
+        self.with_closed_segments: list[LeaderReplica] = []
+        self.with_caught_up_followers: list[LeaderReplica] = []
 
-    def replace(self, disk: SimDisk) -> None:
+    def restart(self, disk: SimDisk) -> None:
         """Another process begins, with what the last one left on the disk."""
         self.disk = disk
-        self.died.clear()
+        self.disk_failures.clear()
         self.metrics = Metrics()
-        self.state = DiskState(self.clock, self.metrics, self.died.append)
+        self.state = DiskState(self.clock, self.metrics, self.disk_failures.append)
         self.store = self._bucket.store(self.faults, self.clock)
         manifests = ManifestStore(self.store, self.clock, self.rng, self.metrics, fan=self._fan)
         uploader = Uploader(self.store, manifests, self.clock, self.rng, self.metrics)
@@ -84,7 +84,7 @@ class Broker:
             Collector(self.store, manifests, uploader.keys_in_flight, self.clock, self.metrics, grace_ms=1000),
         )
 
-    async def log(self, at: TopicPartition = AT) -> DiskLog:
+    async def open_log(self, at: TopicPartition = TP) -> DiskLog:
         """Its log, opened once."""
         if at not in self.logs:
             self.logs[at] = await DiskLog.open(
@@ -93,30 +93,30 @@ class Broker:
             )  # fmt: skip
         return self.logs[at]
 
-    async def note(self) -> None:
+    async def save_offsets(self) -> None:
         """As the data directory does."""
         for hot in self.logs.values():
             hot.truncations.mark_checkpointed(hot.truncations.made)
             hot.checkpointed_start_offset = hot.start_offset
 
     async def lead(
-        self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, at: TopicPartition = AT,
-        high_watermark: int = 0, past: Past = Past.NONE,
-    ) -> Replica:  # fmt: skip
-        hot, pid = await self.log(at), Replica.id_of(at, TOPIC_ID)
-        begun = Begun(None, None) if past is Past.NONE else await begin(hot, self.cold, pid, at.topic, epoch, past)
-        partition = Partition(
+        self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, at: TopicPartition = TP,
+        high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
+    ) -> LeaderReplica:  # fmt: skip
+        hot, pid = await self.open_log(at), LeaderReplica.id_of(at, TOPIC_ID)
+        start = LeaderStart(None, None) if previous_leader is PreviousLeader.NONE else await prepare_leader_log(hot, self.cold, pid, at.topic, epoch, previous_leader)
+        state = LeaderState(
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
-        return Replica(
-            at, TOPIC_ID, hot, partition, cold=self.cold, begun=begun, clock=self.clock, disk=self.state,
-            segment_closed=self.closed.append, joinable=self.joinable.append,
-            in_touch=lambda: True, note=self.note,
+        return LeaderReplica(
+            at, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
+            on_segment_closed=self.with_closed_segments.append, on_follower_caught_up=self.with_caught_up_followers.append,
+            has_controller_contact=lambda: True, save_offsets=self.save_offsets,
         )  # fmt: skip
 
 
-class Rig:
+class ReplicationRig:
     """The world of one test."""
 
     def __init__(self, seed: int = 1, config: TopicConfig | None = None, *, fan: int = FAN) -> None:
@@ -126,27 +126,27 @@ class Rig:
         self.bucket = SimBucket(self.loop)
         self.network = SimNetwork(self.loop, random.Random(f"{seed}/net"))
         settings = config or TopicConfig(segment_bytes=2000, index_interval_bytes=200)
-        self.brokers = {node: Broker(self, node, settings) for node in INCARNATIONS}
+        self.brokers = {node: BrokerRig(self, node, settings) for node in INCARNATIONS}
 
-    def run(self, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Plays the story in virtual time."""
-        return self.loop.run(story())
+        return self.loop.run(scenario())
 
 
-def produced(replica: Replica, first: int, count: int = 1, *, acks: int = 1) -> int:
+def append_batch(replica: LeaderReplica, first: int, count: int = 1, *, acks: int = 1) -> int:
     """Appends one batch of `count` records; the log's end."""
     return replica.append_now(batch(first, count), acks).last_offset + 1
 
 
-def content(data: bytes | FileSlice) -> bytes:
+def read_bytes(data: bytes | FileSlice) -> bytes:
     return data if isinstance(data, bytes) else data.file.pread(data.start, data.length)
 
 
-def whole(log: DiskLog, start: int | None = None) -> bytes:
+def read_log(log: DiskLog, start: int | None = None) -> bytes:
     """All bytes of a log."""
     out, offset = b"", log.local_start_offset if start is None else start
     while (found := log.read(offset, 1, end_offset=log.end_offset)) is not None:
-        one = content(found)
+        one = read_bytes(found)
         offset = int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big") + 1
         out += one
     return out
@@ -159,65 +159,65 @@ class DirectPeers:
     cluster_id = ""
     credential = b""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: ReplicationRig) -> None:
         self._rig = rig
-        self.replicas: dict[str, dict[tuple[TopicId, int], Replica]] = {}
-        self.cut: set[str] = set()
-        self.asked: list[ReplicaFetch] = []
-        self.seconds = 0.001
+        self.replicas: dict[str, dict[tuple[TopicId, int], LeaderReplica]] = {}
+        self.unreachable: set[str] = set()
+        self.requests: list[ReplicaFetch] = []
+        self.latency_seconds = 0.001
 
-    def serve(self, replica: Replica) -> None:
+    def add_leader(self, replica: LeaderReplica) -> None:
         """From now on its broker leads it."""
         for replicas in self.replicas.values():
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
 
-    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
-        self.asked.append(ask)
-        await asyncio.sleep(self.seconds)
-        if address in self.cut:
+    async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+        self.requests.append(request)
+        await asyncio.sleep(self.latency_seconds)
+        if address in self.unreachable:
             await asyncio.sleep(timeout)
             raise Unavailable(f"{address} does not answer")
-        woken = _Woken()
-        watched = [found for each in ask.partitions if (found := self.find(address, ask, each)) is not None]
-        for replica in watched:
-            if not replica.gone:
-                replica.watch_end(woken, 0)
+        progress = _ProgressEvent()
+        replicas = [found for each in request.partitions if (found := self.find_replica(address, request, each)) is not None]
+        for replica in replicas:
+            if not replica.is_stopped:
+                replica.add_end_listener(progress, 0)
         try:
-            async with asyncio.timeout(ask.max_wait_ms / 1000):
-                while not any(part.records or part.code or part.diverging for part in self._parts(address, ask)):
-                    woken.event.clear()
-                    await woken.event.wait()
+            async with asyncio.timeout(request.max_wait_ms / 1000):
+                while not any(part.records or part.code or part.diverging for part in self._parts(address, request)):
+                    progress.event.clear()
+                    await progress.event.wait()
         except TimeoutError:
             pass
         finally:
-            for replica in watched:
-                replica.unwatch_end(woken, 0)
-        parts = self._parts(address, ask)
-        await asyncio.sleep(self.seconds)
+            for replica in replicas:
+                replica.remove_end_listener(progress, 0)
+        parts = self._parts(address, request)
+        await asyncio.sleep(self.latency_seconds)
         return parts
 
-    def find(self, address: str, ask: ReplicaFetch, asked: FetchFrom) -> Replica | None:
+    def find_replica(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> LeaderReplica | None:
         """The replica at that address, where it is led."""
-        return self.replicas.get(address, {}).get((asked.topic_id, asked.partition))
+        return self.replicas.get(address, {}).get((partition.topic_id, partition.partition))
 
-    def _parts(self, address: str, ask: ReplicaFetch) -> list[FetchedPart]:
-        return [self._part(address, ask, each) for each in ask.partitions]
+    def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPart]:
+        return [self._part(address, request, each) for each in request.partitions]
 
-    def _part(self, address: str, ask: ReplicaFetch, asked: FetchFrom) -> FetchedPart:
-        replica = self.find(address, ask, asked)
+    def _part(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> FetchedPart:
+        replica = self.find_replica(address, request, partition)
         nothing = FetchedPart(
-            asked.topic_id, asked.partition, Code.NOT_LEADER_OR_FOLLOWER.number, -1, -1, -1, -1, None, b""
+            partition.topic_id, partition.partition, Code.NOT_LEADER_OR_FOLLOWER.number, -1, -1, -1, -1, None, b""
         )
         if replica is None:
             return nothing
         try:
-            found = replica.follower_fetched(ask.node_id, ask.incarnation, asked, ask.partition_max_bytes)
+            found = replica.handle_follower_fetch(request.node_id, request.incarnation, partition, request.partition_max_bytes)
         except Refused as refused:
             return nothing._replace(code=refused.code.number)
         return FetchedPart(
-            asked.topic_id, asked.partition, found.code.number, found.high_watermark, found.log_start_offset,
-            found.local_start_offset, found.cold_end_offset, found.diverging, content(found.data),
+            partition.topic_id, partition.partition, found.code.number, found.high_watermark, found.log_start_offset,
+            found.local_start_offset, found.cold_end_offset, found.diverging, read_bytes(found.data),
         )  # fmt: skip
 
     async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
@@ -240,37 +240,37 @@ class DirectPeers:
     async def close(self) -> None: ...
 
 
-class _Woken:
+class _ProgressEvent:
     def __init__(self) -> None:
         self.event = asyncio.Event()
 
-    def woken(self, place: int) -> None:
+    def on_progress(self, index: int) -> None:
         self.event.set()
 
 
-class Following:
+class RunningFetchers:
     """The fetchers of one broker, running, and what it follows."""
 
-    def __init__(self, rig: Rig, broker: Broker, peers: DirectPeers, **asking: int) -> None:
+    def __init__(self, rig: ReplicationRig, broker: BrokerRig, peers: DirectPeers, **settings: int) -> None:
         self._broker = broker
-        self.broken: list[tuple[Copy, bool]] = []
-        self.told: list[tuple[str, int]] = []
-        ports = Ports(
-            peers, lambda node: f"{node}:0", broker.cold, rig.clock, lambda *broken: self.broken.append(broken),
-            lambda node: self.told.append(("lost", node)), lambda node: self.told.append(("heard", node)),
+        self.broken_logs: list[tuple[FollowerReplica, bool]] = []
+        self.contact_events: list[tuple[str, int]] = []
+        ports = FetcherPorts(
+            peers, lambda node: f"{node}:0", broker.cold, rig.clock, lambda *broken: self.broken_logs.append(broken),
+            lambda node: self.contact_events.append(("lost", node)), lambda node: self.contact_events.append(("heard", node)),
         )  # fmt: skip
-        made = Asking(broker.node_id, INCARNATIONS[broker.node_id], **asking)
-        self._fetchers = Fetchers(lambda: made, ports, broker.rng, broker.metrics)
+        made = FetcherSettings(broker.node_id, INCARNATIONS[broker.node_id], **settings)
+        self._fetchers = ReplicaFetchers(lambda: made, ports, broker.rng, broker.metrics)
         self._task = rig.loop.create_task(self._fetchers.run(), name=f"fetchers-of-{broker.node_id}")
 
-    async def follow(self, leader: int, epoch: int, at: TopicPartition = AT, *, high_watermark: int = 0) -> Copy:
-        hot = await self._broker.log(at)
-        copy = Copy(
+    async def follow(self, leader: int, epoch: int, at: TopicPartition = TP, *, high_watermark: int = 0) -> FollowerReplica:
+        hot = await self._broker.open_log(at)
+        replica = FollowerReplica(
             at, TOPIC_ID, hot, leader, epoch,
-            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, note=self._broker.note,
+            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, save_offsets=self._broker.save_offsets,
         )  # fmt: skip
-        self._fetchers.follow(copy)
-        return copy
+        self._fetchers.follow(replica)
+        return replica
 
     async def stop(self) -> None:
         """Raises what ended them before."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import NOW, batch
-from tests.unit.replication.rig import Rig, produced
+from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
 from tiered.errors import Fenced
 from tiered.hot.checkpoints import EPOCHS_FILE
-from tiered.replication.become_leader import Past
-from tiered.replication.leader_replica import Replica
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.leader_replica import LeaderReplica
 
 
-async def upload(leader: Replica) -> None:
+async def upload(leader: LeaderReplica) -> None:
     """All that it has is cold, named under its epoch."""
     leader.roll()
     manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
@@ -23,8 +23,8 @@ async def upload(leader: Replica) -> None:
     leader.manifest = written
 
 
-def large() -> Rig:
-    return Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+def large() -> ReplicationRig:
+    return ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
 
 def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_it_serves() -> None:
@@ -33,10 +33,10 @@ def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_
     async def story() -> None:
         first = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(10):
-            produced(first, number)
+            append_batch(first, number)
         await upload(first)
-        heir = await rig.brokers[2].lead(1, [2], [1, 2], past=Past.OPEN)
-        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.owes
+        heir = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
         with pytest.raises(Fenced):
             await first.cold.manifests.take_over(first.pid, first.topic, 0)
 
@@ -49,27 +49,27 @@ def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serve
     async def story() -> None:
         first = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(10):
-            produced(first, number)
+            append_batch(first, number)
         await upload(first)
-        heir = await rig.brokers[2].lead(1, [2], [1, 2], past=Past.INHERITED)
+        heir = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         assert heir.log.local_start_offset == heir.log.end_offset == 10
-        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.owes
+        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
 
     rig.run(story)
 
 
-@pytest.mark.parametrize("past", [Past.OPEN, Past.INHERITED, Past.SETTLED])
-def test_what_was_deleted_stays_deleted_under_the_next_leader(past: Past) -> None:
+@pytest.mark.parametrize("past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.STOPPED_CLEANLY])
+def test_what_was_deleted_stays_deleted_under_the_next_leader(past: PreviousLeader) -> None:
     rig = large()
 
     async def story() -> None:
         first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
         for number in range(10):
-            produced(first, number)
-            produced(second, number)
+            append_batch(first, number)
+            append_batch(second, number)
         await upload(first)
         await first.delete_records(7)
-        heir = await rig.brokers[2].lead(1, [2], past=past)
+        heir = await rig.brokers[2].lead(1, [2], previous_leader=past)
         assert heir.log.start_offset == heir.log_start_offset == 7
 
     rig.run(story)
@@ -81,14 +81,14 @@ def test_a_file_of_leader_epochs_that_rotted_costs_no_record_that_is_only_here()
     async def story() -> None:
         first = await rig.brokers[1].lead(3, [1])
         for number in range(10):
-            produced(first, number)
+            append_batch(first, number)
         await upload(first)
-        produced(first, 10)
+        append_batch(first, 10)
         first.log.epochs.truncate_from(0)
         first.log.epochs.assign(2, 0)  # a right CRC, and not what the batches say
-        heir = await rig.brokers[1].lead(4, [1], past=Past.OPEN)
+        heir = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 11)
-        assert heir.log.epochs.lineage == ((3, 0),) and not heir.restarted
+        assert heir.log.epochs.lineage == ((3, 0),) and not heir.restarted_at_cold_end
         text = rig.brokers[1].disk.open(f"log/t-0/{EPOCHS_FILE}", write=False)
         assert b"3 0" in text.pread(0, text.size())
 
@@ -101,12 +101,12 @@ def test_a_log_that_parted_from_what_is_cold_goes_for_the_bucket() -> None:
     async def story() -> None:
         first, second = await rig.brokers[1].lead(1, [1]), await rig.brokers[2].lead(2, [2])
         for number in range(10):
-            produced(first, number)
-            produced(second, number)
+            append_batch(first, number)
+            append_batch(second, number)
         await upload(first)
-        produced(second, 10)
-        heir = await rig.brokers[2].lead(3, [2], past=Past.OPEN)
-        assert heir.restarted and heir.log.local_start_offset == heir.log.end_offset == 10
+        append_batch(second, 10)
+        heir = await rig.brokers[2].lead(3, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert heir.restarted_at_cold_end and heir.log.local_start_offset == heir.log.end_offset == 10
         assert heir.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
 
     rig.run(story)
@@ -117,26 +117,26 @@ def test_the_lineage_of_what_is_cold_has_every_epoch_of_several_segments() -> No
 
     async def story() -> None:
         for epoch in (0, 1, 2, 5):
-            leader = await rig.brokers[1].lead(epoch, [1], past=Past.SETTLED)
-            produced(leader, leader.log.end_offset)
+            leader = await rig.brokers[1].lead(epoch, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
+            append_batch(leader, leader.log.end_offset)
             await upload(leader)
-        produced(leader, 4)
-        heir = await rig.brokers[1].lead(6, [1], past=Past.OPEN)
-        assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 5) and not heir.restarted
+        append_batch(leader, 4)
+        heir = await rig.brokers[1].lead(6, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 5) and not heir.restarted_at_cold_end
 
     rig.run(story)
 
 
-@pytest.mark.parametrize("past", [Past.NONE, Past.SETTLED, Past.OPEN])
-def test_with_flush_ack_a_leader_counts_what_it_has_fsynced(past: Past) -> None:
+@pytest.mark.parametrize("past", [PreviousLeader.NONE, PreviousLeader.STOPPED_CLEANLY, PreviousLeader.MAY_STILL_WRITE])
+def test_with_flush_ack_a_leader_counts_what_it_has_fsynced(past: PreviousLeader) -> None:
     """What it held before is below the high watermark soon, and acknowledged by then."""
-    rig = Rig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
+    rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
     async def story() -> None:
-        log = await rig.brokers[1].log()
+        log = await rig.brokers[1].open_log()
         log.append(batch(0, 10), leader_epoch=0, now_ms=NOW)
-        leader = await rig.brokers[1].lead(1, [1], past=past)
-        assert leader.high_watermark == log.flushed_offset == (0 if past is Past.NONE else 10)
+        leader = await rig.brokers[1].lead(1, [1], previous_leader=past)
+        assert leader.high_watermark == log.flushed_offset == (0 if past is PreviousLeader.NONE else 10)
         leader.append_now(batch(10), 1)
         assert leader.high_watermark == log.flushed_offset, "an append alone counts for nothing"
 

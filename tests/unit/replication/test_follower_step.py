@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.replication.follower_rig import TOPIC_ID, Copy
+from tests.unit.replication.follower_rig import TOPIC_ID, ModelReplica
 from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.peers import Diverging, FetchedPart, FetchFrom
-from tiered.replication.divergence import Led, judge
+from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.follower_step import (
     Append,
-    FromBucket,
-    Held,
-    Nothing,
+    RestoreFromBucket,
+    FollowerLog,
+    NoAction,
     Retry,
-    StartOver,
-    Step,
+    RestartAtLogStart,
+    FollowerStep,
     Truncate,
-    high_watermark,
-    step,
+    next_high_watermark,
+    decide_step,
 )
 
 LINEAGE = [(0, 0), (2, 100), (5, 250)]
@@ -34,23 +34,23 @@ def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> FetchFrom:
 
 
 def does(
-    asked: FetchFrom, held: Held, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0, base: int = -1,
+    asked: FetchFrom, held: FollowerLog, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0, base: int = -1,
     diverging: Diverging | None = None,
-) -> Step:  # fmt: skip
+) -> FollowerStep:  # fmt: skip
     records = base.to_bytes(8, "big") + bytes(60) if base >= 0 else b""
-    return step(
+    return decide_step(
         asked, FetchedPart(TOPIC_ID, 0, code.number, 0, log_start, log_start, cold_end, diverging, records), held
     )
 
 
-def holds(start: int, end: int, lineage: list[tuple[int, int]] | None = None) -> Held:
-    return Held(start, end, LeaderEpochs(LINEAGE if lineage is None else lineage))
+def holds(start: int, end: int, lineage: list[tuple[int, int]] | None = None) -> FollowerLog:
+    return FollowerLog(start, end, LeaderEpochs(LINEAGE if lineage is None else lineage))
 
 
 def led(
     *, end: int = 300, log_start: int = 0, local_start: int = 0, epochs: list[tuple[int, int]] | None = None
-) -> Led:
-    return Led(6, log_start, local_start, end, LeaderEpochs(LINEAGE if epochs is None else epochs))
+) -> LeaderLog:
+    return LeaderLog(6, log_start, local_start, end, LeaderEpochs(LINEAGE if epochs is None else epochs))
 
 
 # -- the leader -------------------------------------------------------------------------------------------------------
@@ -58,17 +58,17 @@ def led(
 
 def test_a_leader_that_has_no_history_left_is_followed_from_its_end_on() -> None:
     bare = led(end=300, local_start=300, epochs=[])
-    assert judge(asks(300), bare) is Code.NONE
-    told = judge(asks(310), bare)
+    assert validate_offset_and_epoch(asks(300), bare) is Code.NONE
+    told = validate_offset_and_epoch(asks(310), bare)
     assert isinstance(told, Diverging)
     assert does(asks(310), holds(0, 310), diverging=told) == Truncate(300)
 
 
 def test_who_shares_the_history_goes_on() -> None:
-    assert judge(asks(300), led()) is Code.NONE
-    assert judge(asks(260), led()) is Code.NONE
-    assert judge(asks(100, 0), led()) is Code.NONE
-    assert judge(asks(0, -1), led()) is Code.NONE
+    assert validate_offset_and_epoch(asks(300), led()) is Code.NONE
+    assert validate_offset_and_epoch(asks(260), led()) is Code.NONE
+    assert validate_offset_and_epoch(asks(100, 0), led()) is Code.NONE
+    assert validate_offset_and_epoch(asks(0, -1), led()) is Code.NONE
 
 
 @pytest.mark.parametrize(
@@ -82,19 +82,19 @@ def test_who_shares_the_history_goes_on() -> None:
     ],
 )
 def test_who_does_not_is_told_where_they_part(offset: int, last_epoch: int, parted: Diverging) -> None:
-    assert judge(asks(offset, last_epoch), led()) == parted
+    assert validate_offset_and_epoch(asks(offset, last_epoch), led()) == parted
 
 
 def test_what_is_not_here_is_told_apart() -> None:
-    assert judge(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
-    assert judge(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
-    assert judge(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
+    assert validate_offset_and_epoch(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
+    assert validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert validate_offset_and_epoch(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
 
 
 def test_an_epoch_below_all_that_is_known_here_ends_where_the_known_begins() -> None:
     """The local log began anew behind what is cold: what the follower has of older epochs is not judged here."""
     short = led(local_start=280, epochs=[(5, 250)])
-    assert judge(asks(290, 4), short) == Diverging(4, 250)
+    assert validate_offset_and_epoch(asks(290, 4), short) == Diverging(4, 250)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_epoch_below_all_that_is_known_here_ends_where_the_known_begins() -> 
 )
 def test_leader_and_follower_mean_the_same_epoch(leader_epoch: int, last_epoch: int, code: Code) -> None:
     with pytest.raises(Refused) as refused:
-        judge(asks(300, last_epoch, leader_epoch), led())
+        validate_offset_and_epoch(asks(300, last_epoch, leader_epoch), led())
     assert refused.value.code is code
 
 
@@ -112,14 +112,14 @@ def test_leader_and_follower_mean_the_same_epoch(leader_epoch: int, last_epoch: 
 
 def test_records_follow_the_end() -> None:
     assert does(asks(300), holds(0, 300), base=300) == Append(300)
-    assert does(asks(300), holds(0, 300)) == Nothing()
+    assert does(asks(300), holds(0, 300)) == NoAction()
     assert isinstance(does(asks(300), holds(0, 300), base=301), Retry)
     assert isinstance(does(asks(300), holds(0, 300), base=299), Retry)
 
 
 def test_an_answer_to_an_earlier_question_is_nothing() -> None:
-    assert does(asks(299), holds(0, 300), base=299) == Nothing()
-    assert does(asks(299), holds(0, 300), diverging=Diverging(2, 5)) == Nothing()
+    assert does(asks(299), holds(0, 300), base=299) == NoAction()
+    assert does(asks(299), holds(0, 300), diverging=Diverging(2, 5)) == NoAction()
 
 
 def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -> None:
@@ -140,20 +140,20 @@ def test_it_never_cuts_beyond_its_end() -> None:
 
 
 def test_what_the_leader_has_in_the_bucket_only_is_taken_from_there() -> None:
-    assert does(asks(30), holds(0, 30), Code.OFFSET_MOVED_TO_TIERED_STORAGE, cold_end=90) == FromBucket(90)
-    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, cold_end=90, log_start=50) == FromBucket(90)
+    assert does(asks(30), holds(0, 30), Code.OFFSET_MOVED_TO_TIERED_STORAGE, cold_end=90) == RestoreFromBucket(90)
+    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, cold_end=90, log_start=50) == RestoreFromBucket(90)
 
 
 def test_a_new_follower_copies_the_hot_tail_only() -> None:
-    assert does(asks(0, -1), holds(0, 0, []), cold_end=90, base=0) == FromBucket(90)
+    assert does(asks(0, -1), holds(0, 0, []), cold_end=90, base=0) == RestoreFromBucket(90)
     assert does(asks(0, -1), holds(0, 0, []), cold_end=0, base=0) == Append(0)
     assert does(asks(90, 5), holds(90, 90, [(5, 80)]), cold_end=120, base=90) == Append(90)
 
 
 def test_below_a_log_start_with_nothing_cold_behind_it_it_begins_there() -> None:
-    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == StartOver(50)
-    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == StartOver(50)
-    assert does(asks(90, -1), holds(90, 90, []), Code.OFFSET_OUT_OF_RANGE, log_start=50) == StartOver(50)
+    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
+    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == RestartAtLogStart(50)
+    assert does(asks(90, -1), holds(90, 90, []), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
     assert isinstance(does(asks(90), holds(0, 90), Code.OFFSET_OUT_OF_RANGE, log_start=50), Retry)
 
 
@@ -166,13 +166,13 @@ def test_other_codes_are_for_later(code: Code) -> None:
 
 def test_a_code_without_a_name_is_told_by_its_number() -> None:
     strange = FetchedPart(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
-    assert step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader answered with error 999")
+    assert decide_step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader answered with error 999")
 
 
 def test_a_followers_high_watermark_is_what_it_has_of_its_leaders_and_never_goes_back() -> None:
-    assert high_watermark(0, 10, 7) == 7
-    assert high_watermark(7, 10, 12) == 10
-    assert high_watermark(10, 4, 12) == 10
+    assert next_high_watermark(0, 10, 7) == 7
+    assert next_high_watermark(7, 10, 12) == 10
+    assert next_high_watermark(10, 4, 12) == 10
 
 
 # -- both together ----------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ moves = st.lists(
 @given(moves)
 def test_histories_come_together_and_nothing_common_is_cut(story: list[tuple[str, int]]) -> None:
     """Any replica may lead next, whatever it has: what elections may not do is not for the follower to know."""
-    copies, leader, epoch = [Copy(), Copy(), Copy()], 0, 0
+    copies, leader, epoch = [ModelReplica(), ModelReplica(), ModelReplica()], 0, 0
     for i, (verb, number) in enumerate([*story, ("copy", 0), ("copy", 1), ("copy", 2)]):
         if verb == "lead":
             leader, epoch = number, epoch + 1
@@ -202,17 +202,17 @@ def test_histories_come_together_and_nothing_common_is_cut(story: list[tuple[str
             _copied(copies[number], copies[leader], epoch)
 
 
-def _copied(copy: Copy, leader: Copy, epoch: int) -> None:
+def _copied(copy: ModelReplica, leader: ModelReplica, epoch: int) -> None:
     copy.leader_epoch = leader.leader_epoch = epoch
     for _ in range(20):
         common = sum(
             1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(copy.records, leader.records, strict=False))
         )
-        found = copy.copy_from(leader)
+        found = copy.fetch_from(leader)
         assert copy.end >= common
         if isinstance(found, Append):
             assert copy.records == leader.records
-        if found == Nothing():
+        if found == NoAction():
             break
     assert copy.records == leader.records
     assert copy.epochs.lineage == leader.epochs.lineage

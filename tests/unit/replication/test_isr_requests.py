@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
+from tests.unit.replication.rig import TP, TOPIC_ID, ReplicationRig, append_batch
 from tiered.broker.isr_updater import InSyncSets
 from tiered.config.settings import Settings
 from tiered.errors import Code, Unavailable
@@ -18,7 +18,7 @@ from tiered.metadata.changes import BrokerRegistered
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.peers import FetchFrom
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 INCARNATIONS = {node: text_id(uuid.UUID(int=node << 64, version=4)) for node in (1, 2)}
 
@@ -26,7 +26,7 @@ INCARNATIONS = {node: text_id(uuid.UUID(int=node << 64, version=4)) for node in 
 class Asked:
     """The sets of broker 1, which leads with broker 2 out of sync, and a controller that answers when it is told to."""
 
-    def __init__(self, rig: Rig, replica: Replica, untold: Collection[Replica] = ()) -> None:
+    def __init__(self, rig: ReplicationRig, replica: LeaderReplica, untold: Collection[LeaderReplica] = ()) -> None:
         self.replica = replica
         self.requests: list[Any] = []
         self.answer: asyncio.Future[tuple[Code, ...]] = asyncio.get_running_loop().create_future()
@@ -44,8 +44,8 @@ class Asked:
     async def caught_up(self) -> None:
         """The follower has all that there is."""
         number, end = incarnation_number(INCARNATIONS[2]), self.replica.log.end_offset
-        asked = FetchFrom(TOPIC_ID, AT.partition, self.replica.leader_epoch, end, 0, 0, 0)
-        self.replica.follower_fetched(2, number, asked, 0)
+        asked = FetchFrom(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
+        self.replica.handle_follower_fetch(2, number, asked, 0)
         self.sets.wake(self.replica)
         await asyncio.sleep(0.1)
 
@@ -59,15 +59,15 @@ class Asked:
     ids=["no answer yet", "no answer", "refused"],
 )
 def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable | Code | None, committed: int) -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        produced(replica, 0)
+        append_batch(replica, 0)
         asked = Asked(rig, replica)
         await asked.caught_up()
         assert len(asked.requests) == 1
-        assert produced(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
+        assert append_batch(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
         if isinstance(answer, Unavailable):
             asked.answer.set_exception(answer)
         elif answer is not None:
@@ -81,11 +81,11 @@ def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable 
 
 def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
     """Who joined could lead next, and would know of no loss."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        produced(replica, 0)
+        append_batch(replica, 0)
         untold = [replica]
         asked = Asked(rig, replica, untold)
         await asked.caught_up()

@@ -8,40 +8,40 @@ import pytest
 
 from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, Rig, content, produced, whole
+from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, ReplicationRig, read_bytes, append_batch, read_log
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.peers import Diverging, FetchFrom
-from tiered.replication.leader_replica import ALL, Replica
-from tiered.replication.read_result import Copied
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.replication.read_result import FollowerReadResult
 
 MIB = 1 << 20
 
 
 def fetch(
-    replica: Replica, broker: int, offset: int, last_epoch: int = 0, *, max_bytes: int = MIB, epoch: int | None = None
-) -> Copied:
+    replica: LeaderReplica, broker: int, offset: int, last_epoch: int = 0, *, max_bytes: int = MIB, epoch: int | None = None
+) -> FollowerReadResult:
     leader_epoch = replica.leader_epoch if epoch is None else epoch
     asked = FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0, 0)
-    return replica.follower_fetched(broker, INCARNATIONS[broker], asked, max_bytes)
+    return replica.handle_follower_fetch(broker, INCARNATIONS[broker], asked, max_bytes)
 
 
-class Woken:
+class RecordedProgress:
     def __init__(self) -> None:
         self.places: list[int] = []
 
-    def woken(self, place: int) -> None:
-        self.places.append(place)
+    def on_progress(self, index: int) -> None:
+        self.places.append(index)
 
 
 def test_a_follower_gets_what_is_not_committed_yet() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
-        end = produced(replica, 0, 3)
+        end = append_batch(replica, 0, 3)
         copied = fetch(replica, 2, 0)
-        assert content(copied.data) == whole(replica.log)
+        assert read_bytes(copied.data) == read_log(replica.log)
         assert (copied.code, copied.high_watermark, replica.high_watermark) == (Code.NONE, 0, 0)
         assert fetch(replica, 2, end).high_watermark == end
         assert replica.high_watermark == end
@@ -50,14 +50,14 @@ def test_a_follower_gets_what_is_not_committed_yet() -> None:
 
 
 def test_who_asks_for_nothing_more_is_noted_all_the_same() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
-        end = produced(replica, 0)
+        end = append_batch(replica, 0)
         assert fetch(replica, 2, end, max_bytes=0).size == 0
         assert replica.high_watermark == end
-        produced(replica, 1)
+        append_batch(replica, 1)
         assert fetch(replica, 2, end, max_bytes=0).size == 0
         assert fetch(replica, 2, end, max_bytes=1).size > 0
 
@@ -65,13 +65,13 @@ def test_who_asks_for_nothing_more_is_noted_all_the_same() -> None:
 
 
 def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
-        log = await rig.brokers[1].log()
+        log = await rig.brokers[1].open_log()
         log.append(batch(0, 5), leader_epoch=0, now_ms=rig.clock.wall_ms())
         replica = await rig.brokers[1].lead(2, [1, 2])
-        end = produced(replica, 5, 5)
+        end = append_batch(replica, 5, 5)
         copied = fetch(replica, 2, end, last_epoch=1)
         assert copied.diverging == Diverging(0, 5)
         assert copied.size == 0
@@ -90,14 +90,14 @@ def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
     ],
 )
 def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: int, code: Code) -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(4, [1, 2])
         fetch(replica, 2, 0)
-        end = produced(replica, 0)
+        end = append_batch(replica, 0)
         with pytest.raises(Refused) as refused:
-            replica.follower_fetched(broker, incarnation, FetchFrom(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
+            replica.handle_follower_fetch(broker, incarnation, FetchFrom(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
         assert refused.value.code is code
         assert replica.high_watermark == 0
 
@@ -105,12 +105,12 @@ def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: in
 
 
 def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(60):
-            produced(replica, number)
+            append_batch(replica, number)
         fetch(replica, 2, 60)
         manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
@@ -125,7 +125,7 @@ def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
 
 
 def test_acks_all_waits_for_the_followers() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
@@ -139,13 +139,13 @@ def test_acks_all_waits_for_the_followers() -> None:
 
 
 def test_acks_all_is_refused_before_and_told_after_too_few_are_in_sync() -> None:
-    rig = Rig(config=TopicConfig(min_insync_replicas=2))
+    rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         task = asyncio.create_task(replica.append(batch(0, 3)))
         await asyncio.sleep(0.1)
-        replica.in_sync([1], [1, 2], 1)
+        replica.apply_isr([1], [1, 2], 1)
         with pytest.raises(Refused) as refused:
             await task
         assert refused.value.code is Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -159,44 +159,44 @@ def test_acks_all_is_refused_before_and_told_after_too_few_are_in_sync() -> None
 
 
 def test_readers_go_on_waiting_where_too_few_are_in_sync() -> None:
-    rig = Rig(config=TopicConfig(min_insync_replicas=2))
+    rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
-        produced(replica, 0)
+        append_batch(replica, 0)
         task = asyncio.create_task(replica.read(0, MIB, max_wait_ms=5000))
         await asyncio.sleep(0.1)
-        replica.in_sync([1], [1, 2], 1)
+        replica.apply_isr([1], [1, 2], 1)
         await asyncio.sleep(0.1)
         assert not task.done()
         fetch(replica, 2, 1)
-        replica.in_sync([1, 2], [1, 2], 2)
+        replica.apply_isr([1, 2], [1, 2], 2)
         assert (await task).size > 0
 
     rig.run(story)
 
 
 def test_another_minimum_counts_at_once() -> None:
-    rig = Rig(config=TopicConfig(min_insync_replicas=2))
+    rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        produced(replica, 0)
+        append_batch(replica, 0)
         assert replica.high_watermark == 0
         replica.log.config = TopicConfig(min_insync_replicas=1)
-        replica.configured()
+        replica.on_config_changed()
         assert replica.high_watermark == 1
 
     rig.run(story)
 
 
 def test_callers_hear_that_it_is_led_elsewhere() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
-        woken = Woken()
-        replica.watch_end(woken, 7)
+        woken = RecordedProgress()
+        replica.add_end_listener(woken, 7)
         task = asyncio.create_task(replica.append(batch(0)))
         await asyncio.sleep(0.1)
         replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere"))
@@ -211,52 +211,52 @@ def test_callers_hear_that_it_is_led_elsewhere() -> None:
 
 
 def test_the_end_is_watched_apart_from_what_is_committed() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
-        end, committed = Woken(), Woken()
-        replica.watch_end(end, 1)
-        replica.watch(committed, 2)
-        produced(replica, 0)
+        end, committed = RecordedProgress(), RecordedProgress()
+        replica.add_end_listener(end, 1)
+        replica.add_listener(committed, 2)
+        append_batch(replica, 0)
         assert (end.places, committed.places) == ([1], [])
         fetch(replica, 2, 1)
         assert (end.places, committed.places) == ([1], [2])
-        replica.unwatch_end(end, 1)
-        produced(replica, 1)
+        replica.remove_end_listener(end, 1)
+        append_batch(replica, 1)
         assert end.places == [1]
 
     rig.run(story)
 
 
 def test_a_follower_that_has_enough_is_told_of() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1], [1, 2])
-        produced(replica, 0, 4)
+        append_batch(replica, 0, 4)
         fetch(replica, 2, 0)
-        assert broker.joinable == []
+        assert broker.with_caught_up_followers == []
         fetch(replica, 2, 4)
-        assert broker.joinable == [replica]
-        replica.in_sync([1, 2], [1, 2], 1)
+        assert broker.with_caught_up_followers == [replica]
+        replica.apply_isr([1, 2], [1, 2], 1)
         fetch(replica, 2, 4)
-        assert broker.joinable == [replica]
+        assert broker.with_caught_up_followers == [replica]
 
     rig.run(story)
 
 
 def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
-    rig = Rig(config=TopicConfig(flush="ack"))
+    rig = ReplicationRig(config=TopicConfig(flush="ack"))
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
-        appended = replica.append_now(batch(0, 3), ALL)
+        appended = replica.append_now(batch(0, 3), ACKS_ALL)
         assert fetch(replica, 2, 0).size > 0
         fetch(replica, 2, 3)
         assert replica.high_watermark == 0
-        await replica.until_committed(appended.last_offset + 1, 1000)
+        await replica.wait_committed(appended.last_offset + 1, 1000)
         assert replica.high_watermark == 3
 
     rig.run(story)
@@ -264,62 +264,62 @@ def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
 
 def test_who_hears_no_controller_acknowledges_nothing() -> None:
     """Rule R6: another broker may lead by now. Alone there is nobody who could."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         for replicas, code in (([1, 2], Code.NOT_LEADER_OR_FOLLOWER), ([1, 2, 3], Code.NOT_LEADER_OR_FOLLOWER)):
             replica = await rig.brokers[1].lead(0, [1], replicas)
-            replica._in_touch = lambda: False
+            replica._has_controller_contact = lambda: False
             with pytest.raises(Refused) as refused:
-                produced(replica, 0, acks=ALL)
+                append_batch(replica, 0, acks=ACKS_ALL)
             assert refused.value.code is code and replica.log.end_offset == 0
         alone = await rig.brokers[1].lead(0, [1], [1])
-        alone._in_touch = lambda: False
-        assert produced(alone, 0, acks=ALL) == 1
+        alone._has_controller_contact = lambda: False
+        assert append_batch(alone, 0, acks=ACKS_ALL) == 1
 
     rig.run(story)
 
 
 def test_after_a_disk_failed_nothing_is_taken() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])
-        rig.brokers[1].state.died("an fsync of another log failed")
+        rig.brokers[1].state.mark_dead("an fsync of another log failed")
         with pytest.raises(Refused) as refused:
-            produced(replica, 0)
+            append_batch(replica, 0)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR and replica.log.end_offset == 0
 
     rig.run(story)
 
 
 def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
-    rig = Rig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
+    rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
     async def story() -> None:
         replica, broker = await rig.brokers[1].lead(0, [1]), rig.brokers[1]
         broker.disk.faults.append(DiskFault("sync", ".log", "EIO"))
         with pytest.raises(Refused) as refused:
-            await replica.append(batch(0), acks=ALL)
+            await replica.append(batch(0), acks=ACKS_ALL)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-        assert broker.died and replica.high_watermark == 0
+        assert broker.disk_failures and replica.high_watermark == 0
 
     rig.run(story)
 
 
 def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and_for_no_others() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(20):
-            produced(replica, number)
+            append_batch(replica, number)
         replica.roll()
         disk = rig.brokers[1].disk
         manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
         cold = await replica.cold.uploader.upload_next(replica.log, manifest, 0, 20)
         for number in range(20, 40):
-            produced(replica, number)
+            append_batch(replica, number)
         for name in disk.list("log/t-0"):
             if name.endswith(".log"):
                 disk.flip(f"log/t-0/{name}", 8 * 8 + 7)  # the first batch has a length that cannot be

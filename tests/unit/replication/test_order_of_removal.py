@@ -7,44 +7,44 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, Broker, Rig, produced, whole
+from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, BrokerRig, ReplicationRig, append_batch, read_log
 from tiered.broker.retention_clock import Ages
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.peers import FetchFrom
-from tiered.replication.become_leader import Past
-from tiered.replication.leader_replica import Replica
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.leader_replica import LeaderReplica
 
 RECORDS = 60
 
 
-def tiering(broker: Broker, replica: Replica) -> Tiering:
+def tiering(broker: BrokerRig, replica: LeaderReplica) -> Tiering:
     """The loop of one broker, to be asked for one pass at a time."""
     return Tiering(
         Settings(), lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
     )
 
 
-def fill(replica: Replica) -> None:
+def fill(replica: LeaderReplica) -> None:
     for number in range(RECORDS):
-        produced(replica, number)
+        append_batch(replica, number)
 
 
-def check_all_is_there(replica: Replica) -> None:
+def check_all_is_there(replica: LeaderReplica) -> None:
     """Each record can be read, by consumers and by followers."""
     assert replica.log.start_offset == replica.log.local_start_offset == replica.log_start_offset == 0
     assert replica.read_now(0, 1) is not None
-    assert whole(replica.log, 0).startswith(batch(0)[:8])
+    assert read_log(replica.log, 0).startswith(batch(0)[:8])
 
 
 def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_says_so() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=3000))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=3000))
 
     async def story() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(Replica.id_of((await broker.lead(0, [1])).at, TOPIC_ID), "t", 0)
-        replica = await broker.lead(1, [1], past=Past.OPEN)
+        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).at, TOPIC_ID), "t", 0)
+        replica = await broker.lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         fill(replica)
         segments = replica.log.segment_count
         broker.faults.outage = True
@@ -60,7 +60,7 @@ def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_s
 
 
 def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
@@ -77,14 +77,14 @@ def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> Non
 
 
 def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_is_done() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         fill(replica)
-        replica.follower_fetched(2, INCARNATIONS[2], FetchFrom(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
+        replica.handle_follower_fetch(2, INCARNATIONS[2], FetchFrom(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
         deleting = asyncio.create_task(replica.delete_records(30))
-        while not replica.deletions:
+        while not replica.pending_deletions:
             await asyncio.sleep(0.01)
         replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         with pytest.raises(Refused, match="another one leads it"):
@@ -94,7 +94,7 @@ def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_i
 
 
 def test_records_that_are_not_committed_are_not_deleted() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
@@ -108,7 +108,7 @@ def test_records_that_are_not_committed_are_not_deleted() -> None:
 
 
 def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=1))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=1))
 
     async def story() -> None:
         broker = rig.brokers[1]
@@ -123,28 +123,28 @@ def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
 
 def test_size_is_not_judged_by_a_manifest_that_an_earlier_leader_may_still_change() -> None:
     """What is cold by then counts too, and would make more of it go than the limit asks for."""
-    rig = Rig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
 
     async def story() -> None:
         broker = rig.brokers[1]
-        replica = await broker.lead(0, [1, 2], past=Past.INHERITED)
+        replica = await broker.lead(0, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         fill(replica)
         replica.state.high_watermark = replica.log.end_offset
         broker.faults.outage = True
         with pytest.raises(Unavailable):
             await tiering(broker, replica).tier(replica)
-        assert replica.owes
+        assert replica.takeover_pending
         check_all_is_there(replica)
 
     rig.run(story)
 
 
 def test_a_leader_that_takes_a_manifest_over_serves_nothing_that_was_deleted_before() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
-        replica = await broker.lead(1, [1, 2], past=Past.INHERITED)
+        replica = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         fill(replica)
         replica.state.high_watermark = replica.log.end_offset
         other = rig.brokers[2].cold

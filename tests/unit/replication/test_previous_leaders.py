@@ -7,38 +7,38 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import Rig, content, produced
+from tests.unit.replication.rig import ReplicationRig, read_bytes, append_batch
 from tests.unit.replication.test_roles import led, until
-from tests.unit.replication.three_brokers import Town
+from tests.unit.replication.three_brokers import ThreeBrokers
 from tiered.broker.retention_clock import Ages
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Fenced, Refused
-from tiered.replication.become_leader import Past
-from tiered.replication.leader_replica import ALL
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.leader_replica import ACKS_ALL
 
 
 def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_leader_before_harms_nothing() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(segment_bytes="2000")
+        await town.start(segment_bytes="2000")
         first = await led(town)
         for number in range(40):
-            await first.append(batch(number), acks=ALL)
+            await first.append(batch(number), acks=ACKS_ALL)
         manifest = await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
         await town.fence(first.state.node_id)
-        await until(lambda: first.gone)
+        await until(lambda: first.is_stopped)
         second = await led(town)
         assert second.manifest == manifest, "read, and not taken over yet"
-        await second.append(batch(40), acks=ALL)
+        await second.append(batch(40), acks=ACKS_ALL)
         late = await first.cold.uploader.upload_next(first.log, manifest, first.leader_epoch, 40)
         assert late is not None and 0 < late.cold_end_offset <= 40
         taken = await second.cold.manifests.take_over(second.pid, second.topic, second.leader_epoch)
         assert taken.cold_end_offset == late.cold_end_offset
         cold = await second.cold.reader.read(second.pid, taken, 0, 1)
         hot = second.log.read(0, 1, end_offset=41)
-        assert hot is not None and bytes(cold)[:61] == content(hot)[:61]
+        assert hot is not None and bytes(cold)[:61] == read_bytes(hot)[:61]
         with pytest.raises(Fenced):
             await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
 
@@ -47,20 +47,20 @@ def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_
 
 @pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
 def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_its_first_pass(known: bool) -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(segment_bytes="2000")
+        await town.start(segment_bytes="2000")
         first = await led(town)
         for number in range(40):
-            await first.append(batch(number), acks=ALL)
+            await first.append(batch(number), acks=ACKS_ALL)
         cold, pid, epoch = first.cold, first.pid, first.leader_epoch
         if known:
             await cold.manifests.take_over(pid, first.topic, epoch)
         await town.fence(first.state.node_id)
         second = await led(town)
         assert (second.manifest is not None) == known
-        await until(lambda: first.gone)
+        await until(lambda: first.is_stopped)
         with pytest.raises(Refused):
             await first.delete_records(30)  # it is done all the same, and nobody may rely on that
         broker = town.members[second.state.node_id].broker
@@ -81,13 +81,13 @@ def test_deposed_leader_that_still_hears_the_controller_does_not_answer_a_deleti
     tiered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next leader has read the manifest before, and serves what would be said to be gone."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(segment_bytes="2000", remote_storage_enable=tiered)
+        await town.start(segment_bytes="2000", remote_storage_enable=tiered)
         first = await led(town)
         for number in range(40):
-            await first.append(batch(number), acks=ALL)
+            await first.append(batch(number), acks=ACKS_ALL)
         if tiered == "true":
             await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
         monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
@@ -97,20 +97,20 @@ def test_deposed_leader_that_still_hears_the_controller_does_not_answer_a_deleti
             async with asyncio.timeout(60):
                 await first.delete_records(30)
         assert second.log_start_offset == 0, "so nobody may have been told of the deletion"
-        assert first.deletions == 0
+        assert first.pending_deletions == 0
 
     town.run(story)
 
 
 def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one may lead by then, which has read the manifest before, and would serve what is said to be gone."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(segment_bytes="2000")
+        await town.start(segment_bytes="2000")
         first = await led(town)
         for number in range(40):
-            await first.append(batch(number), acks=ALL)
+            await first.append(batch(number), acks=ACKS_ALL)
         monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
         monkeypatch.setattr(first, "_in_touch", lambda: False)
         await town.fence(first.state.node_id)
@@ -123,22 +123,22 @@ def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPa
 
 def test_bytes_that_an_earlier_leader_made_cold_do_not_count_twice() -> None:
     """Its segments ended elsewhere: one of the heir's lies across the cold end."""
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def story() -> None:
         first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
         for number in range(20):
             for each in (first, second):
-                produced(each, number)
+                append_batch(each, number)
             if number == 9:
                 first.roll()
         manifest = await first.cold.manifests.take_over(first.pid, first.topic, 0)
         written = await first.cold.uploader.upload_next(first.log, manifest, 0, first.log.end_offset)
         assert written is not None and written.cold_end_offset == 10
-        second = await rig.brokers[2].lead(1, [2], past=Past.SETTLED)
+        second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
         assert second.cold_end_offset == 10 and second.bytes_above_cold == 0
         second.roll()
-        assert produced(second, 20) and second.bytes_above_cold == len(batch(20))
+        assert append_batch(second, 20) and second.bytes_above_cold == len(batch(20))
 
     rig.run(story)
 
@@ -146,16 +146,16 @@ def test_bytes_that_an_earlier_leader_made_cold_do_not_count_twice() -> None:
 @pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
 def test_an_heir_with_nothing_to_upload_takes_the_manifest_over_within_a_tick(known: bool) -> None:
     """No segment is closed here, nothing expires: the manifest is its own all the same."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin()
+        await town.start()
         first = await led(town)
-        await first.append(batch(0), acks=ALL)
+        await first.append(batch(0), acks=ACKS_ALL)
         if known:
             await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
         await town.fence(first.state.node_id)
-        await until(lambda: first.gone)
+        await until(lambda: first.is_stopped)
         second = await led(town)
         assert not second.waiting_segments and (second.manifest is not None) == known
         broker, settings = town.members[second.state.node_id].broker, Settings()

@@ -6,20 +6,20 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import DirectPeers, Following, Rig
+from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig
 from tests.unit.replication.test_roles import until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.replication import cold_history
-from tiered.replication.become_leader import Past
-from tiered.replication.leader_replica import Replica
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.leader_replica import LeaderReplica
 
 BATCHES = 12
 
 
-async def made_cold(leader: Replica, per_segment: int) -> None:
+async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
     """One producer's batches, so many to a segment, all of them in the bucket."""
     for sequence in range(BATCHES):
         leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
@@ -31,7 +31,7 @@ async def made_cold(leader: Replica, per_segment: int) -> None:
     leader.manifest = written
 
 
-def check_retries(leader: Replica) -> None:
+def check_retries(leader: LeaderReplica) -> None:
     """The last five are known, older ones are out of order, and the next one goes on."""
     for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
         told = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
@@ -44,11 +44,11 @@ def check_retries(leader: Replica) -> None:
 
 @pytest.mark.parametrize("per_segment", [BATCHES, 2, 1], ids=["one segment", "two batches each", "one batch each"])
 def test_a_leader_that_lost_its_disk_knows_retries_of_what_is_cold(per_segment: int) -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def story() -> None:
         await made_cold(await rig.brokers[1].lead(0, [1]), per_segment)
-        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert heir.log.local_start_offset == heir.log.end_offset == BATCHES
         check_retries(heir)
 
@@ -56,25 +56,25 @@ def test_a_leader_that_lost_its_disk_knows_retries_of_what_is_cold(per_segment: 
 
 
 def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
 
     async def story() -> None:
         leader = await rig.brokers[1].lead(0, [1])
         await made_cold(leader, 1)
         manifest = leader.manifest
         assert manifest is not None and len(manifest.entries) < BATCHES_RETAINED and manifest.submanifests[0].level > 1
-        check_retries(await rig.brokers[2].lead(1, [2], past=Past.OPEN))
+        check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE))
 
     rig.run(story)
 
 
 def test_no_more_segments_are_read_for_retries_than_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_history, "RECALL_SEGMENTS", 3)
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
 
     async def story() -> None:
         await made_cold(await rig.brokers[1].lead(0, [1]), 1)
-        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         known = heir.log.producers.get(7)
         assert known is not None and [each.base_offset for each in known.batches] == [9, 10, 11]
 
@@ -83,7 +83,7 @@ def test_no_more_segments_are_read_for_retries_than_are_worth_it(monkeypatch: py
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bool) -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
 
     async def story() -> None:
         leader = await rig.brokers[1].lead(0, [1])
@@ -91,7 +91,7 @@ def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bo
         assert leader.manifest is not None
         if lost:
             await rig.bucket.memory.delete([leader.manifest.submanifests[-1].key])
-        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         known = heir.log.producers.get(7)
         assert known is not None and len(known.batches) == (1 if lost else BATCHES_RETAINED)
 
@@ -101,14 +101,14 @@ def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bo
 @pytest.mark.parametrize("rotten", [False, True], ids=["on their way", "in the bucket"])
 def test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong(rotten: bool) -> None:
     """Each look reads a segment that does not prove itself twice."""
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def story() -> None:
         await made_cold(await rig.brokers[1].lead(0, [1]), 2)
         rig.brokers[2].faults.rules.append(
             FaultRule(FaultKind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
         )
-        heir = await rig.brokers[2].lead(1, [2], past=Past.OPEN)
+        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         known = heir.log.producers.get(7)
         assert known is not None
         assert ([each.base_offset for each in known.batches] == [7, 8, 9, 10, 11]) is not rotten
@@ -117,19 +117,19 @@ def test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong
 
 
 def test_a_new_follower_that_leads_later_knows_retries_of_what_is_cold() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def story() -> None:
         first = await rig.brokers[1].lead(0, [1], [1, 2])
         await made_cold(first, 3)
         peers = DirectPeers(rig)
-        peers.serve(first)
-        following = Following(rig, rig.brokers[2], peers)
+        peers.add_leader(first)
+        following = RunningFetchers(rig, rig.brokers[2], peers)
         copy = await following.follow(1, 0)
         await until(lambda: copy.log.end_offset == BATCHES)
         assert copy.log.local_start_offset == BATCHES, "only what is not cold is copied"
-        copy.end()
+        copy.stop()
         await following.stop()
-        check_retries(await rig.brokers[2].lead(1, [2], past=Past.INHERITED))
+        check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
     rig.run(story)

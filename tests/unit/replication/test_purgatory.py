@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tiered.errors import Code, Refused
-from tiered.replication.purgatory import Waiting
+from tiered.replication.purgatory import Purgatory
 
 
 def test_callers_wake_in_the_order_of_their_offsets() -> None:
-    waiting: Waiting[str] = Waiting()
+    waiting: Purgatory[str] = Purgatory()
     for name, offset in (("late", 9), ("early", 3), ("also early", 3), ("middle", 5)):
         waiting.park(name, offset)
     assert waiting.wake(2) == []
@@ -19,17 +19,17 @@ def test_callers_wake_in_the_order_of_their_offsets() -> None:
 
 
 def test_who_left_is_not_woken_and_takes_no_room() -> None:
-    waiting: Waiting[int] = Waiting(limit=2)
+    waiting: Purgatory[int] = Purgatory(limit=2)
     for offset in range(1000):
-        waiting.leave(waiting.park(offset, 1_000_000))
+        waiting.unpark(waiting.park(offset, 1_000_000))
     waiting.park(1, 5)
-    waiting.leave(waiting.park(2, 4))
+    waiting.unpark(waiting.park(2, 4))
     assert waiting.wake(5) == [1]
     assert len(waiting._heap) < 50
 
 
 def test_one_caller_too_many_is_refused() -> None:
-    waiting: Waiting[int] = Waiting(limit=2)
+    waiting: Purgatory[int] = Purgatory(limit=2)
     waiting.park(1, 5)
     waiting.park(2, 5)
     with pytest.raises(Refused) as refused:
@@ -38,9 +38,9 @@ def test_one_caller_too_many_is_refused() -> None:
 
 
 def test_all_wake_when_the_partition_goes() -> None:
-    waiting: Waiting[int] = Waiting()
+    waiting: Purgatory[int] = Purgatory()
     waiting.park(1, 9)
-    waiting.leave(waiting.park(2, 8))
+    waiting.unpark(waiting.park(2, 8))
     waiting.park(3, 7)
     assert waiting.wake_all() == [3, 1]
     assert waiting.wake(100) == []

@@ -8,50 +8,50 @@ import pytest
 
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.hot.test_transactions_in_log import data, marker
-from tests.unit.replication.rig import AT, INCARNATIONS, TOPIC_ID, DirectPeers, Following, Rig, content, produced, whole
+from tests.unit.replication.rig import TP, INCARNATIONS, TOPIC_ID, DirectPeers, RunningFetchers, ReplicationRig, read_bytes, append_batch, read_log
 from tests.unit.replication.test_roles import until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
 from tiered.peers import FetchFrom
 from tiered.replication import offset_lookup
-from tiered.replication.follower_reads import Followed
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_reads import FollowerReads
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
 
 
-def heard(replica: Replica, offset: int) -> None:
+def heard(replica: LeaderReplica, offset: int) -> None:
     """The follower has all below."""
-    asked = FetchFrom(TOPIC_ID, AT.partition, replica.leader_epoch, offset, 0, 0, 0)
-    replica.follower_fetched(2, INCARNATIONS[2], asked, 0)
+    asked = FetchFrom(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
+    replica.handle_follower_fetch(2, INCARNATIONS[2], asked, 0)
 
 
-async def behind(rig: Rig) -> tuple[Replica, Copy]:
+async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     """A leader, and a copy that has ten records of which five are known to be committed."""
     peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
-        produced(replica, number)
-    replica.follower_fetched(3, INCARNATIONS[3], FetchFrom(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
-    peers.serve(replica)
-    copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        append_batch(replica, number)
+    replica.handle_follower_fetch(3, INCARNATIONS[3], FetchFrom(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
+    peers.add_leader(replica)
+    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
     await until(lambda: copy.high_watermark == 5)
     for number in range(5, 10):
-        produced(replica, number)
+        append_batch(replica, number)
     await until(lambda: copy.log.end_offset == 10)
     return replica, copy
 
 
 def test_a_leader_shows_what_is_committed() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(10):
-            produced(replica, number)
+            append_batch(replica, number)
         heard(replica, 4)
         found = replica.read_now(0, 1 << 20)
-        assert found is not None and content(found.data) == whole(replica.log)[: found.size]
+        assert found is not None and read_bytes(found.data) == read_log(replica.log)[: found.size]
         assert found.size == 4 * len(batch(0)) and found.high_watermark == 4
         beyond = replica.read_now(7, 1 << 20)
         assert beyond is not None and beyond.size == 0, "in the log, and not committed"
@@ -63,10 +63,10 @@ def test_a_leader_shows_what_is_committed() -> None:
 
 
 def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_committed() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=1 << 20))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def story() -> None:
-        log = await rig.brokers[1].log()
+        log = await rig.brokers[1].open_log()
         for one in (batch(0), data(1, 0, 7)):
             log.append_as_follower(one, now_ms=NOW)
         replica = await rig.brokers[1].lead(0, [1, 2])
@@ -78,9 +78,9 @@ def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_
             return found.size
 
         assert shown(False) == log.size_bytes and shown(True) == len(batch(0))
-        assert replica.last_stable_offset == replica.ends()[1] == 1
+        assert replica.last_stable_offset == replica.offset_snapshot()[1] == 1
         log.append_as_follower(marker(2, 7, commit=True), now_ms=NOW)
-        replica.configured()
+        replica.on_config_changed()
         assert replica.last_stable_offset == 1, "its marker is not committed"
         replica.state.advance(3, 1)
         heard(replica, 3)
@@ -90,18 +90,18 @@ def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_
 
 
 def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_from_nowhere() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         for number in range(60):
-            produced(replica, number)
+            append_batch(replica, number)
         manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
             replica.manifest = manifest = written
         await replica.log.drop_local_below(manifest.cold_end_offset)
         assert replica.read_now(0, 1 << 20) is None, "only the bucket can answer"
-        assert content((await replica.read(0, 1)).data)[:8] == bytes(8)
+        assert read_bytes((await replica.read(0, 1)).data)[:8] == bytes(8)
         await replica.delete_records(10)
         with pytest.raises(Refused) as refused:
             replica.read_now(9, 1)
@@ -111,7 +111,7 @@ def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_
 
 
 def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])
@@ -125,28 +125,28 @@ def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> 
 
 
 def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(3):
-            produced(replica, number)
+            append_batch(replica, number)
         heard(replica, 2)
-        assert (await offset_lookup.since(replica, NOW + 1, replica.high_watermark, TimeLookups())).offset == 1
+        assert (await offset_lookup.find_by_timestamp(replica, NOW + 1, replica.high_watermark, TimeLookups())).offset == 1
         assert (
-            await offset_lookup.since(replica, NOW + 2, replica.high_watermark, TimeLookups()) == offset_lookup.NOWHERE
+            await offset_lookup.find_by_timestamp(replica, NOW + 2, replica.high_watermark, TimeLookups()) == offset_lookup.OFFSET_NOT_FOUND
         )
 
     rig.run(story)
 
 
 def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         _, copy = await behind(rig)
         in_sync = True
-        source = Followed(copy, lambda: in_sync)
+        source = FollowerReads(copy, lambda: in_sync)
         assert source.read_now(0, 1 << 20).size == 5 * len(batch(0))
         assert source.read_now(5, 1 << 20).size == 0
         in_sync = False
@@ -163,13 +163,13 @@ def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() ->
 )
 def test_what_is_committed_and_on_its_way_is_not_out_of_range(offset: int, code: Code) -> None:
     """Else a consumer that was sent here would begin anew somewhere else."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         _, copy = await behind(rig)
-        copy.told_committed = 12
+        copy.leader_high_watermark = 12
         with pytest.raises(Refused) as refused:
-            Followed(copy, lambda: True).read_now(offset, 1)
+            FollowerReads(copy, lambda: True).read_now(offset, 1)
         assert refused.value.code is code
 
     rig.run(story)

@@ -9,13 +9,13 @@ import pytest
 
 from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import AT, DirectPeers, Following, Rig, produced, whole
+from tests.unit.replication.rig import TP, DirectPeers, RunningFetchers, ReplicationRig, append_batch, read_log
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
-from tiered.replication.become_leader import Past
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 
 async def until(done: Callable[[], object]) -> None:
@@ -27,17 +27,17 @@ async def until(done: Callable[[], object]) -> None:
     raise AssertionError("it never came to be")
 
 
-def same(copy: Copy, replica: Replica) -> bool:
-    return copy.log.end_offset == replica.log.end_offset and whole(copy.log) == whole(replica.log)
+def same(copy: FollowerReplica, replica: LeaderReplica) -> bool:
+    return copy.log.end_offset == replica.log.end_offset and read_log(copy.log) == read_log(replica.log)
 
 
-async def fill(replica: Replica, count: int) -> None:
+async def fill(replica: LeaderReplica, count: int) -> None:
     end = replica.log.end_offset
     for number in range(end, end + count):
-        produced(replica, number)
+        append_batch(replica, number)
 
 
-async def upload(replica: Replica) -> int:
+async def upload(replica: LeaderReplica) -> int:
     """All closed segments are cold; the cold end."""
     manifest = await replica.cold.manifests.take_over(replica.pid, "t", replica.leader_epoch)
     while True:
@@ -49,15 +49,15 @@ async def upload(replica: Replica) -> int:
 
 
 def test_what_is_produced_is_copied_and_committed() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1, 2, 3])
-        peers.serve(replica)
-        copies = [await Following(rig, rig.brokers[node], peers).follow(1, 0) for node in (2, 3)]
+        peers.add_leader(replica)
+        copies = [await RunningFetchers(rig, rig.brokers[node], peers).follow(1, 0) for node in (2, 3)]
         for number in range(30):
-            await replica.append(batch(number), acks=ALL)
+            await replica.append(batch(number), acks=ACKS_ALL)
         assert replica.high_watermark == 30
         await until(lambda: all(copy.high_watermark == 30 for copy in copies))
         for copy in copies:
@@ -68,60 +68,60 @@ def test_what_is_produced_is_copied_and_committed() -> None:
 
 
 def test_a_question_waits_at_the_leader() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1, 2])
-        peers.serve(replica)
-        await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        peers.add_leader(replica)
+        await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await asyncio.sleep(10)
-        assert 15 < len(peers.asked) < 25
+        assert 15 < len(peers.requests) < 25
         started = rig.clock.mono_ns()
-        await replica.append(batch(0), acks=ALL)
+        await replica.append(batch(0), acks=ACKS_ALL)
         assert rig.clock.mono_ns() - started < 10_000_000
 
     rig.run(story)
 
 
 def test_a_quiet_partition_is_not_asked_for_with_each_batch_of_a_busy_one() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         busy = await rig.brokers[1].lead(0, [1, 2])
         quiet = await rig.brokers[1].lead(0, [1, 2], at=TopicPartition("t", 1))
-        peers.serve(busy)
-        peers.serve(quiet)
-        following = Following(rig, rig.brokers[2], peers)
+        peers.add_leader(busy)
+        peers.add_leader(quiet)
+        following = RunningFetchers(rig, rig.brokers[2], peers)
         await following.follow(1, 0)
         await following.follow(1, 0, TopicPartition("t", 1))
-        await busy.append(batch(0), acks=ALL)
-        peers.asked.clear()
+        await busy.append(batch(0), acks=ACKS_ALL)
+        peers.requests.clear()
         for number in range(100):
-            await busy.append(batch(number), acks=ALL)
-        assert sum(1 for ask in peers.asked if 1 in [each.partition for each in ask.partitions]) < 5
+            await busy.append(batch(number), acks=ACKS_ALL)
+        assert sum(1 for ask in peers.requests if 1 in [each.partition for each in ask.partitions]) < 5
         started = rig.clock.mono_ns()
-        await quiet.append(batch(0), acks=ALL)
+        await quiet.append(batch(0), acks=ACKS_ALL)
         assert rig.clock.mono_ns() - started < 10_000_000
 
     rig.run(story)
 
 
 def test_a_follower_cuts_what_its_leader_does_not_have_and_flushes_before_it_goes_on() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         first = await two.lead(0, [1, 2])
         await fill(first, 3)
-        log = await rig.brokers[1].log()
-        log.append_as_follower(whole(first.log), now_ms=0)
+        log = await rig.brokers[1].open_log()
+        log.append_as_follower(read_log(first.log), now_ms=0)
         await fill(first, 4)
         replica = await rig.brokers[1].lead(1, [1, 2])
         await fill(replica, 9)
-        peers.serve(replica)
-        copy = await Following(rig, two, peers).follow(1, 1)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, two, peers).follow(1, 1)
         await until(lambda: same(copy, replica))
         assert copy.log.epochs.lineage == ((0, 0), (1, 3))
         two.disk = two.disk.after_power_cut()  # parts of what was cut may not come back
@@ -130,13 +130,13 @@ def test_a_follower_cuts_what_its_leader_does_not_have_and_flushes_before_it_goe
             metrics=two.metrics, topic_id=copy.topic_id, name="t-0",
         )  # fmt: skip
         assert again.end_offset >= 3
-        assert whole(replica.log).startswith(whole(again))
+        assert read_log(replica.log).startswith(read_log(again))
 
     rig.run(story)
 
 
 def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
@@ -144,12 +144,12 @@ def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
         await fill(first, 3)
         replica = await rig.brokers[1].lead(1, [1, 2])
         await fill(replica, 1)
-        peers.serve(replica)
+        peers.add_leader(replica)
         two.disk.sync_seconds = lambda: 0.5
-        copy = await Following(rig, two, peers).follow(1, 1)
+        copy = await RunningFetchers(rig, two, peers).follow(1, 1)
         await asyncio.sleep(1.0)
         assert copy.log.end_offset == 0
-        assert [ask.partitions[0].offset for ask in peers.asked] == [3]
+        assert [ask.partitions[0].offset for ask in peers.requests] == [3]
         assert copy.log.truncations.checkpointed < copy.log.truncations.made, "and until the point up to which it is durable is noted anew"
         await until(lambda: same(copy, replica))
         assert copy.log.truncations.checkpointed == copy.log.truncations.made == 1
@@ -158,15 +158,15 @@ def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
 
 
 def test_with_flush_ack_a_follower_says_only_what_it_has_fsynced() -> None:
-    rig = Rig(config=TopicConfig(flush="ack"))
+    rig = ReplicationRig(config=TopicConfig(flush="ack"))
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1, 2])
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         rig.brokers[2].disk.sync_seconds = lambda: 1.0
-        task = asyncio.create_task(replica.append(batch(0), acks=ALL))
+        task = asyncio.create_task(replica.append(batch(0), acks=ACKS_ALL))
         await asyncio.sleep(0.5)
         assert copy.log.end_offset == 1
         assert not task.done()
@@ -177,19 +177,19 @@ def test_with_flush_ack_a_follower_says_only_what_it_has_fsynced() -> None:
 
 
 def test_a_new_follower_begins_behind_what_is_cold() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(100):
-            replica.append_now(batch(number, producer=7, sequence=number), ALL)
+            replica.append_now(batch(number, producer=7, sequence=number), ACKS_ALL)
         cold_end = await upload(replica)
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await until(lambda: copy.log.end_offset == 100)
         assert copy.log.local_start_offset == cold_end > 50
-        assert whole(copy.log) == whole(replica.log, cold_end)
+        assert read_log(copy.log) == read_log(replica.log, cold_end)
         assert copy.log.epochs.epoch_at(cold_end - 1) == 0
         ours, theirs = copy.log.producers.get(7), replica.log.producers.get(7)
         assert ours is not None and theirs is not None and ours.batches == theirs.batches
@@ -198,13 +198,13 @@ def test_a_new_follower_begins_behind_what_is_cold() -> None:
 
 
 def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        peers.serve(replica)
-        following = Following(rig, rig.brokers[2], peers)
+        peers.add_leader(replica)
+        following = RunningFetchers(rig, rig.brokers[2], peers)
         copy = await following.follow(1, 0)
         await fill(replica, 10)
         await until(lambda: same(copy, replica))
@@ -212,49 +212,49 @@ def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
         await fill(replica, 100)
         cold_end = await upload(replica)
         await replica.log.drop_local_below(cold_end)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await until(lambda: copy.log.end_offset == 110)
         assert copy.log.local_start_offset == cold_end
-        assert whole(copy.log) == whole(replica.log)
+        assert read_log(copy.log) == read_log(replica.log)
 
     rig.run(story)
 
 
 def test_the_bucket_is_asked_again_until_it_answers() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         await fill(replica, 100)
         await upload(replica)
-        peers.serve(replica)
+        peers.add_leader(replica)
         rig.brokers[2].faults.outage = True
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
-        await until(lambda: copy.trouble)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+        await until(lambda: copy.fetch_error)
         assert copy.log.end_offset == 0
         rig.brokers[2].faults.outage = False
         await until(lambda: copy.log.end_offset == 100)
-        assert not copy.trouble
+        assert not copy.fetch_error
 
     rig.run(story)
 
 
 def test_below_the_log_start_there_is_nothing_to_copy() -> None:
-    rig = Rig(config=TopicConfig(remote_storage_enable=False, segment_bytes=2000))
+    rig = ReplicationRig(config=TopicConfig(remote_storage_enable=False, segment_bytes=2000))
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         for first in range(0, 100, 5):
-            produced(replica, first, 5)
+            append_batch(replica, first, 5)
         await replica.delete_records(52)  # in the middle of a batch
         await replica.log.drop_local_below(52)
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await until(lambda: copy.log.end_offset == 100)
         assert copy.log.start_offset == 52
-        assert whole(copy.log, 52) == whole(replica.log, 52)
+        assert read_log(copy.log, 52) == read_log(replica.log, 52)
         await replica.delete_records(71)
         await until(lambda: copy.log.start_offset == 71)
 
@@ -264,7 +264,7 @@ def test_below_the_log_start_there_is_nothing_to_copy() -> None:
 @pytest.mark.parametrize("dropped", [False, True], ids=["its records part", "it holds nothing"])
 def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from(dropped: bool) -> None:
     """Its leader was elected uncleanly, and never had what the follower had let go."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
@@ -275,26 +275,26 @@ def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copi
         old.log.advance_start(30)
         replica = await rig.brokers[1].lead(1, [1, 2])
         await fill(replica, 10)
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 1)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
         await until(lambda: same(copy, replica) and copy.high_watermark == 10)
         assert copy.log.start_offset == copy.log.checkpointed_start_offset == 0
         begun = await rig.brokers[2].lead(2, [2])
-        assert produced(begun, 10) == 11 and begun.log_start_offset == 0
+        assert append_batch(begun, 10) == 11 and begun.log_start_offset == 0
 
     rig.run(story)
 
 
 def test_an_earlier_copy_changes_nothing_any_more() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await asyncio.sleep(0.1)
-        copy.gone = True  # with a question under way
+        copy.is_stopped = True  # with a question under way
         await fill(replica, 5)
         await asyncio.sleep(5.0)
         assert copy.log.end_offset == 0
@@ -304,59 +304,59 @@ def test_an_earlier_copy_changes_nothing_any_more() -> None:
 
 
 def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         first = await rig.brokers[1].lead(0, [1, 2, 3])
-        peers.serve(first)
-        two, three = (Following(rig, rig.brokers[node], peers) for node in (2, 3))
+        peers.add_leader(first)
+        two, three = (RunningFetchers(rig, rig.brokers[node], peers) for node in (2, 3))
         old, other = await two.follow(1, 0), await three.follow(1, 0)
         for number in range(20):
-            await first.append(batch(number), acks=ALL)
-        peers.cut.add("1:0")
+            await first.append(batch(number), acks=ACKS_ALL)
+        peers.unreachable.add("1:0")
         await asyncio.sleep(1.0)
         await fill(first, 3)  # nobody hears of it
-        old.gone = other.gone = True
-        second = await rig.brokers[2].lead(1, [2, 3], [1, 2, 3], high_watermark=old.high_watermark, past=Past.OPEN)
-        peers.serve(second)
+        old.is_stopped = other.is_stopped = True
+        second = await rig.brokers[2].lead(1, [2, 3], [1, 2, 3], high_watermark=old.high_watermark, previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        peers.add_leader(second)
         assert second.epoch_start == 20
         await three.follow(2, 1)
         for number in range(20, 40):
-            await second.append(batch(number), acks=ALL)
-        back = await Following(rig, rig.brokers[1], peers).follow(2, 1, high_watermark=first.high_watermark)
+            await second.append(batch(number), acks=ACKS_ALL)
+        back = await RunningFetchers(rig, rig.brokers[1], peers).follow(2, 1, high_watermark=first.high_watermark)
         await until(lambda: same(back, second))
-        assert whole(await rig.brokers[3].log()) == whole(second.log)
+        assert read_log(await rig.brokers[3].open_log()) == read_log(second.log)
 
     rig.run(story)
 
 
 def test_a_leader_that_does_not_answer_is_asked_again_after_pauses() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)  # it does not lead yet
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)  # it does not lead yet
         await asyncio.sleep(20)
-        assert 5 < len(peers.asked) < 30
-        assert copy.trouble
-        peers.serve(replica)
+        assert 5 < len(peers.requests) < 30
+        assert copy.fetch_error
+        peers.add_leader(replica)
         await fill(replica, 3)
         await until(lambda: same(copy, replica))
-        assert not copy.trouble
+        assert not copy.fetch_error
 
     rig.run(story)
 
 
 def test_a_full_disk_stops_copying_until_there_is_room() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        peers.serve(replica)
-        copy = await Following(rig, two, peers).follow(1, 0)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, two, peers).follow(1, 0)
         await asyncio.sleep(1)
         two.disk.capacity = 1
         await fill(replica, 3)
@@ -365,42 +365,42 @@ def test_a_full_disk_stops_copying_until_there_is_room() -> None:
         two.disk.capacity = 1 << 40
         await until(lambda: same(copy, replica))
         assert two.state.full is None and copy.lag == 0
-        assert not two.died
+        assert not two.disk_failures
 
     rig.run(story)
 
 
 def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        peers.serve(replica)
-        await Following(rig, two, peers).follow(1, 0)
+        peers.add_leader(replica)
+        await RunningFetchers(rig, two, peers).follow(1, 0)
         await asyncio.sleep(1)
         two.disk.faults.append(DiskFault("append", ".log", "EIO"))
         await fill(replica, 3)
-        await until(lambda: two.died)
+        await until(lambda: two.disk_failures)
 
     rig.run(story)
 
 
 def test_a_follower_drops_only_what_is_cold() -> None:
-    rig = Rig(config=TopicConfig(segment_bytes=2000, local_retention_bytes=1))
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, local_retention_bytes=1))
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers).follow(1, 0)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await fill(replica, 100)
         await until(lambda: same(copy, replica))
-        await copy.retain()
+        await copy.apply_local_retention()
         assert copy.log.local_start_offset == 0
         cold_end = await upload(replica)
         await until(lambda: copy.cold_end_offset == cold_end)
-        await copy.retain()
+        await copy.apply_local_retention()
         assert 0 < copy.log.local_start_offset <= cold_end
         assert copy.log.end_offset == 100
 
@@ -409,15 +409,15 @@ def test_a_follower_drops_only_what_is_cold() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_large_history_arrives_in_pieces(seed: int) -> None:
-    rig = Rig(seed)
+    rig = ReplicationRig(seed)
 
     async def story() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         await fill(replica, 300)
-        peers.serve(replica)
-        copy = await Following(rig, rig.brokers[2], peers, partition_max_bytes=5000).follow(1, 0, AT)
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers, partition_max_bytes=5000).follow(1, 0, TP)
         await until(lambda: same(copy, replica))
-        assert len(peers.asked) > 5
+        assert len(peers.requests) > 5
 
     rig.run(story)

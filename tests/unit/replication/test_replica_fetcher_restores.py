@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import DirectPeers, Following, Rig, whole
+from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, read_log
 from tests.unit.replication.test_replica_fetcher import fill, same, until, upload
 from tiered.errors import Unavailable
 
 
 def test_what_is_cut_is_not_committed_any_more() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
@@ -21,9 +21,9 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
         await fill(first, 5)
         replica = await rig.brokers[1].lead(1, [1], [1, 2])
         await fill(replica, 3)
-        copy = await Following(rig, two, peers).follow(1, 1, high_watermark=5)
+        copy = await RunningFetchers(rig, two, peers).follow(1, 1, high_watermark=5)
         assert copy.high_watermark == 5
-        peers.serve(replica)
+        peers.add_leader(replica)
         await until(lambda: same(copy, replica))
         assert copy.high_watermark == 3
 
@@ -32,20 +32,20 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
 
 @pytest.mark.parametrize("gone", [True, False], ids=["led by now", "grown by now"])
 def test_a_log_that_went_on_meanwhile_does_not_begin_anew_behind_what_is_cold(gone: bool) -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         first = await rig.brokers[1].lead(0, [1])
         await fill(first, 100)
         cold_end = await upload(first)
-        copy = await Following(rig, rig.brokers[2], DirectPeers(rig)).follow(1, 0)
+        copy = await RunningFetchers(rig, rig.brokers[2], DirectPeers(rig)).follow(1, 0)
         rig.brokers[2].faults.first_byte_seconds = 1.0
-        restoring = asyncio.ensure_future(copy.begin_behind_cold(rig.brokers[2].cold))
+        restoring = asyncio.ensure_future(copy.restore_from_bucket(rig.brokers[2].cold))
         await asyncio.sleep(1.5)  # the manifest is there, what the bucket knows of the past is on its way
         if gone:
-            copy.end()
+            copy.stop()
         else:
-            copy.log.append_as_follower(whole(first.log)[: len(batch(0))], now_ms=0)
+            copy.log.append_as_follower(read_log(first.log)[: len(batch(0))], now_ms=0)
         await restoring
         assert copy.log.end_offset == (0 if gone else 1) < cold_end
 
@@ -53,17 +53,17 @@ def test_a_log_that_went_on_meanwhile_does_not_begin_anew_behind_what_is_cold(go
 
 
 def test_a_log_never_goes_for_a_bucket_that_has_less() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         first = await rig.brokers[1].lead(0, [1])
         await fill(first, 100)
         cold_end = await upload(first)
-        copy = await Following(rig, rig.brokers[2], DirectPeers(rig)).follow(1, 0)
-        copy.log.append_as_follower(whole(first.log), now_ms=0)
+        copy = await RunningFetchers(rig, rig.brokers[2], DirectPeers(rig)).follow(1, 0)
+        copy.log.append_as_follower(read_log(first.log), now_ms=0)
         assert copy.log.end_offset > cold_end
         with pytest.raises(Unavailable, match="does not have more of it"):
-            await copy.begin_behind_cold(rig.brokers[2].cold)
+            await copy.restore_from_bucket(rig.brokers[2].cold)
         assert copy.log.end_offset == 100 and copy.log.local_start_offset == 0
 
     rig.run(story)

@@ -8,115 +8,115 @@ from functools import partial
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import DirectPeers, Following, Rig, produced
+from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, append_batch
 from tests.unit.replication.test_replica_fetcher import same, until
 from tiered.ids import TopicPartition
-from tiered.replication.leader_replica import ALL
-from tiered.replication.replica_fetcher import LAST_WAIT_MS, ROUNDS_MAX, Asking
+from tiered.replication.leader_replica import ACKS_ALL
+from tiered.replication.replica_fetcher import LAST_FETCH_WAIT_MS, IN_FLIGHT_MAX, FetcherSettings
 
 
 def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_for_the_questions_of_others() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(8)]
 
     async def story() -> None:
         peers = DirectPeers(rig)
         first = await rig.brokers[1].lead(0, [1, 2], at=places[0])
-        peers.serve(first)
-        two = Following(rig, rig.brokers[2], peers)
+        peers.add_leader(first)
+        two = RunningFetchers(rig, rig.brokers[2], peers)
         copies = [await two.follow(1, 0, at) for at in places]  # the other seven it does not lead yet
         await asyncio.sleep(0.02)
         led = [first, *[await rig.brokers[1].lead(0, [1, 2], at=at) for at in places[1:]]]
         for each in led:
-            peers.serve(each)
-            produced(each, 0)
+            peers.add_leader(each)
+            append_batch(each, 0)
         started = rig.clock.mono_ns()
         await until(lambda: all(same(copy, each) for copy, each in zip(copies, led, strict=True)))
         assert rig.clock.mono_ns() - started < 100_000_000
         for turn in range(20):  # each alone, one after the other
             each = led[turn % 8]
             started = rig.clock.mono_ns()
-            await each.append(batch(turn), acks=ALL)
-            assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000, turn
+            await each.append(batch(turn), acks=ACKS_ALL)
+            assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000, turn
 
     rig.run(story)
 
 
-async def opened(rig: Rig, places: list[TopicPartition]) -> None:
+async def opened(rig: ReplicationRig, places: list[TopicPartition]) -> None:
     """The logs of broker 2 are there: to follow them takes no time."""
     for at in places:
-        await rig.brokers[2].log(at)
+        await rig.brokers[2].open_log(at)
 
 
 def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_them_is_answered() -> None:
-    rig = Rig()
-    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX + 1)]
+    rig = ReplicationRig()
+    places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + 1)]
 
     async def story() -> None:
         peers = DirectPeers(rig)
         led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
         for each in led:
-            peers.serve(each)
-        produced(led[-1], 0)
+            peers.add_leader(each)
+        append_batch(led[-1], 0)
         await opened(rig, places)
-        two = Following(rig, rig.brokers[2], peers)
+        two = RunningFetchers(rig, rig.brokers[2], peers)
         for at in places[:-1]:
             await two.follow(1, 0, at)
             await asyncio.sleep(0.005)
-        assert [len(each.partitions) for each in peers.asked] == [1] * ROUNDS_MAX, "each waits alone"
+        assert [len(each.partitions) for each in peers.requests] == [1] * IN_FLIGHT_MAX, "each waits alone"
         copy = await two.follow(1, 0, places[-1])
         started = rig.clock.mono_ns()
         await until(lambda: same(copy, led[-1]))
-        assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000
+        assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000
 
     rig.run(story)
 
 
 def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
-    rig = Rig()
-    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX)]
+    rig = ReplicationRig()
+    places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX)]
 
     async def story() -> None:
         peers = DirectPeers(rig)
         for at in places:
-            peers.serve(await rig.brokers[1].lead(0, [1, 2], at=at))
+            peers.add_leader(await rig.brokers[1].lead(0, [1, 2], at=at))
         await opened(rig, places)
-        two = Following(rig, rig.brokers[2], peers)
+        two = RunningFetchers(rig, rig.brokers[2], peers)
         for at in places:
             await two.follow(1, 0, at)
             await asyncio.sleep(0.005)
         await asyncio.sleep(5)
-        before = len(peers.asked)
+        before = len(peers.requests)
         await asyncio.sleep(30)
-        assert len(peers.asked) - before <= ROUNDS_MAX * 30 / (Asking(0, 0).max_wait_ms / 1000)
+        assert len(peers.requests) - before <= IN_FLIGHT_MAX * 30 / (FetcherSettings(0, 0).max_wait_ms / 1000)
         await two.stop()
 
     rig.run(story)
 
 
 def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_for_long() -> None:
-    rig = Rig()
-    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX + 2)]
+    rig = ReplicationRig()
+    places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + 2)]
 
     async def story() -> None:
         peers = DirectPeers(rig)
         led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
         for each in led:
-            peers.serve(each)
+            peers.add_leader(each)
         await opened(rig, places)
-        two = Following(rig, rig.brokers[2], peers)
-        for at in places[:ROUNDS_MAX]:
+        two = RunningFetchers(rig, rig.brokers[2], peers)
+        for at in places[:IN_FLIGHT_MAX]:
             await two.follow(1, 0, at)
             await asyncio.sleep(0.005)
-        for each in led[ROUNDS_MAX:]:
+        for each in led[IN_FLIGHT_MAX:]:
             await asyncio.sleep(30.1)
-            produced(each, 0)
+            append_batch(each, 0)
             copy = await two.follow(1, 0, each.at)
             started = rig.clock.mono_ns()
             await until(partial(same, copy, each))
             assert rig.clock.mono_ns() - started <= 10_000_000
-            await each.append(batch(1), acks=ALL)
-            assert rig.clock.mono_ns() - started < 1.5 * LAST_WAIT_MS * 1_000_000
+            await each.append(batch(1), acks=ACKS_ALL)
+            assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000
         await two.stop()
 
     rig.run(story)
@@ -125,23 +125,23 @@ def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_f
 @pytest.mark.parametrize("new", [2, 3, 40])
 def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) -> None:
     """They come one after the other, some while that question is being given up."""
-    rig = Rig()
-    places = [TopicPartition("t", number) for number in range(ROUNDS_MAX + new)]
+    rig = ReplicationRig()
+    places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + new)]
 
     async def story() -> None:
         peers = DirectPeers(rig)
         led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
         for each in led:
-            peers.serve(each)
-            produced(each, 0)
+            peers.add_leader(each)
+            append_batch(each, 0)
         await opened(rig, places)
-        two = Following(rig, rig.brokers[2], peers)
+        two = RunningFetchers(rig, rig.brokers[2], peers)
         copies = []
-        for at in places[:ROUNDS_MAX]:
+        for at in places[:IN_FLIGHT_MAX]:
             copies.append(await two.follow(1, 0, at))
             await asyncio.sleep(0.005)
         await asyncio.sleep(30.1)
-        for at in places[ROUNDS_MAX:]:
+        for at in places[IN_FLIGHT_MAX:]:
             copies.append(await two.follow(1, 0, at))
             await asyncio.sleep(0)
         await asyncio.sleep(1)
@@ -152,34 +152,34 @@ def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) ->
 
 
 def test_partitions_that_fail_together_ask_together_again() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(8)]
 
     async def story() -> None:
         peers = DirectPeers(rig)  # nobody leads
         await opened(rig, places)
-        two = Following(rig, rig.brokers[2], peers)
+        two = RunningFetchers(rig, rig.brokers[2], peers)
         for at in places:
             await two.follow(1, 0, at)
         await asyncio.sleep(5)
-        assert len(peers.asked) > 3 and {len(each.partitions) for each in peers.asked} == {len(places)}
+        assert len(peers.requests) > 3 and {len(each.partitions) for each in peers.requests} == {len(places)}
 
     rig.run(story)
 
 
 def test_that_a_leader_answers_no_more_is_told_once() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         peers = DirectPeers(rig)
-        peers.serve(await rig.brokers[1].lead(0, [1], [1, 2]))
-        two = Following(rig, rig.brokers[2], peers)
+        peers.add_leader(await rig.brokers[1].lead(0, [1], [1, 2]))
+        two = RunningFetchers(rig, rig.brokers[2], peers)
         await two.follow(1, 0)
         await asyncio.sleep(5)
-        peers.cut.add("1:0")
+        peers.unreachable.add("1:0")
         await asyncio.sleep(60)
-        peers.cut.clear()
+        peers.unreachable.clear()
         await asyncio.sleep(20)
-        assert two.told == [("heard", 1), ("lost", 1), ("heard", 1)]
+        assert two.contact_events == [("heard", 1), ("lost", 1), ("heard", 1)]
 
     rig.run(story)

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from tests.unit.replication.rig import DirectPeers, Following, Rig, produced
+from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, append_batch
 from tests.unit.replication.test_replica_fetcher import same, until
 from tiered.config.settings import TopicConfig
 from tiered.ids import TopicPartition
-from tiered.replication.replication_quota import PAUSE_MAX_NS, SAVED_NS, UNLIMITED, Named, Throttle, words_of
+from tiered.replication.replication_quota import PAUSE_MAX_NS, BURST_NS, UNLIMITED, ThrottledReplicas, ReplicationQuota, list_throttled_replicas
 
 SECOND = 1_000_000_000
 
@@ -21,7 +21,7 @@ def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it
     draw = random.Random(seed)
     rate = draw.choice([1_000, 77_777, 10**9])
     lump = rate * draw.choice([1, 10, 5_000]) // 100
-    throttle, now_ns, copied = Throttle().at(rate, 0), draw.randrange(10**15), 0
+    throttle, now_ns, copied = ReplicationQuota().set_rate(rate, 0), draw.randrange(10**15), 0
     began_ns, largest = now_ns, 0
     while now_ns - began_ns < 60 * SECOND:
         pause_ns = throttle.pause_ns(now_ns)
@@ -31,47 +31,47 @@ def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it
         else:
             count = draw.randint(1, lump)
             largest = max(largest, count)
-            throttle.took(count, now_ns)
+            throttle.record(count, now_ns)
             copied += count
             now_ns += draw.randrange(1_000)
     seconds = (now_ns - began_ns) / SECOND
-    assert copied <= rate * (seconds + SAVED_NS / SECOND) + largest
+    assert copied <= rate * (seconds + BURST_NS / SECOND) + largest
     if lump < rate:
         assert copied >= rate * (seconds - 1.1)
 
 
 def test_without_a_rate_nobody_waits_and_at_none_everybody_does() -> None:
-    throttle = Throttle()
-    throttle.took(1 << 40, 0)
+    throttle = ReplicationQuota()
+    throttle.record(1 << 40, 0)
     assert throttle.pause_ns(0) == 0
-    assert throttle.at(0, 5).pause_ns(5) == PAUSE_MAX_NS
-    assert throttle.at(UNLIMITED, 6).pause_ns(6) == 0
+    assert throttle.set_rate(0, 5).pause_ns(5) == PAUSE_MAX_NS
+    assert throttle.set_rate(UNLIMITED, 6).pause_ns(6) == 0
 
 
 def test_what_is_owed_stays_owed_in_bytes_when_the_rate_changes() -> None:
-    throttle = Throttle().at(1_000, 0)
-    throttle.took(1_500, 0)
+    throttle = ReplicationQuota().set_rate(1_000, 0)
+    throttle.record(1_500, 0)
     assert throttle.pause_ns(0) == SECOND // 2
-    assert throttle.at(10_000, 0).pause_ns(0) == SECOND // 20
-    assert throttle.at(UNLIMITED, 0).at(1_000, 0).pause_ns(0) == 0
+    assert throttle.set_rate(10_000, 0).pause_ns(0) == SECOND // 20
+    assert throttle.set_rate(UNLIMITED, 0).set_rate(1_000, 0).pause_ns(0) == 0
 
 
 def test_a_list_names_replicas_or_all() -> None:
-    named = Named()
+    named = ThrottledReplicas()
     words = ("0:1", "1:2")
     assert named(words, 0, 1) and named(words, 0, 1)
-    assert not Named()(words, 1, 1) and not Named()((), 0, 1)
-    assert Named()(("*",), 7, 7)
+    assert not ThrottledReplicas()(words, 1, 1) and not ThrottledReplicas()((), 0, 1)
+    assert ThrottledReplicas()(("*",), 7, 7)
     assert named(("0:1",), 0, 1) and not named(("1:1",), 0, 1), "another list"
 
 
 def test_the_lists_of_a_move_are_who_has_it_and_who_gets_it() -> None:
-    assert words_of({1: ((1, 2), (2, 3)), 0: ((1,), (1,))}) == (("0:1", "1:1", "1:2"), ("1:3",))
+    assert list_throttled_replicas({1: ((1, 2), (2, 3)), 0: ((1,), (1,))}) == (("0:1", "1:1", "1:2"), ("1:3",))
 
 
 def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> None:
     listed = TopicConfig(segment_bytes=1 << 20, follower_replication_throttled_replicas=("0:2",))
-    rig = Rig(config=listed)
+    rig = ReplicationRig(config=listed)
 
     async def story() -> None:
         peers = DirectPeers(rig)
@@ -79,11 +79,11 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
         free = await rig.brokers[1].lead(0, [1], [1, 2], at=TopicPartition("t", 1))
         for number in range(200):
             for replica in (held, free):
-                produced(replica, number)
-        peers.serve(held)
-        peers.serve(free)
+                append_batch(replica, number)
+        peers.add_leader(held)
+        peers.add_leader(free)
         size = held.log.size_bytes
-        following = Following(rig, rig.brokers[2], peers, throttled_rate=size // 10, partition_max_bytes=size // 40)
+        following = RunningFetchers(rig, rig.brokers[2], peers, throttled_rate=size // 10, partition_max_bytes=size // 40)
         slow = await following.follow(1, 0)
         quick = await following.follow(1, 0, TopicPartition("t", 1))
         await until(lambda: same(quick, free))
@@ -93,7 +93,7 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
         await until(lambda: same(slow, held))
         assert 7 * SECOND < rig.clock.mono_ns() < 12 * SECOND
         began_ns = rig.clock.mono_ns()
-        produced(held, 200)
+        append_batch(held, 200)
         await until(lambda: same(slow, held))
         assert rig.clock.mono_ns() - began_ns < SECOND // 2, "who has all is not held"
 

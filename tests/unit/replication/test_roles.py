@@ -13,16 +13,16 @@ import pytest
 
 from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import AT, whole
-from tests.unit.replication.three_brokers import CLUSTER, Member, Town
+from tests.unit.replication.rig import TP, read_log
+from tests.unit.replication.three_brokers import CLUSTER, BrokerProcess, ThreeBrokers
 from tiered.broker.data_directory import DataDirectory
 from tiered.controller import requests
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import text_id
 from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.delta import Lead
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 
 async def until(done: Callable[[], object], seconds: float = 30) -> None:
@@ -34,41 +34,41 @@ async def until(done: Callable[[], object], seconds: float = 30) -> None:
     raise AssertionError("it never came to be")
 
 
-async def led(town: Town) -> Replica:
+async def led(town: ThreeBrokers) -> LeaderReplica:
     await until(lambda: town.leader() is not None)
     leader = town.leader()
     assert leader is not None
     return leader
 
 
-async def written(town: Town) -> Replica:
+async def written(town: ThreeBrokers) -> LeaderReplica:
     """The leader of a topic with ten acknowledged batches."""
-    await town.begin()
+    await town.start()
     leader = await led(town)
     for number in range(10):
-        await leader.append(batch(number), acks=ALL)
+        await leader.append(batch(number), acks=ACKS_ALL)
     return leader
 
 
-def nobody_found(town: Town) -> contextlib.AbstractContextManager[object]:
+def nobody_found(town: ThreeBrokers) -> contextlib.AbstractContextManager[object]:
     """No broker finds another one: nothing is copied meanwhile."""
     return patch.object(town.peers, "find", lambda *_: None)
 
 
-def alike(town: Town, *nodes: int) -> bool:
+def alike(town: ThreeBrokers, *nodes: int) -> bool:
     """Whether these have the same log, led or followed."""
     logs = [held.log for node in nodes for held in town.members[node].partitions.held()]
-    return len(logs) == len(nodes) and len({whole(log) for log in logs}) == 1
+    return len(logs) == len(nodes) and len({read_log(log) for log in logs}) == 1
 
 
 def test_all_copies_of_a_new_topic_are_in_sync() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(min_insync_replicas="3")
+        await town.start(min_insync_replicas="3")
         leader = await led(town)
         for number in range(20):
-            await leader.append(batch(number), acks=ALL)
+            await leader.append(batch(number), acks=ACKS_ALL)
         assert set(town.partition.isr) == {1, 2, 3}
         assert alike(town, 1, 2, 3)
 
@@ -76,16 +76,16 @@ def test_all_copies_of_a_new_topic_are_in_sync() -> None:
 
 
 def test_a_dead_follower_leaves_and_comes_back() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin()
+        await town.start()
         leader = await led(town)
-        await leader.append(batch(0), acks=ALL)
+        await leader.append(batch(0), acks=ACKS_ALL)
         gone = next(node for node in (1, 2, 3) if node != town.partition.leader)
         await town.members[gone].kill()
         started = town.rig.clock.mono_ns()
-        await leader.append(batch(1), acks=ALL)  # waits until the follower has lagged for long enough
+        await leader.append(batch(1), acks=ACKS_ALL)  # waits until the follower has lagged for long enough
         assert 2e9 < town.rig.clock.mono_ns() - started < 6e9
         assert gone not in town.partition.isr
         await town.members[gone].start()
@@ -96,13 +96,13 @@ def test_a_dead_follower_leaves_and_comes_back() -> None:
 
 
 def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(min_insync_replicas="2")
+        await town.start(min_insync_replicas="2")
         first = await led(town)
         for number in range(20):
-            await first.append(batch(number), acks=ALL)
+            await first.append(batch(number), acks=ACKS_ALL)
         old = town.partition.leader
         first.append_now(batch(20), 1)  # nobody may have heard of it
         await town.members[old].kill()
@@ -111,7 +111,7 @@ def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
         assert town.partition.leader != old
         assert second.log.end_offset >= 20
         await until(lambda: second.high_watermark >= 20)
-        await second.append(batch(21), acks=ALL)
+        await second.append(batch(21), acks=ACKS_ALL)
         await town.members[old].start()
         await until(lambda: old in town.partition.isr)
         await until(lambda: alike(town, 1, 2, 3))
@@ -121,13 +121,13 @@ def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
 
 def test_a_new_leader_knows_at_once_what_was_committed() -> None:
     """Readers that ask for the end may not be told an earlier one than before (KIP-207)."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         await written(town)
         await asyncio.sleep(1)  # followers hear of it with their next question
         heir = next(node for node in (1, 2, 3) if node != town.partition.leader)
-        town.peers.cut.update(f"{node}:0" for node in (1, 2, 3))
+        town.peers.unreachable.update(f"{node}:0" for node in (1, 2, 3))
         old = town.partition.leader
         await town.fence(old)
         await until(lambda: town.leader() is not None and town.partition.leader != old)
@@ -138,27 +138,27 @@ def test_a_new_leader_knows_at_once_what_was_committed() -> None:
 
 
 def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin()
+        await town.start()
         first = await led(town)
-        await first.append(batch(0), acks=ALL)
+        await first.append(batch(0), acks=ACKS_ALL)
         node = town.partition.leader
-        town.hears_seconds = 0.0
+        town.metadata_delay_seconds = 0.0
         await town.members[node].partitions.settled()
         await town.fence(node)
         second = await led(town)
-        await until(lambda: first.gone)
-        await town.ask(requests.UnfenceBroker(node, town.members[node].incarnation))
+        await until(lambda: first.is_stopped)
+        await town.submit(requests.UnfenceBroker(node, town.members[node].incarnation))
         with pytest.raises(Refused):
             first.append_now(batch(1), 1)
-        await second.append(batch(1), acks=ALL)
+        await second.append(batch(1), acks=ACKS_ALL)
         await until(lambda: node in town.partition.isr)
-        await town.ask(requests.ElectLeaders(True))
+        await town.submit(requests.ElectLeaders(True))
         third = await led(town)
         assert third.state.node_id == node and third is not first
-        await third.append(batch(2), acks=ALL)
+        await third.append(batch(2), acks=ACKS_ALL)
         assert third.log.end_offset == 3
 
     town.run(story)
@@ -167,12 +167,12 @@ def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
 def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
     """The question for the join is lost on its way, then the one who was to join dies: the high watermark may neither
     wait for it for ever, nor go on before it is sure that it did not join."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin()
+        await town.start()
         leader = await led(town)
-        await leader.append(batch(0), acks=ALL)
+        await leader.append(batch(0), acks=ACKS_ALL)
         gone = next(node for node in (1, 2, 3) if node != town.partition.leader)
         await town.members[gone].kill()
         await town.fence(gone)
@@ -183,29 +183,29 @@ def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
             asked.append("ask")
             return "ask"
 
-        town.lost = lose
+        town.lost_message = lose
         await until(lambda: asked)
         await town.members[gone].kill()
-        town.lost = lambda: ""
+        town.lost_message = lambda: ""
         await town.fence(gone)
         started = town.rig.clock.mono_ns()
-        await leader.append(batch(1), acks=ALL)
+        await leader.append(batch(1), acks=ACKS_ALL)
         assert town.rig.clock.mono_ns() - started < 20e9
 
     town.run(story)
 
 
 def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin()
+        await town.start()
         leader = await led(town)
-        await leader.append(batch(0), acks=ALL)
-        await town.ask(requests.DeleteTopic("t"))
+        await leader.append(batch(0), acks=ACKS_ALL)
+        await town.submit(requests.DeleteTopic("t"))
         await until(lambda: all(not member.partitions.held() for member in town.members.values()))
         with pytest.raises(Refused) as refused:
-            leader.append_now(batch(1), ALL)
+            leader.append_now(batch(1), ACKS_ALL)
         assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
 
     town.run(story)
@@ -215,32 +215,32 @@ class Storm:
     """A producer, and what happens to brokers meanwhile."""
 
     def __init__(self, seed: int) -> None:
-        self.town = Town(seed)
+        self.town = ThreeBrokers(seed)
         self.draw = random.Random(f"{seed}/storm")
         self.acked: list[int] = []
         self.working = True
 
     async def play(self) -> None:
         town = self.town
-        await town.begin(min_insync_replicas="2")
+        await town.start(min_insync_replicas="2")
         task = town.rig.loop.create_task(self._produce())
-        town.lost = lambda: self.draw.choice(["", "", "", "ask", "answer"])
+        town.lost_message = lambda: self.draw.choice(["", "", "", "ask", "answer"])
         for _ in range(12):
             await asyncio.sleep(self.draw.uniform(0.5, 4.0))
             await self._trouble()
-        town.lost = lambda: ""
-        town.peers.cut.clear()
+        town.lost_message = lambda: ""
+        town.peers.unreachable.clear()
         self.working = False
         await task
         for member in town.members.values():
             if not member.running:
                 await member.start()
         for node, member in town.members.items():
-            await town.ask(requests.UnfenceBroker(node, member.incarnation))
+            await town.submit(requests.UnfenceBroker(node, member.incarnation))
         await until(lambda: set(town.partition.isr) == {1, 2, 3}, 120)
         await until(lambda: alike(town, 1, 2, 3), 60)
         log = (await led(town)).log
-        said = whole(log)
+        said = read_log(log)
         for number in self.acked:
             assert b"%d." % number in said, f"record {number} was acknowledged and is gone"
 
@@ -251,7 +251,7 @@ class Storm:
             leader = self.town.leader()
             if leader is not None:
                 with contextlib.suppress(Refused):
-                    await leader.append(batch(number), acks=ALL, timeout_ms=2000)
+                    await leader.append(batch(number), acks=ACKS_ALL, timeout_ms=2000)
                     self.acked.append(number)
             await asyncio.sleep(self.draw.uniform(0, 0.1))
 
@@ -266,17 +266,17 @@ class Storm:
             case "fence":
                 await self._settle(town.fence(node))
                 await asyncio.sleep(self.draw.uniform(0, 1))
-                await self._settle(town.ask(requests.UnfenceBroker(node, town.members[node].incarnation)))
+                await self._settle(town.submit(requests.UnfenceBroker(node, town.members[node].incarnation)))
             case "cut":
-                town.peers.cut.add(f"{node}:0")
+                town.peers.unreachable.add(f"{node}:0")
             case "heal":
-                town.peers.cut.clear()
+                town.peers.unreachable.clear()
             case _:
                 for member in town.members.values():
                     if not member.running:
-                        lost, town.lost = town.lost, lambda: ""
+                        lost, town.lost_message = town.lost_message, lambda: ""
                         await member.start()
-                        town.lost = lost
+                        town.lost_message = lost
 
     @staticmethod
     async def _settle(asked: Awaitable[object]) -> None:
@@ -292,7 +292,7 @@ def test_what_was_acknowledged_survives(seed: int) -> None:
 
 
 def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         leader = await written(town)
@@ -311,18 +311,18 @@ def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> No
 
 def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
     """The cut is noted with those of all logs, and was not durable when the leader changed."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         leader = await written(town)
         (copy,) = (each for each in town.members[other_than(leader)].partitions.held())
-        assert isinstance(copy, Copy) and copy.is_durable
+        assert isinstance(copy, FollowerReplica) and copy.is_durable
         copy.log.truncate_to(5)
         await town.members[other_than(leader)].partitions.save_offsets()
-        copy.end()
-        after = Copy(
+        copy.stop()
+        after = FollowerReplica(
             copy.at, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
-            clock=town.rig.clock, disk=town.members[other_than(leader)].broker.state, note=nothing,
+            clock=town.rig.clock, disk=town.members[other_than(leader)].broker.state, save_offsets=nothing,
         )  # fmt: skip
         assert not after.is_durable
         await after.make_durable()
@@ -333,14 +333,14 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
 
 def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
     """The point up to which it was durable would vouch for records that were copied since and never synced."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, disk = member.partitions, member.broker.disk
         (copy,) = there.held()
-        assert isinstance(copy, Copy)
+        assert isinstance(copy, FollowerReplica)
         await copy.log.flush()
         await there.save_offsets()
         with nobody_found(town):
@@ -356,7 +356,7 @@ def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
         await member.kill()
         directory = DataDirectory(member.broker.disk)
         found = await directory.open(CLUSTER, member.node_id, text_id(uuid.UUID(int=member.node_id, version=4)))
-        assert found.recovery_points.get(AT, 0) == 0
+        assert found.recovery_points.get(TP, 0) == 0
 
     town.run(story)
 
@@ -365,13 +365,13 @@ async def nothing() -> None:
     return
 
 
-def other_than(leader: Replica) -> int:
+def other_than(leader: LeaderReplica) -> int:
     return next(node for node in (1, 2, 3) if node != leader.state.node_id)
 
 
 def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
     """A point up to which the old one was durable would vouch for what a kill tears in the new one."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         leader = await written(town)
@@ -390,31 +390,31 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
             await town.members[other].kill()
         directory = DataDirectory(town.members[other].broker.disk)
         found = await directory.open(CLUSTER, other, text_id(uuid.UUID(int=other, version=4)))
-        assert found.recovery_points.get(AT, 0) == 0
+        assert found.recovery_points.get(TP, 0) == 0
 
     town.run(story)
 
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_clean_stop_settles_the_past_only_of_what_nobody_else_can_have_led(copies: int) -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(copies)
+        await town.start(copies)
         member = town.members[(await led(town)).state.node_id]
         await stop(town, member)
         epoch = town.partition.leader_epoch
         await member.start()
-        assert member.partitions.is_settled(AT, epoch + 1) is (copies == 1)
+        assert member.partitions.is_settled(TP, epoch + 1) is (copies == 1)
 
     town.run(story)
 
 
 def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
-        await town.begin(1)
+        await town.start(1)
         leader = await led(town)
         member, other = town.members[leader.state.node_id], town.members[other_than(leader)]
         await stop(town, member)
@@ -428,27 +428,27 @@ def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
     town.run(story)
 
 
-async def stop(town: Town, member: Member) -> None:
+async def stop(town: ThreeBrokers, member: BrokerProcess) -> None:
     """Stops the log as a broker does that is told to stop."""
     assert await member.partitions.close_clean()
     incarnation = member.incarnation
     await member.kill()
-    await town.ask(requests.StopBroker(member.node_id, incarnation))
+    await town.submit(requests.StopBroker(member.node_id, incarnation))
 
 
 def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, before = member.partitions, member.image
-        there.doubtful = frozenset({AT})
+        there.doubtful = frozenset({TP})
         now = town.partition
         nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
         image = before.apply((nobody,), before.slot + 1)
         await there.follow(before, image, member.settings)
-        assert there.doubtful == {AT}
+        assert there.doubtful == {TP}
         somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
         await there.follow(image, image.apply((somebody,), image.slot + 1), member.settings)
         assert not there.doubtful
@@ -456,23 +456,23 @@ def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
     town.run(story)
 
 
-async def move(town: Town, *target: int) -> object:
+async def move(town: ThreeBrokers, *target: int) -> object:
     topic = next(iter(town.controller.image.topics.values()))
-    return await town.ask(requests.Reassign((requests.Move(topic.topic_id, 0, target),)))
+    return await town.submit(requests.Reassign((requests.Move(topic.topic_id, 0, target),)))
 
 
 def test_a_leadership_that_is_over_is_not_begun_late() -> None:
     """What could not be opened when it was due is tried again, and the image may have gone on by then."""
-    town = Town()
+    town = ThreeBrokers()
 
     async def story() -> None:
         leader = await written(town)
         node, epoch = leader.state.node_id, leader.leader_epoch
         await town.fence(node)
-        await until(lambda: leader.gone)
+        await until(lambda: leader.is_stopped)
         partitions = town.members[node].partitions
-        partitions.unopened[AT] = (Lead(AT, leader.topic_id, epoch, False), "the bucket was away")
+        partitions.unopened[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
         await partitions.open_missing(lambda: town.controller.image)
-        assert partitions.get(AT) is None
+        assert partitions.get(TP) is None
 
     town.run(story)

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import Broker, Rig, produced
+from tests.unit.replication.rig import BrokerRig, ReplicationRig, append_batch
 from tiered.broker.retention_clock import Ages
 from tiered.broker.tiering import UNDER_WAY_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings
 from tiered.errors import Fenced
 from tiered.object_store.faulty import FaultRule, FaultKind
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 INTERVAL = 3_000.0
 """Between two ticks: what happens within it, a failure set off."""
@@ -23,8 +23,8 @@ SETTLED = UNDER_WAY_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
 class Passes:
     """The loop of one broker over one partition, running."""
 
-    def __init__(self, broker: Broker, replica: Replica) -> None:
-        self.fenced: list[Replica] = []
+    def __init__(self, broker: BrokerRig, replica: LeaderReplica) -> None:
+        self.fenced: list[LeaderReplica] = []
         settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
         self.tiering = Tiering(
             settings, lambda: [replica], self._note, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
@@ -41,31 +41,31 @@ class Passes:
             await self._broker.store.get("anything")
             await self._broker.cold.collector.delete_expired()
 
-    def _note(self, replica: Replica, _: Fenced) -> None:
+    def _note(self, replica: LeaderReplica, _: Fenced) -> None:
         self.fenced.append(replica)
 
     def stop(self) -> None:
         self._task.cancel()
 
 
-def fill(replica: Replica) -> None:
+def fill(replica: LeaderReplica) -> None:
     for _ in range(30):
-        produced(replica, replica.log.end_offset)
+        append_batch(replica, replica.log.end_offset)
     replica.roll()
 
 
-def segments(rig: Rig) -> set[str]:
+def segments(rig: ReplicationRig) -> set[str]:
     return {key for key in rig.bucket.objects if parse_key(key) is not None}
 
 
-async def named(replica: Replica) -> set[str]:
+async def named(replica: LeaderReplica) -> set[str]:
     manifest = await replica.cold.manifests.load(replica.pid)
     assert manifest is not None
     return {key async for key in replica.cold.manifests.list_keys(manifest)}
 
 
 def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])
@@ -89,7 +89,7 @@ def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> 
 )
 def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
     """After the sweep that every epoch makes once: a failure sets off another one."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
@@ -110,7 +110,7 @@ def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
 
 
 def test_who_finds_a_later_leader_in_the_manifest_is_told_of() -> None:
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import AT, TOPIC_ID, Rig, produced
+from tests.unit.replication.rig import TP, TOPIC_ID, ReplicationRig, append_batch
 from tiered.broker import tiering
 from tiered.broker.retention_clock import Ages
 from tiered.broker.tiering import UNDER_WAY_MS, Tiering
@@ -15,13 +15,13 @@ from tiered.cold.layout import segment_key
 from tiered.config.settings import Settings
 from tiered.ids import TopicPartition
 from tiered.object_store.faulty import FaultRule, FaultKind
-from tiered.replication.become_leader import Past
-from tiered.replication.leader_replica import Replica
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.leader_replica import LeaderReplica
 
 INTERVAL = 30.0
 
 
-async def cold_after(rig: Rig, replica: Replica) -> float:
+async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     """Fills three segments one second apart from each other; how long after the first something is cold."""
     broker = rig.brokers[1]
     settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
@@ -33,7 +33,7 @@ async def cold_after(rig: Rig, replica: Replica) -> float:
     began = broker.clock.mono_ns()
     for number in range(3):
         while replica.waiting_segments <= number and replica.cold_end_offset == 0:
-            replica.state.high_watermark = produced(replica, replica.log.end_offset)
+            replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
         runs.closed(replica)
         await asyncio.sleep(1)
     while replica.cold_end_offset == 0:
@@ -44,16 +44,16 @@ async def cold_after(rig: Rig, replica: Replica) -> float:
 
 def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due() -> None:
     """A broker that died led ten thousand partitions: what is to be uploaded does not wait for their manifests."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
         heirs = []
         for number in range(6):
-            heirs.append(await broker.lead(1, [1, 2], at=TopicPartition("idle", number), past=Past.INHERITED))
+            heirs.append(await broker.lead(1, [1, 2], at=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
         busy = await broker.lead(1, [1], at=TopicPartition("busy", 6))
         while busy.waiting_segments < 2:
-            busy.state.high_watermark = produced(busy, busy.log.end_offset)
+            busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
             settings, lambda: [*heirs, busy], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng,
@@ -73,12 +73,12 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
 
 def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None:
     """Its first upload was never named: every epoch looks once."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(Replica.id_of(AT, TOPIC_ID), AT.topic, 0)
-        heir = await broker.lead(1, [1, 2], past=Past.INHERITED)
+        await broker.cold.manifests.take_over(LeaderReplica.id_of(TP, TOPIC_ID), TP.topic, 0)
+        heir = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         left = segment_key(heir.pid, 0, 0, "ab" * 16)
         await broker.store.put(left, b"never named", if_absent=True)
         runs = Tiering(
@@ -96,11 +96,11 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uploader, "TOGETHER_BYTES", 4000)
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
-        heir = await broker.lead(1, [1, 2], at=TopicPartition("idle", 0), past=Past.INHERITED)
+        heir = await broker.lead(1, [1, 2], at=TopicPartition("idle", 0), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         busy = [await broker.lead(1, [1], at=TopicPartition("busy", number)) for number in range(3)]
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
@@ -113,13 +113,13 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
             for each in busy:
                 closed = each.log.segment_count
                 while each.log.segment_count == closed:
-                    each.state.high_watermark = produced(each, each.log.end_offset)
+                    each.state.high_watermark = append_batch(each, each.log.end_offset)
                 runs.closed(each)
 
         fill()
         task = asyncio.create_task(runs.run())
         async with asyncio.timeout(20):
-            while heir.owes:
+            while heir.takeover_pending:
                 await asyncio.sleep(0.2)
                 fill()
         task.cancel()
@@ -129,7 +129,7 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
 
 def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> None:
     """The manifest change names those before it, and the pass counts as good."""
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         broker = rig.brokers[1]
@@ -143,7 +143,7 @@ def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> N
 
         async def cold(segments: int) -> None:
             while replica.waiting_segments < segments:
-                replica.state.high_watermark = produced(replica, replica.log.end_offset)
+                replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
             runs.closed(replica)
             while replica.waiting_segments:
                 await asyncio.sleep(0.1)
@@ -177,7 +177,7 @@ def test_a_closed_segment_waits_for_others_where_other_brokers_have_it_too(
     in_sync: list[int], together: int, soonest: float, latest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiering, "TOGETHER_BYTES", together)
-    rig = Rig()
+    rig = ReplicationRig()
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, in_sync, [1, 2])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tiered.controller.reassignment_planner import At
 from tiered.errors import Code, Refused
-from tiered.replication.replication_quota import words_of
+from tiered.replication.replication_quota import list_throttled_replicas
 from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, altered, described
 from tiered_api.kafka.client.client import Client, refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResourceResponse
@@ -83,7 +83,7 @@ def _words(moves: Moves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     topics: dict[str, dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     for at, each in moves.items():
         topics.setdefault(at.topic, {})[at.partition] = each
-    return {name: words_of(rows) for name, rows in sorted(topics.items())}
+    return {name: list_throttled_replicas(rows) for name, rows in sorted(topics.items())}
 
 
 def _lists(words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> list[AlterableConfig]:

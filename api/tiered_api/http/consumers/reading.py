@@ -8,8 +8,8 @@ from typing import Any
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
-from tiered.replication.leader_replica import Replica
-from tiered.replication.read_result import Fetched
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.read_result import ReadResult
 from tiered_api.http.consumers.instance import Instance, Spot
 from tiered_api.http.partitions.reads import DECODED_PER_BYTE, OBJECTS_MAX, bytes_of, effort, memory, read_away
 from tiered_api.http.partitions.record_json import rows_v2
@@ -56,7 +56,7 @@ class Reading:
         self._size = 0
         self._is_cut = False
         self._moved = False
-        self._seen: list[tuple[Replica, int]] = []
+        self._seen: list[tuple[LeaderReplica, int]] = []
         self._seen_away: list[tuple[Away, int]] = []
 
     @property
@@ -98,7 +98,7 @@ class Reading:
     async def _read(self, at: TopicPartition) -> None:
         request, instance = self._request, self._instance
         source = instance.source(at, patience=0)  # one that nobody leads must not hold up the others
-        if isinstance(source, Replica):
+        if isinstance(source, LeaderReplica):
             self._seen.append((source, source.high_watermark))
         spot = self._ahead.get(at)
         if spot is not None and spot.topic_id == source.topic_id:
@@ -119,7 +119,7 @@ class Reading:
         if not fetched.size:
             return
         data = bytes_of(fetched)
-        if isinstance(source, Replica):
+        if isinstance(source, LeaderReplica):
             await request.hold(memory(data))
         form = instance.choices.format
         objects = OBJECTS_MAX - len(self.rows)
@@ -130,8 +130,8 @@ class Reading:
         self._size += len(data)
         self._room = self._room - len(data) if len(self.rows) < OBJECTS_MAX else 0
 
-    async def _fetch(self, source: Source, position: int) -> Fetched:
-        if isinstance(source, Replica):
+    async def _fetch(self, source: Source, position: int) -> ReadResult:
+        if isinstance(source, LeaderReplica):
             return await source.read(position, self._room)
         fetched = await read_away(self._request, source, position, self._room, DECODED_PER_BYTE)
         self._seen_away.append((source, fetched.high_watermark))
@@ -144,7 +144,7 @@ class Reading:
         if self._moved:
             return
         more = asyncio.Event()
-        parked: list[tuple[Replica, int]] = []
+        parked: list[tuple[LeaderReplica, int]] = []
         seconds = min(seconds, LOOK_SECONDS)
         asking = [asyncio.create_task(self._ask(each, seconds, more)) for each in self._by_leader().items()]
         try:
@@ -156,7 +156,7 @@ class Reading:
                     await more.wait()
         finally:
             for replica, number in parked:
-                replica.leave(number)
+                replica.unpark(number)
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)

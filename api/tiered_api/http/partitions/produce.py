@@ -84,7 +84,7 @@ def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming)
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
     replica = site.node.replica(topic.name, partition)
-    if replica.topic_id != topic.topic_id or not replica.alone:
+    if replica.topic_id != topic.topic_id or not replica.commits_on_append:
         return None
     step = _append(site, replica, [record])
     try:

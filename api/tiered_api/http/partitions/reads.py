@@ -11,8 +11,8 @@ from tiered.ports import FileSlice
 from tiered.records.batch import MAX_DECOMPRESSED, decode_header, decompressed_max, open_section
 from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
 from tiered.records.native import crc32c, some_rows, walk
-from tiered.replication.leader_replica import Replica
-from tiered.replication.read_result import Fetched
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.read_result import ReadResult
 from tiered_api.http.partitions.produce import source_in, topic_image
 from tiered_api.http.partitions.remote_partition import Away, Source, bounds
 from tiered_api.http.server.errors import OFFSET_OUT_OF_RANGE, HttpError
@@ -58,10 +58,10 @@ def partition_of_path(request: Request) -> Source:
     return source_in(request.site, topic_image(request.site, request.args["topic"]), request.number("partition"))
 
 
-def led_here(request: Request) -> Replica:
+def led_here(request: Request) -> LeaderReplica:
     """The same for who needs the replica itself: HttpError 307 to the broker that leads it."""
     source = partition_of_path(request)
-    if isinstance(source, Replica):
+    if isinstance(source, LeaderReplica):
         return source
     raise request.site.elsewhere.away(request.target, source.leader().node_id, f"leads {source.at}")
 
@@ -83,7 +83,7 @@ async def _start(request: Request, source: Source) -> int:
     return request.integer("offset", 0, 0, MAX_OFFSET, "earliest, latest or an integer of at least 0")
 
 
-async def fetch(request: Request, ask: Ask) -> Fetched:
+async def fetch(request: Request, ask: Ask) -> ReadResult:
     """Whole batches from the one that holds the offset, after waiting for them as long as asked; HttpError 416 for an
     offset outside of the log."""
     source = ask.source
@@ -99,7 +99,7 @@ async def fetch(request: Request, ask: Ask) -> Fetched:
         except TimeoutError:
             return fetched
     except Refused as refused:
-        if isinstance(source, Replica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
+        if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
             return await fetch(request, replace(ask, source=Away(request.site, source.at, source.topic_id)))
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
@@ -108,7 +108,7 @@ async def fetch(request: Request, ask: Ask) -> Fetched:
         raise HttpError(OFFSET_OUT_OF_RANGE, f"offset {ask.offset} is not in {start} to {end}") from None
 
 
-async def _fetch_away(request: Request, ask: Ask, source: Away) -> Fetched:
+async def _fetch_away(request: Request, ask: Ask, source: Away) -> ReadResult:
     """The same of another broker. Memory is taken before the bytes are there, and not while nothing is."""
     fetched = await read_away(request, source, ask.offset, ask.max_bytes, ask.held)
     if ask.wait_ms == 0 or fetched.size:
@@ -121,7 +121,7 @@ async def _fetch_away(request: Request, ask: Ask, source: Away) -> Fetched:
     return await read_away(request, source, ask.offset, ask.max_bytes, ask.held)
 
 
-async def read_away(request: Request, source: Away, offset: int, max_bytes: int, held: int) -> Fetched:
+async def read_away(request: Request, source: Away, offset: int, max_bytes: int, held: int) -> ReadResult:
     """A read of another broker, for which the request holds `held` bytes of memory per byte."""
     wanted = max_bytes * held
     await request.hold(wanted)
@@ -142,7 +142,7 @@ async def hold(request: Request, source: Source, size: int) -> None:
         await request.hold(size)
 
 
-def bytes_of(fetched: Fetched) -> bytes:
+def bytes_of(fetched: ReadResult) -> bytes:
     """The batches of a read in memory."""
     data = fetched.data
     if not isinstance(data, FileSlice):

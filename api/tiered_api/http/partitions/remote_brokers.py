@@ -16,7 +16,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
-from tiered.replication.read_result import Fetched
+from tiered.replication.read_result import ReadResult
 from tiered_api.http.server.errors import HttpError
 from tiered_api.kafka.client.client import code_of
 from tiered_api.kafka.client.leader_routing import STALE_LEADER
@@ -138,7 +138,7 @@ class Elsewhere:
 
     async def fetch(
         self, leader: Leader, at: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
-    ) -> Fetched:
+    ) -> ReadResult:
         """Whole batches from the one that holds `offset`; with `wait_ms` it waits for the first."""
         pool = self._patient if wait_ms else self._quick
         partition = FetchPartition(at.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
@@ -147,7 +147,7 @@ class Elsewhere:
         if code is not Code.NONE:
             raise _no(leader, at, code)
         # The frame is ours alone; a copy lets it go.
-        return Fetched(bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset)
+        return ReadResult(bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset)
 
     async def until_more(
         self, leader: Leader, ends: Sequence[tuple[TopicPartition, TopicId, int]], wait_ms: int

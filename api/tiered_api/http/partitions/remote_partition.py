@@ -11,8 +11,8 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
-from tiered.replication.leader_replica import Replica
-from tiered.replication.read_result import Fetched
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.read_result import ReadResult
 from tiered_api.http.partitions.remote_brokers import COLD_MS, Leader, Nowhere
 from tiered_api.http.server.context import Site
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER
@@ -46,10 +46,10 @@ class Away:
         """`Nowhere` when there is none, or it is this broker."""
         return self._site.elsewhere.leader(self.at, self.topic_id)
 
-    def here(self) -> Replica | None:
+    def here(self) -> LeaderReplica | None:
         """The replica, when it has come to be led here."""
         replica = self._site.node.partitions.get(self.at)
-        return replica if replica is not None and replica.topic_id == self.topic_id and not replica.gone else None
+        return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
     async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
         """One batch; as `Replica.append`. What may have been written is not sent again."""
@@ -64,7 +64,7 @@ class Away:
             except Nowhere as no:
                 await self._pause(no, deadline)
 
-    async def read(self, offset: int, max_bytes: int) -> Fetched:
+    async def read(self, offset: int, max_bytes: int) -> ReadResult:
         """As `Replica.read`, without a wait."""
         fetched = await self._fetch(offset, max_bytes, 0)
         if fetched.size or offset >= fetched.high_watermark:
@@ -79,7 +79,7 @@ class Away:
             if fetched.size or fetched.high_watermark > end:
                 return
 
-    async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> Fetched:
+    async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> ReadResult:
         return await self._asked(
             lambda here: here.read(offset, max_bytes, max_wait_ms=wait_ms),
             lambda leader: self._site.elsewhere.fetch(leader, self.at, self.topic_id, offset, max_bytes, wait_ms),
@@ -97,7 +97,7 @@ class Away:
     async def bounds(self) -> tuple[int, int]:
         """Log start and high watermark."""
 
-        async def here(replica: Replica) -> tuple[int, int]:
+        async def here(replica: LeaderReplica) -> tuple[int, int]:
             return replica.log_start_offset, replica.high_watermark
 
         async def there(leader: Leader) -> tuple[int, int]:
@@ -114,7 +114,7 @@ class Away:
 
     # -- whoever leads ------------------------------------------------------------------------------------------------
 
-    async def _asked(self, here: Callable[[Replica], Awaitable[T]], there: Callable[[Leader], Awaitable[T]]) -> T:
+    async def _asked(self, here: Callable[[LeaderReplica], Awaitable[T]], there: Callable[[Leader], Awaitable[T]]) -> T:
         """An answer to what may be asked again, of whoever leads."""
         deadline = self._deadline(self._patience)
         while True:
@@ -142,7 +142,7 @@ class Away:
         await self._site.clock.sleep(min(PAUSE_SECONDS, left))
 
 
-Source = Replica | Away
+Source = LeaderReplica | Away
 """Whatever can be read from and written to."""
 
 
@@ -162,7 +162,7 @@ def followed(site: Site, source: Source) -> Source:
     """The same partition as it is led now: here, or elsewhere."""
     if isinstance(source, Away):
         return source.here() or source
-    return Away(site, source.at, source.topic_id) if source.gone else source
+    return Away(site, source.at, source.topic_id) if source.is_stopped else source
 
 
 async def bounds(source: Source) -> tuple[int, int]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.context import Site
 
 
-def led_here(site: Site, topic: str, partition: int, epoch: int = NO_EPOCH) -> Replica:
+def led_here(site: Site, topic: str, partition: int, epoch: int = NO_EPOCH) -> LeaderReplica:
     """The partition. `Refused` when it is not there or led elsewhere, or when the client knows another leader epoch
     (KIP-320; -1 asks for no check)."""
     replica = site.node.replica(topic, partition)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.context import Site
 
 LOADS_MAX = 256
@@ -48,7 +48,7 @@ class ColdLoads:
         self._loads: dict[Key, Load] = {}
         self._held = 0
 
-    def want(self, replica: Replica, offset: int, max_bytes: int) -> Load | None:
+    def want(self, replica: LeaderReplica, offset: int, max_bytes: int) -> Load | None:
         """The load of that offset, begun if there was none; None when there are too many."""
         key = (replica.topic_id, replica.partition, offset)
         load = self._loads.get(key)
@@ -78,7 +78,7 @@ class ColdLoads:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, load: Load, replica: Replica, offset: int, max_bytes: int) -> None:
+    async def _run(self, load: Load, replica: LeaderReplica, offset: int, max_bytes: int) -> None:
         try:
             fetched = await replica.read(offset, max_bytes)
             assert isinstance(fetched.data, bytes), "what is cold is loaded"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
-from tiered.replication.follower_reads import Source
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_reads import ReadSource
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import Load
 from tiered_api.kafka.server.fetch.frames import FetchAsk, Found, Part, Topic, Wanted
@@ -65,7 +65,7 @@ class Poll:
         version: int,
         correlation_id: int,
         ask: FetchAsk,
-        at_end: Sequence[Source] = (),
+        at_end: Sequence[ReadSource] = (),
     ) -> None:
         """`at_end`: all its partitions, if it is known that nobody has to `read` them yet."""
         self._fetches = fetches
@@ -75,7 +75,7 @@ class Poll:
         self._ask = ask
         self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
         self._founds: list[Found | None] = [None] * len(self._places)
-        self._replicas: list[Source | None] = list(at_end) or [None] * len(self._places)
+        self._replicas: list[ReadSource | None] = list(at_end) or [None] * len(self._places)
         self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
         self._enough = min(ask.min_bytes, self._left)
         self._total = 0
@@ -83,7 +83,7 @@ class Poll:
         self._short = False
         """Whether something had to be left for the next fetch."""
         self._cold: dict[int, Load] = {}
-        self._watched: list[tuple[Source, int]] = []
+        self._watched: list[tuple[ReadSource, int]] = []
         self._dirty: dict[int, None] = {}
         self._due = False
         """Whether it will have a look soon."""
@@ -152,7 +152,7 @@ class Poll:
         """The answer for a partition whose end was asked for, as it is by now."""
         replica = self._replicas[place]
         assert replica is not None
-        return frames.nothing(self._version, replica.partition, *replica.ends(), self._ask.read_committed)
+        return frames.nothing(self._version, replica.partition, *replica.offset_snapshot(), self._ask.read_committed)
 
     def _read(self, place: int) -> None:
         """What is found stays None at the end of a partition."""
@@ -161,7 +161,7 @@ class Poll:
         try:
             if replica is None:
                 replica = self._replicas[place] = self._fetches.find(self._version, topic, index, self._ask.rack)
-            elif replica.gone:
+            elif replica.is_stopped:
                 rack, before = self._ask.rack, replica
                 replica = self._replicas[place] = self._fetches.find_again(self._version, topic, index, rack, before)
             if epoch >= 0 and epoch != replica.state.leader_epoch:
@@ -171,7 +171,7 @@ class Poll:
                 return
             if self._is_elsewhere(place, replica, offset):
                 return
-            if replica.at_end(offset):
+            if replica.is_at_end(offset):
                 self._founds[place] = None
                 return
             self._founds[place] = self._read_from(place, replica, offset, max_bytes)
@@ -182,7 +182,7 @@ class Poll:
         except Unavailable as error:
             self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
-    def _is_elsewhere(self, place: int, source: Source, offset: int) -> bool:
+    def _is_elsewhere(self, place: int, source: ReadSource, offset: int) -> bool:
         """Whether the consumer is told, at once, to read from a replica that is nearer."""
         rack = self._ask.rack
         other = self._fetches.nearest(self._connection, source, rack, offset) if rack else None
@@ -191,7 +191,7 @@ class Poll:
             self._failed = True
         return other is not None
 
-    def _read_from(self, place: int, replica: Source, offset: int, max_bytes: int) -> Found:
+    def _read_from(self, place: int, replica: ReadSource, offset: int, max_bytes: int) -> Found:
         most = min(max_bytes, self._left)
         committed = self._ask.read_committed
         if self._total and most <= 0:
@@ -206,7 +206,7 @@ class Poll:
                 return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
-            assert isinstance(replica, Replica), "a follower answers for its own disk only"
+            assert isinstance(replica, LeaderReplica), "a follower answers for its own disk only"
             return self._read_cold(place, replica, offset, most)
         data, high_watermark, log_start, stable = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
@@ -219,7 +219,7 @@ class Poll:
             shared[replica, offset, committed] = found, size
         return found
 
-    def _read_cold(self, place: int, replica: Replica, offset: int, most: int) -> Found:
+    def _read_cold(self, place: int, replica: LeaderReplica, offset: int, most: int) -> Found:
         loads = self._fetches.loads
         load = loads.want(replica, offset, max(most, 0))
         data = b""
@@ -240,7 +240,7 @@ class Poll:
             self._left -= len(data)
         return _without(replica, replica.partition)._replace(data=data)
 
-    def _fail(self, place: int, index: int, refused: Refused, replica: Source | None) -> None:
+    def _fail(self, place: int, index: int, refused: Refused, replica: ReadSource | None) -> None:
         self._failed = True
         found = Found(index, refused.code.number)
         if refused.code is Code.OFFSET_OUT_OF_RANGE and replica is not None:
@@ -273,7 +273,7 @@ class Poll:
             del self._fetches.waiting[self]
             self._fetches.parked -= self.size
         for replica, place in self._watched:
-            replica.unwatch(self, place)
+            replica.remove_listener(self, place)
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -290,7 +290,7 @@ class Poll:
         found, replica = self._founds[place], self._replicas[place]
         if replica is None or place in self._cold or (found is not None and found.code):
             return
-        replica.watch(self, place)
+        replica.add_listener(self, place)
         self._watched.append((replica, place))
 
     def woken(self, place: int) -> None:
@@ -330,12 +330,12 @@ class Poll:
         self._read(place)
 
 
-def _without(replica: Source, index: int) -> Found:
+def _without(replica: ReadSource, index: int) -> Found:
     """A partition as it is, without records."""
-    return Found(index, 0, *replica.ends())
+    return Found(index, 0, *replica.offset_snapshot())
 
 
-def note_sent(founds: Sequence[Found | bytes | None], sources: Sequence[Source | None]) -> None:
+def note_sent(founds: Sequence[Found | bytes | None], sources: Sequence[ReadSource | None]) -> None:
     """Counts the bytes that an answer gives of each partition as read from there."""
     for found, source in zip(founds, sources, strict=True):
         if isinstance(found, Found) and source is not None:

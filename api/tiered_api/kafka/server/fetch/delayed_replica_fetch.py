@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tiered.cold.manifest import Manifest
 from tiered.errors import Code, Refused
 from tiered.peers import FetchFrom
-from tiered.replication.leader_replica import Replica
-from tiered.replication.read_result import Copied
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.read_result import FollowerReadResult
 from tiered_api.kafka.server.fetch import frames, replica_frames
 from tiered_api.kafka.server.fetch.frames import Found
 from tiered_api.kafka.server.fetch.replica_frames import ReplicaAsk
@@ -72,7 +72,7 @@ class ReplicaPoll:
         self._ask = ask
         count = len(ask.places)
         self._founds: list[Found | None] = [None] * count
-        self._replicas: list[Replica | None] = [None] * count
+        self._replicas: list[LeaderReplica | None] = [None] * count
         self._left = max_bytes
         self._total = 0
         self._failed = False
@@ -86,7 +86,7 @@ class ReplicaPoll:
         self._short = -1
         """The first place that got less than there is, for want of room."""
         self._dirty: dict[int, None] = {}
-        self._watched: list[tuple[Replica, int]] = []
+        self._watched: list[tuple[LeaderReplica, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._slot: Slot | None = None
 
@@ -142,16 +142,16 @@ class ReplicaPoll:
         asked = self._ask.places[place]
         replica = self._replicas[place]
         try:
-            if replica is None or replica.gone:
+            if replica is None or replica.is_stopped:
                 replica = self._replicas[place] = self._fetches.find(asked)
             told, ask = self._told.get(replica), self._ask
             if (
                 told is not None
                 and told.asked == asked
-                and replica.follower_again(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
+                and replica.handle_repeated_fetch(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
             ):
                 self._founds[place] = None
-                if replica.read_elsewhere or replica.deletions:
+                if replica.follower_reads_enabled or replica.pending_deletions:
                     self._note_news(replica)
                 return
             room = min(self._ask.most[place], self._left)
@@ -161,7 +161,7 @@ class ReplicaPoll:
             throttled = None if at_end else self._fetches.throttled(replica, ask.node_id, self._now_ns)
             held_ns, most = throttled or (0, room)
             room = 0 if at_end or held_ns else max(min(room, most), 0)
-            copied = replica.follower_fetched(ask.node_id, ask.incarnation, asked, room)
+            copied = replica.handle_follower_fetch(ask.node_id, ask.incarnation, asked, room)
         except Refused as refused:
             self._failed = True
             self._founds[place] = Found(asked.partition, refused.code.number)
@@ -173,7 +173,7 @@ class ReplicaPoll:
         elif at_end:
             self._told[replica] = Told(asked, None, 0.0)
             self._founds[place] = None
-            if replica.read_elsewhere or replica.deletions:
+            if replica.follower_reads_enabled or replica.pending_deletions:
                 self._note_news(replica)
             return
         elif held_ns:
@@ -189,7 +189,7 @@ class ReplicaPoll:
         self._left -= copied.size
         self._founds[place] = _found(asked.partition, copied)
 
-    def _note_news(self, replica: Replica) -> None:
+    def _note_news(self, replica: LeaderReplica) -> None:
         told = self._told.get(replica)
         if told is None or told.ends != (replica.high_watermark, replica.manifest, replica.local_start_offset):
             self._news = True
@@ -210,9 +210,9 @@ class ReplicaPoll:
         try:
             for place, replica in enumerate(self._replicas):
                 if replica is not None:
-                    replica.watch_end(self, place)
-                    if replica.read_elsewhere:
-                        replica.watch(self, place)
+                    replica.add_end_listener(self, place)
+                    if replica.follower_reads_enabled:
+                        replica.add_listener(self, place)
                     self._watched.append((replica, place))
         except Refused:
             self._failed = True
@@ -225,8 +225,8 @@ class ReplicaPoll:
             del fetches.waiting[self]
             fetches.parked -= self.size
         for replica, place in self._watched:
-            replica.unwatch_end(self, place)
-            replica.unwatch(self, place)
+            replica.remove_end_listener(self, place)
+            replica.remove_listener(self, place)
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -263,7 +263,7 @@ class ReplicaPoll:
             self.finish()
 
 
-def _found(index: int, copied: Copied) -> Found:
+def _found(index: int, copied: FollowerReadResult) -> Found:
     return Found(
         index,
         copied.code.number,

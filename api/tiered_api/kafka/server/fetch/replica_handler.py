@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
 from tiered.peers import FetchFrom
-from tiered.replication.leader_replica import Replica
-from tiered.replication.replication_quota import UNLIMITED, Throttle
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
 from tiered_api.kafka.server.context import Site
 from tiered_api.kafka.server.fetch import frames, replica_frames
 from tiered_api.kafka.server.fetch.delayed_replica_fetch import ReplicaPoll, Told
@@ -37,7 +37,7 @@ class Follower(NamedTuple):
     """One incarnation of a broker that copies from here."""
 
     incarnation: int
-    told: dict[Replica, Told]
+    told: dict[LeaderReplica, Told]
 
 
 class ReplicaFetches:
@@ -50,8 +50,8 @@ class ReplicaFetches:
         self.parked = 0
         self.turns: dict[int, tuple[str, int]] = {}
         """By follower: the partition that got nothing last time, for want of room; it is the first next time."""
-        self._throttle = Throttle()
-        self._known: dict[tuple[str, int], Replica] = {}
+        self._throttle = ReplicationQuota()
+        self._known: dict[tuple[str, int], LeaderReplica] = {}
         self._followers: dict[int, Follower] = {}
 
     def take(self, connection: Connection, ask: ReplicaAsk, correlation_id: int) -> Sequence[Part] | None:
@@ -85,19 +85,19 @@ class ReplicaFetches:
         """The whole answer to a stranger."""
         return frames.answer(replica_frames.VERSION, correlation_id, (), 0, code=refused.code.number)
 
-    def told(self, ask: ReplicaAsk) -> dict[Replica, Told]:
+    def told(self, ask: ReplicaAsk) -> dict[LeaderReplica, Told]:
         """What the asker, who is no stranger, knows of partitions."""
         follower = self._followers.get(ask.node_id)
         if follower is None or follower.incarnation != ask.incarnation:
             follower = self._followers[ask.node_id] = Follower(ask.incarnation, {})
         return follower.told
 
-    def find(self, asked: FetchFrom) -> Replica:
+    def find(self, asked: FetchFrom) -> LeaderReplica:
         """The partition; `Refused` when it is not led here."""
         known = self._known
         place = asked.topic_id, asked.partition
         replica = known.get(place)
-        if replica is None or replica.gone:
+        if replica is None or replica.is_stopped:
             node = self.site.node
             name = node.topic(asked.topic_id).name
             if len(known) >= KNOWN_MAX:
@@ -105,26 +105,26 @@ class ReplicaFetches:
             replica = known[place] = node.replica(name, asked.partition)
         return replica
 
-    def throttled(self, replica: Replica, broker: int, now_ns: int) -> tuple[int, int] | None:
+    def throttled(self, replica: LeaderReplica, broker: int, now_ns: int) -> tuple[int, int] | None:
         """For a follower that is held to a rate (KIP-73): how long it has to wait, and how much it gets at most after
         that, a second's worth. None for most."""
         rate = self.site.node.settings.leader_replication_throttled_rate
-        if rate >= UNLIMITED or not replica.throttles(broker):
+        if rate >= UNLIMITED or not replica.is_follower_throttled(broker):
             return None
-        return self._throttle.at(rate, now_ns).pause_ns(now_ns), max(rate, 1)
+        return self._throttle.set_rate(rate, now_ns).pause_ns(now_ns), max(rate, 1)
 
-    def gave(self, replica: Replica, broker: int, count: int, now_ns: int) -> None:
+    def gave(self, replica: LeaderReplica, broker: int, count: int, now_ns: int) -> None:
         """So many bytes are on their way to it."""
         rate = self.site.node.settings.leader_replication_throttled_rate
-        if rate < UNLIMITED and replica.throttles(broker):
-            self._throttle.at(rate, now_ns).took(count, now_ns)
+        if rate < UNLIMITED and replica.is_follower_throttled(broker):
+            self._throttle.set_rate(rate, now_ns).record(count, now_ns)
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
-        self._known = {place: replica for place, replica in self._known.items() if not replica.gone}
+        self._known = {place: replica for place, replica in self._known.items() if not replica.is_stopped}
         brokers = self.site.node.image.brokers
         self._followers = {
-            node: Follower(each.incarnation, {replica: told for replica, told in each.told.items() if not replica.gone})
+            node: Follower(each.incarnation, {replica: told for replica, told in each.told.items() if not replica.is_stopped})
             for node, each in self._followers.items()
             if node in brokers
         }

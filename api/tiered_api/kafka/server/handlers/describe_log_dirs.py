@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 
 from tiered.errors import Code
-from tiered.replication.follower_replica import Copy
-from tiered.replication.leader_replica import Replica
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -28,14 +28,14 @@ BETWEEN_YIELDS = 1_000
 async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """One directory."""
     node, asked = site.node, call.request.topics
-    wanted: Iterable[Replica | Copy] = node.partitions.held()
+    wanted: Iterable[LeaderReplica | FollowerReplica] = node.partitions.held()
     if asked is not None:
         named = {(topic.topic, number) for topic in asked for number in topic.partitions}
         wanted = (each for each in wanted if each.at in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
     for count, held in enumerate(wanted, 1):
         place = DescribeLogDirsPartition(held.at.partition, held.log.size_bytes)
-        if isinstance(held, Replica):
+        if isinstance(held, LeaderReplica):
             place.remote_size = held.cold_bytes
         else:
             place.offset_lag = held.lag

@@ -19,9 +19,9 @@ from tiered.config.kafka_aliases import RACK_AWARE
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.ports import FileSlice
-from tiered.replication.follower_reads import Followed, Source
-from tiered.replication.leader_replica import Replica
-from tiered.replication.replica_selector import Place, nearest
+from tiered.replication.follower_reads import FollowerReads, ReadSource
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.replica_selector import ReplicaView, select_replica
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.context import Site
 from tiered_api.kafka.server.fetch import frames, replica_frames, request_cache
@@ -58,7 +58,7 @@ class Fetches:
         self.waiting: dict[Poll, None] = {}
         self.parked = 0
         """Partitions of all fetches that wait."""
-        self.shared: dict[tuple[Source, int, bool], tuple[Found, int]] | None = None
+        self.shared: dict[tuple[ReadSource, int, bool], tuple[Found, int]] | None = None
         """What requests that look in the same turn found: groups that follow the end ask for the same. There only while
         they look, when nothing changes the logs."""
         self.read_once: frames.ReadOnce | None = None
@@ -69,8 +69,8 @@ class Fetches:
         self._gather_until = 0.0
         self._produced = 0
         """Bytes that had been produced when those that are due waited for more."""
-        self._by_name: dict[tuple[bytes, int], Source] = {}
-        self._by_id: dict[tuple[bytes, int], Source] = {}
+        self._by_name: dict[tuple[bytes, int], ReadSource] = {}
+        self._by_id: dict[tuple[bytes, int], ReadSource] = {}
 
     def take(
         self, connection: Connection, frame: memoryview, version: int, correlation_id: int, at: int
@@ -95,7 +95,7 @@ class Fetches:
         poll: Poll | None = None
         if replicas:
             wanted = ask.topics[0].wanted
-            if False not in [replica.at_end(each.offset) for replica, each in zip(replicas, wanted, strict=True)]:
+            if False not in [replica.is_at_end(each.offset) for replica, each in zip(replicas, wanted, strict=True)]:
                 poll = Poll(self, connection, version, correlation_id, ask, replicas)
             else:
                 answer = self._at_once(ask, replicas, version, correlation_id)
@@ -141,27 +141,27 @@ class Fetches:
             connection.fetch_head = ask.rows
         return ask
 
-    def _usual(self, connection: Connection, ask: FetchAsk, version: int) -> list[Source] | None:
+    def _usual(self, connection: Connection, ask: FetchAsk, version: int) -> list[ReadSource] | None:
         """The partitions of the only topic, when all are known and nothing is wrong with them."""
         if len(ask.topics) != 1:
             return None
         echo, _, wanted = ask.topics[0]
         known = self._by_id if version >= BY_ID else self._by_name
-        replicas: list[Source] = []
+        replicas: list[ReadSource] = []
         for index, offset, _, epoch in wanted:
             replica = known.get((echo, index))
-            if replica is None or replica.gone or (epoch >= 0 and epoch != replica.state.leader_epoch):
+            if replica is None or replica.is_stopped or (epoch >= 0 and epoch != replica.state.leader_epoch):
                 return None
             if ask.rack:
                 if self.nearest(connection, replica, ask.rack, offset) is not None:
                     return None
-            elif isinstance(replica, Followed):
+            elif isinstance(replica, FollowerReads):
                 return None
             replicas.append(replica)
         return replicas
 
     def _at_once(
-        self, ask: FetchAsk, replicas: list[Source], version: int, correlation_id: int
+        self, ask: FetchAsk, replicas: list[ReadSource], version: int, correlation_id: int
     ) -> Sequence[Part] | None:
         """The short way to an answer: what is asked for is hot, enough, and not too much. None, and nothing done, when
         it is not that simple."""
@@ -169,8 +169,8 @@ class Fetches:
         most = left = min(ask.max_bytes, self.site.node.settings.fetch_max_bytes)
         founds: list[Found | bytes] = []
         for (index, offset, limit, _), replica in zip(wanted, replicas, strict=True):
-            if replica.at_end(offset):
-                founds.append(frames.nothing(version, index, *replica.ends(), committed))
+            if replica.is_at_end(offset):
+                founds.append(frames.nothing(version, index, *replica.offset_snapshot(), committed))
                 continue
             if limit > left:
                 limit = left
@@ -197,24 +197,24 @@ class Fetches:
             return frames.answer_of_one(version, correlation_id, echo, found, committed)
         return frames.answer(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
 
-    def nearest(self, connection: Connection, source: Source, rack: str, offset: int) -> int | None:
+    def nearest(self, connection: Connection, source: ReadSource, rack: str, offset: int) -> int | None:
         """The broker that a consumer in `rack` should read from, when it is not this one (KIP-392)."""
         node = self.site.node
         own, brokers = node.settings, node.image.brokers
-        if rack == own.broker_rack or own.replica_selector_class != RACK_AWARE or not isinstance(source, Replica):
+        if rack == own.broker_rack or own.replica_selector_class != RACK_AWARE or not isinstance(source, LeaderReplica):
             return None
-        leader = Place(own.node_id, own.broker_rack, 0, source.high_watermark)
+        leader = ReplicaView(own.node_id, own.broker_rack, 0, source.high_watermark)
         others = (
-            Place(other, brokers[other].rack, start, end)
-            for other, start, end in source.state.in_sync_elsewhere()
+            ReplicaView(other, brokers[other].rack, start, end)
+            for other, start, end in source.state.in_sync_followers()
             if other in brokers and brokers[other].live and brokers[other].listeners.get(connection.listener)
         )
-        found = nearest(rack, offset, leader, others)
+        found = select_replica(rack, offset, leader, others)
         if found is not None:
-            source.send_elsewhere()
+            source.enable_follower_reads()
         return found
 
-    def find_again(self, version: int, topic: Topic, index: int, rack: str, before: Source) -> Source:
+    def find_again(self, version: int, topic: Topic, index: int, rack: str, before: ReadSource) -> ReadSource:
         """The partition in which a request found `before`, as it is now: never one of another topic, which may have the
         name by now, and to which an offset of the first one means nothing."""
         found = self.find(version, topic, index, rack)
@@ -222,28 +222,28 @@ class Fetches:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name[:249]!r} was deleted")
         return found
 
-    def find(self, version: int, topic: Topic, index: int, rack: str) -> Source:
+    def find(self, version: int, topic: Topic, index: int, rack: str) -> ReadSource:
         """The partition, led here or, for a consumer that names its rack, copied; `Refused` when it is neither."""
         known = self._by_id if version >= BY_ID else self._by_name
         replica = known.get((topic.echo, index))
-        if replica is not None and not replica.gone and (rack or isinstance(replica, Replica)):
+        if replica is not None and not replica.is_stopped and (rack or isinstance(replica, LeaderReplica)):
             return replica
         name = topic.name
         if version >= BY_ID:
             name = self.site.node.topic(TopicId(id_text(topic.echo))).name
         replica = self._find(version, name, index, rack)
-        if isinstance(replica, Replica) or version >= BY_ID:
+        if isinstance(replica, LeaderReplica) or version >= BY_ID:
             if len(known) >= KNOWN_MAX:
                 known.clear()
             known[topic.echo, index] = replica
         return replica
 
-    def _find(self, version: int, name: str, index: int, rack: str) -> Source:
+    def _find(self, version: int, name: str, index: int, rack: str) -> ReadSource:
         """Consumers that know nothing of the nearest replica are answered by leaders only, as Kafka's brokers do. So is
         one without a rack, which no leader sent here. It takes this broker for the leader, and an offset that only the
         leader can read for one out of range."""
         node = self.site.node
-        followed: Followed | None = None
+        followed: FollowerReads | None = None
         try:
             return node.replica(name, index)
         except Refused as refused:
@@ -277,8 +277,8 @@ class Fetches:
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
         self.copies.tidy()
-        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.gone}
-        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.gone}
+        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.is_stopped}
+        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.is_stopped}
 
     def hurry(self) -> None:
         """The broker stops: all that wait are answered with what there is."""

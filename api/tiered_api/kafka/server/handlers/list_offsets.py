@@ -17,8 +17,8 @@ from functools import partial
 
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
-from tiered.replication.leader_replica import Replica
-from tiered.replication.offset_lookup import NOWHERE, Named, named, since
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.offset_lookup import OFFSET_NOT_FOUND, OffsetSpec, find_by_spec, find_by_timestamp
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -36,14 +36,14 @@ CONSUMER = -1
 READ_COMMITTED = 1
 TIMED = 10
 UNSURE_VERSION = 5
-OF_THE_END = (Named.LATEST, Named.MAX_TIMESTAMP)
+OF_THE_END = (OffsetSpec.LATEST, OffsetSpec.MAX_TIMESTAMP)
 SINCE_VERSION = {
-    Named.LATEST: 1,
-    Named.EARLIEST: 1,
-    Named.MAX_TIMESTAMP: 7,
-    Named.EARLIEST_LOCAL: 8,
-    Named.LATEST_TIERED: 9,
-    Named.EARLIEST_PENDING_UPLOAD: 11,
+    OffsetSpec.LATEST: 1,
+    OffsetSpec.EARLIEST: 1,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
 
 
@@ -94,10 +94,10 @@ async def _answer(
         elif call.request.isolation_level == READ_COMMITTED:
             end = replica.last_stable_offset
         if name is None:
-            found = await since(replica, asked.timestamp, end, lookups)
+            found = await find_by_timestamp(replica, asked.timestamp, end, lookups)
         else:
-            found = await named(replica, name, end, lookups)
-        if (found == NOWHERE if name is None else name in OF_THE_END) and call.request.replica_id == CONSUMER:
+            found = await find_by_spec(replica, name, end, lookups)
+        if (found == OFFSET_NOT_FOUND if name is None else name in OF_THE_END) and call.request.replica_id == CONSUMER:
             _refuse_while_unsure(replica, call.version)
     except FAULTS as fault:
         return ListOffsetsPartitionResponse(number, code_of(fault).number)
@@ -115,14 +115,14 @@ async def _refuse(
     return ListOffsetsPartitionResponse(number, Code.CLUSTER_AUTHORIZATION_FAILED.number)
 
 
-def _refuse_while_unsure(replica: Replica, version: int) -> None:
+def _refuse_while_unsure(replica: LeaderReplica, version: int) -> None:
     """A new leader may have more that is committed than it knows of: its end would go back (KIP-207)."""
     if replica.high_watermark < replica.epoch_start:
         code = Code.OFFSET_NOT_AVAILABLE if version >= UNSURE_VERSION else Code.LEADER_NOT_AVAILABLE
         raise Refused(code, f"{replica.at} has a new leader, which does not know yet what is committed")
 
 
-def _name(timestamp: int, version: int) -> Named:
-    if timestamp not in SINCE_VERSION or version < SINCE_VERSION[Named(timestamp)]:
+def _name(timestamp: int, version: int) -> OffsetSpec:
+    if timestamp not in SINCE_VERSION or version < SINCE_VERSION[OffsetSpec(timestamp)]:
         raise Refused(Code.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
-    return Named(timestamp)
+    return OffsetSpec(timestamp)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from tiered.errors import Code
-from tiered.replication.offset_lookup import end_of_epoch
+from tiered.replication.offset_lookup import end_offset_for_epoch
 from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -51,7 +51,7 @@ async def _refuse(site: Site, topic: str, asked: OffsetForLeaderPartition) -> Ep
 async def _answer(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         replica = led_here(site, topic, asked.partition, asked.current_leader_epoch)
-        epoch, end = await end_of_epoch(replica, asked.leader_epoch)
+        epoch, end = await end_offset_for_epoch(replica, asked.leader_epoch)
     except FAULTS as fault:
         return EpochEndOffset(code_of(fault).number, asked.partition)
     return EpochEndOffset(Code.NONE.number, asked.partition, epoch, end)

@@ -24,7 +24,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
-from tiered.replication.leader_replica import ALL, Replica
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.context import Site
 from tiered_api.kafka.server.leader_hints import ELSEWHERE, NO_TAGS, NewLeaders
@@ -63,7 +63,7 @@ class Head(NamedTuple):
     """What the bytes of a request mean that stand before its records, when those are all for one partition."""
 
     acks: int
-    replica: Replica
+    replica: LeaderReplica
     template: Template
 
 
@@ -79,7 +79,7 @@ class Appending:
         self.asked = ask.topics
         """Empty once all is appended: their records are views of the request, whose memory is given back."""
         self.topics: Outcomes = []
-        self.waiting: list[tuple[Replica, int, list[Outcome], int]] = []
+        self.waiting: list[tuple[LeaderReplica, int, list[Outcome], int]] = []
         """Parts that are not committed yet: up to which offset they have to be, and the place of their outcome."""
         self.failed = False
 
@@ -94,8 +94,8 @@ class Produces:
     def __init__(self, site: Site, dispatch: Dispatch) -> None:
         self._site = site
         self._dispatch = dispatch
-        self._by_name: dict[tuple[bytes, int], Replica] = {}
-        self._by_id: dict[tuple[bytes, int], Replica] = {}
+        self._by_name: dict[tuple[bytes, int], LeaderReplica] = {}
+        self._by_id: dict[tuple[bytes, int], LeaderReplica] = {}
         self._heads: dict[tuple[int, bytes], Head] = {}
 
     def take(
@@ -175,7 +175,7 @@ class Produces:
                         continue
                     seen.add((topic.echo, index))
                 try:
-                    if replica is None or replica.gone:
+                    if replica is None or replica.is_stopped:
                         replica = self._find(known, topic, index)
                     _check_shape(records, version)
                     assert records is not None
@@ -187,7 +187,7 @@ class Produces:
                     continue
                 site.produced_bytes += len(records)
                 end = appended.last_offset + 1
-                if acks == ALL and not replica.committed(end):
+                if acks == ACKS_ALL and not replica.is_committed(end):
                     appending.waiting.append((replica, end, outcomes, len(outcomes)))
                 outcomes.append(
                     Outcome(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
@@ -196,9 +196,9 @@ class Produces:
 
     def tidy(self) -> None:
         """Forgets partitions that are led here no more."""
-        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.gone}
-        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.gone}
-        self._heads = {begun: head for begun, head in self._heads.items() if not head.replica.gone}
+        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.is_stopped}
+        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.is_stopped}
+        self._heads = {begun: head for begun, head in self._heads.items() if not head.replica.is_stopped}
 
     def _append_known(
         self, head: Head, frame: memoryview, version: int, correlation_id: int, begin: int
@@ -206,7 +206,7 @@ class Produces:
         """The short way; None, and nothing done, when it is not that simple."""
         acks, replica, template = head
         records = frames.only_records(frame, version, begin)
-        if records is None or not (acks == 1 or replica.alone):
+        if records is None or not (acks == 1 or replica.commits_on_append):
             return None
         try:
             _check_shape(records, version)
@@ -236,7 +236,7 @@ class Produces:
             for first in range(0, len(waiting), PIECE):
                 if first:
                     await self._site.turns.wait()
-                commits = (each.until_committed(end, timeout_ms) for each, end, _, _ in waiting[first : first + PIECE])
+                commits = (each.wait_committed(end, timeout_ms) for each, end, _, _ in waiting[first : first + PIECE])
                 pieces.append(asyncio.gather(*commits, return_exceptions=True))
             done = [fault for piece in pieces for fault in await piece]
         finally:
@@ -272,7 +272,7 @@ class Produces:
                 outcomes[place] = each._replace(tags=tags)
         return leaders.endpoints()
 
-    def _find(self, known: dict[tuple[bytes, int], Replica], topic: Topic, index: int) -> Replica:
+    def _find(self, known: dict[tuple[bytes, int], LeaderReplica], topic: Topic, index: int) -> LeaderReplica:
         name = topic.name
         if known is self._by_id:
             name = self._site.node.topic(TopicId(id_text(topic.echo))).name
@@ -287,7 +287,7 @@ class Produces:
         index: int,
         refused: Refused,
         records: memoryview | None,
-        replica: Replica | None,
+        replica: LeaderReplica | None,
         version: int,
         record_errors: RecordErrors,
     ) -> Outcome:
@@ -311,7 +311,7 @@ def _check_shape(records: memoryview | None, version: int) -> None:
 
 
 def _as_before(
-    connection: Connection, part: tuple[bytes, int], records: memoryview | None, replica: Replica | None, fault: Refused
+    connection: Connection, part: tuple[bytes, int], records: memoryview | None, replica: LeaderReplica | None, fault: Refused
 ) -> Refused:
     """What a producer is told whose batch leaves a gap that an earlier answer on this connection has made: the same."""
     if records is None or len(records) < HEADER_BYTES:

@@ -12,7 +12,7 @@ from collections import deque
 
 from tiered.errors import Corrupt, Refused
 from tiered.records.batch import decode_header
-from tiered.replication.leader_replica import Replica
+from tiered.replication.leader_replica import LeaderReplica
 
 BATCHES = 5
 """Of a producer and a partition, as many as clients have under way."""
@@ -43,7 +43,7 @@ class RefusedSequences:
         # Without its traceback, which would keep the frames of the handler and the request in them.
         seen.append((head.producer_epoch, head.base_sequence, Refused(refused.code, refused.why)))
 
-    def of_gap(self, part: Part, records: memoryview, replica: Replica) -> Refused | None:
+    def of_gap(self, part: Part, records: memoryview, replica: LeaderReplica) -> Refused | None:
         """What the batch was told that is missing before this one; None when this connection did not bring it."""
         head = decode_header(records)
         wanted = replica.log.producers.next_sequence(head.producer_id, head.producer_epoch)
