@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.figures import Figure, median_ratio, paired
+from bench.figures import Figure, median_ratio, run_pairs
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
@@ -53,7 +53,7 @@ def append_rate(root: Path, batch: bytes, total: int) -> float:
     return rounds * len(batch) / seconds
 
 
-def bare_rate(root: Path, batch: bytes, total: int) -> float:
+def write_rate(root: Path, batch: bytes, total: int) -> float:
     """Bytes a second through os.write alone, same bytes, same directory."""
     path = root / f"bare{time.monotonic_ns()}"
     rounds = total // len(batch)
@@ -76,7 +76,7 @@ def run(root: Path) -> list[Figure]:
         return rate
 
     append_rate(root, large, TOTAL)  # touch the page cache's memory once
-    pairs = list(paired(6, lambda: leg(append_rate(root, large, TOTAL)), lambda: leg(bare_rate(root, large, TOTAL))))
+    pairs = list(run_pairs(6, lambda: leg(append_rate(root, large, TOTAL)), lambda: leg(write_rate(root, large, TOTAL))))
     ratio, low, high = median_ratio(pairs)
     rates = sorted(leg(append_rate(root, small, 200 * MIB)) / len(small) for _ in range(5))
     ours = sorted(a for a, _ in pairs)[len(pairs) // 2]

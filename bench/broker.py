@@ -18,7 +18,7 @@ from tests.ports import free_port
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Broker:
+class BrokerProcess:
     """`tiered serve` on `directory`; ready when /healthz has answered 200."""
 
     def __init__(self, directory: Path, *settings: str, store: str | None = None, env: dict[str, str] | None = None):
@@ -103,7 +103,7 @@ class Broker:
             self.process.wait(60)
         self.log.close()
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> BrokerProcess:
         return self
 
     def __exit__(

@@ -46,8 +46,8 @@ async def make_cold(root: Path, segment_bytes: int, total: int) -> Manifest:
     for _ in range(total // len(batch)):
         log.append(batch, leader_epoch=0, now_ms=clock.wall_ms())
     log.roll()
-    while (grown := await uploader.upload_next(log, manifest, 0, log.end_offset)) is not None:
-        manifest = grown
+    while (uploaded := await uploader.upload_next(log, manifest, 0, log.end_offset)) is not None:
+        manifest = uploaded
     log.close()
     await store.close()
     return manifest

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.broker import TICKS, Broker
-from bench.figures import Figure, median_ratio, paired
+from bench.broker import TICKS, BrokerProcess
+from bench.figures import Figure, median_ratio, run_pairs
 from tests.peer.kafka import Peer, tool
 from tiered.records.batch import Codec, encode_batch, stamp
 from tiered.records.native import walk
@@ -37,19 +37,19 @@ STARTED_MS = int(time.time() * 1000)
 
 def batches(partition: int) -> Iterator[bytearray]:
     """A partition's records as zstd batches, all values distinct, about 2.5 times smaller when compressed."""
-    draw = random.Random(partition)
+    rng = random.Random(partition)
     count = RECORDS // PARTITIONS
     for base in range(0, count, BATCH_RECORDS):
         rows = []
         for i in range(base, min(base + BATCH_RECORDS, count)):
-            head = f'{{"id":{partition * count + i},"user":{draw.randrange(10**6)},"price":{draw.random():.6f},"text":"'
+            head = f'{{"id":{partition * count + i},"user":{rng.randrange(10**6)},"price":{rng.random():.6f},"text":"'
             rows.append(
                 (STARTED_MS + i // 100, None, f"{head:a<{VALUE_BYTES - 2}}".encode()[: VALUE_BYTES - 2] + b'"}', ())
             )
         yield bytearray(encode_batch(rows, codec=Codec.ZSTD))
 
 
-def fill(broker: Broker) -> None:
+def fill(broker: BrokerProcess) -> None:
     """Our topic, all of it in the bucket."""
     broker.create_topic(TOPIC, PARTITIONS, segment_bytes=16 << 20, max_message_bytes=4 << 20)
     for partition in range(PARTITIONS):
@@ -122,7 +122,7 @@ def load_kafka(spark: SparkSession, address: str, table: Path) -> None:
     rows.selectExpr(*columns).write.format("delta").save(str(table))
 
 
-def digest(spark: SparkSession, table: Path) -> tuple[int, int]:
+def table_digest(spark: SparkSession, table: Path) -> tuple[int, int]:
     """(rows, sum of hashes over what both tables have)."""
     rows = spark.read.format("delta").load(str(table))
     row = rows.selectExpr(
@@ -131,29 +131,29 @@ def digest(spark: SparkSession, table: Path) -> tuple[int, int]:
     return int(row.n), int(row.h)
 
 
-class Legs:
+class LoadRuns:
     """Counted loads of both kinds in one session, each into a fresh table."""
 
     def __init__(self, spark: SparkSession, store: str, peer: Peer, root: Path) -> None:
         self._spark, self._store, self._peer, self._root = spark, store, peer, root
-        self._legs = 0
-        self.walls: dict[str, list[float]] = {"ours": [], "kafka": []}
+        self._count = 0
+        self.wall_seconds: dict[str, list[float]] = {"ours": [], "kafka": []}
 
-    def ours(self) -> float:
+    def run_ours(self) -> float:
         return self._rate("ours", lambda place: load_ours(self._spark, self._store, place))
 
-    def kafka(self) -> float:
+    def run_kafka(self) -> float:
         return self._rate("kafka", lambda place: load_kafka(self._spark, self._peer.address, place))
 
     def _rate(self, kind: str, leg: Callable[[Path], None]) -> float:
         """Rows per CPU second of everything that worked for it."""
-        self._legs += 1
-        place = self._root / f"{kind}-{self._legs}"
+        self._count += 1
+        place = self._root / f"{kind}-{self._count}"
         before, start = tree_cpu(os.getpid()), time.perf_counter()
         leg(place)
-        self.walls[kind].append(time.perf_counter() - start)
+        self.wall_seconds[kind].append(time.perf_counter() - start)
         used = tree_cpu(os.getpid()) - before  # Kafka's broker is a child of this process; idle it costs 3 % of a core
-        rows, self.last_digest = digest(self._spark, place / TOPIC if kind == "ours" else place)
+        rows, self.last_digest = table_digest(self._spark, place / TOPIC if kind == "ours" else place)
         if rows != RECORDS:
             raise RuntimeError(f"{kind} loaded {rows} rows of {RECORDS}")
         return RECORDS / used
@@ -165,22 +165,22 @@ def main() -> list[Figure]:
     conf = {"spark.sql.parquet.compression.codec": "zstd", "spark.hadoop.parquet.compression.codec.zstd.level": "1"}
     with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, Peer() as peer:
         root = Path(directory)
-        with Broker(root / "data", "tiered.upload.max.lag.ms=2000", "log.retention.check.interval.ms=500") as broker:
+        with BrokerProcess(root / "data", "tiered.upload.max.lag.ms=2000", "log.retention.check.interval.ms=500") as broker:
             fill(broker)
         fill_peer(peer)
         spark = session(master="local[2]", conf=conf, profiles=("kafka",))
-        legs = Legs(spark, f"file://{root / 'data' / 'bucket'}", peer, root)
-        legs.kafka()
-        theirs_digest = legs.last_digest
-        legs.ours()
-        if legs.last_digest != theirs_digest:
+        runs = LoadRuns(spark, f"file://{root / 'data' / 'bucket'}", peer, root)
+        runs.run_kafka()
+        theirs_digest = runs.last_digest
+        runs.run_ours()
+        if runs.last_digest != theirs_digest:
             raise RuntimeError("the two tables differ")
-        pairs = list(paired(PAIRS, legs.ours, legs.kafka))
+        pairs = list(run_pairs(PAIRS, runs.run_ours, runs.run_kafka))
         spark.stop()
     ratio, low, high = median_ratio(pairs)
     ours = statistics.median(a for a, _ in pairs)
     theirs = statistics.median(b for _, b in pairs)
-    wall = [statistics.median(legs.walls[kind][1:]) for kind in ("ours", "kafka")]
+    wall = [statistics.median(runs.wall_seconds[kind][1:]) for kind in ("ours", "kafka")]
     return [
         Figure(
             "Delta load, 5 M x 100 B zstd", ours / 1e6, "M rows/CPU-s", 1.5, note=f"{wall[0]:.1f} s; CRCs checked"

@@ -22,7 +22,7 @@ class Figure:
     note: str = ""
 
     @property
-    def met(self) -> bool | None:
+    def is_met(self) -> bool | None:
         if self.goal is None:
             return None
         return self.value <= self.goal if self.at_most else self.value >= self.goal
@@ -38,12 +38,12 @@ def table(figures: Sequence[Figure]) -> str:
     lines = ["| figure | measured | goal | | |", "| --- | ---: | ---: | --- | --- |"]
     for f in figures:
         goal = "" if f.goal is None else ("<= " if f.at_most else ">= ") + number(f.goal)
-        verdict = {True: "met", False: "**missed**", None: ""}[f.met]
+        verdict = {True: "met", False: "**missed**", None: ""}[f.is_met]
         lines.append(f"| {f.name} | {number(f.value)} {f.unit} | {goal} | {verdict} | {f.note} |")
     return "\n".join(lines)
 
 
-def paired(pairs: int, ours: Callable[[], T], theirs: Callable[[], T]) -> Iterator[tuple[T, T]]:
+def run_pairs(pairs: int, ours: Callable[[], T], theirs: Callable[[], T]) -> Iterator[tuple[T, T]]:
     """(ours, theirs) in the order A B B A: a drift of the machine hits both alike."""
     for i in range(pairs):
         if i % 2 == 0:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.broker import Broker
+from bench.broker import BrokerProcess
 from bench.figures import Figure
 from tiered.records.batch import encode_batch
 
@@ -25,7 +25,7 @@ def post(path: str, body: bytes, content_type: str = "application/json") -> byte
     return head.encode() + body
 
 
-def answer_length(buffer: bytes) -> int:
+def response_length(buffer: bytes) -> int:
     """Bytes of the first whole answer in the buffer, 0 when it is not whole yet. Answers name their length."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
@@ -38,7 +38,7 @@ def answer_length(buffer: bytes) -> int:
     return whole if len(buffer) >= whole else 0
 
 
-def closed_loop(port: int, request: bytes, seconds: float) -> int:
+def run_closed_loop(port: int, request: bytes, seconds: float) -> int:
     """Answers in `seconds`, one request in flight on each of the connections."""
     poller = select.epoll()
     connections: dict[int, socket.socket] = {}
@@ -49,22 +49,22 @@ def closed_loop(port: int, request: bytes, seconds: float) -> int:
         poller.register(s, select.EPOLLIN)
         connections[s.fileno()], pending[s.fileno()] = s, b""
         s.sendall(request)
-    answers, until = 0, time.perf_counter() + seconds
+    responses, until = 0, time.perf_counter() + seconds
     while time.perf_counter() < until:
         for fd, _ in poller.poll(1):
             buffer = pending[fd] + connections[fd].recv(65536)
-            whole = answer_length(buffer)
+            whole = response_length(buffer)
             pending[fd] = buffer[whole:]
             if whole:
-                answers += 1
+                responses += 1
                 connections[fd].sendall(request)
     poller.close()
     for s in connections.values():
         s.close()
-    return answers
+    return responses
 
 
-def streaming(port: int, path: str, record: bytes, seconds: float) -> int:
+def stream_records(port: int, path: str, record: bytes, seconds: float) -> int:
     """Records reported back on one chunked v3 request; writes as fast as the reports come."""
     s = socket.create_connection(("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -101,10 +101,10 @@ def read_loop(port: int, path: Callable[[int], str], accept: str, seconds: float
     """(answers, bytes) of GETs one after the other on one connection; `path` takes the number of the answer."""
     s = socket.create_connection(("127.0.0.1", port))
     view = memoryview(bytearray(1 << 20))
-    answers = total = 0
+    responses = total = 0
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        s.sendall(f"GET {path(answers)} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
+        s.sendall(f"GET {path(responses)} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
         head = b""
         while b"\r\n\r\n" not in head:
             head += s.recv(65536)
@@ -118,12 +118,12 @@ def read_loop(port: int, path: Callable[[int], str], accept: str, seconds: float
             if n == 0:
                 raise RuntimeError("the broker closed the connection inside an answer")
             left -= n
-        answers, total = answers + 1, total + length
+        responses, total = responses + 1, total + length
     s.close()
-    return answers, total
+    return responses, total
 
 
-def fill(broker: Broker, topic: str, value_bytes: int, count: int, batches: int) -> int:
+def fill(broker: BrokerProcess, topic: str, value_bytes: int, count: int, batches: int) -> int:
     """Raw batches of `count` records into partition 0; returns the records written."""
     value = json.dumps({"n": 1, "text": "x" * (value_bytes - 20)}).encode()
     now = int(time.time() * 1000)
@@ -137,25 +137,25 @@ def fill(broker: Broker, topic: str, value_bytes: int, count: int, batches: int)
     return count * batches
 
 
-def produce_figures(broker: Broker, cluster: str) -> list[Figure]:
+def produce_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
     record = {"key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}
     body = json.dumps(record).encode()
     request = post(f"/v3/clusters/{cluster}/topics/single/records", body)
-    closed_loop(broker.port, request, 1.0)
+    run_closed_loop(broker.port, request, 1.0)
     before = broker.cpu_seconds()
-    answers = closed_loop(broker.port, request, SECONDS)
-    single = answers / (broker.cpu_seconds() - before)
+    responses = run_closed_loop(broker.port, request, SECONDS)
+    single = responses / (broker.cpu_seconds() - before)
     path = f"/v3/clusters/{cluster}/topics/single/records"
     before = broker.cpu_seconds()
-    reports = streaming(broker.port, path, body + b"\n", SECONDS)
+    reports = stream_records(broker.port, path, body + b"\n", SECONDS)
     streamed = reports / (broker.cpu_seconds() - before)
     return [
-        Figure("single-record POST (v3)", single, "records/CPU-s", 15_000, note=f"{answers / SECONDS:,.0f}/s"),
+        Figure("single-record POST (v3)", single, "records/CPU-s", 15_000, note=f"{responses / SECONDS:,.0f}/s"),
         Figure("streaming v3", streamed, "records/CPU-s", 60_000, note=f"{reports / SECONDS:,.0f}/s"),
     ]
 
 
-def read_figures(broker: Broker) -> list[Figure]:
+def read_figures(broker: BrokerProcess) -> list[Figure]:
     records = fill(broker, "read", 100, 8000, 64)
     raw_path = "/topics/read/partitions/0/records?offset={}&max_bytes=16777216"
     read_loop(broker.port, lambda n: raw_path.format(n % 3 * 8000), "application/octet-stream", 1.0)
@@ -174,7 +174,7 @@ def read_figures(broker: Broker) -> list[Figure]:
 
 
 def main() -> list[Figure]:
-    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, Broker(Path(directory) / "data") as broker:
+    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, BrokerProcess(Path(directory) / "data") as broker:
         broker.create_topic("single", 1)
         broker.create_topic("read", 1)
         cluster = broker.json("GET", "/v3/clusters")["data"][0]["cluster_id"]

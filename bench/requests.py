@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from bench.figures import Figure
-from bench.peer.brokers import Tiered
+from bench.peer.brokers import TieredBroker
 from bench.peer.clients import create_topics
 from bench.peer.throughput import PRODUCER, run_load
-from bench.peer.trio import Trio
+from bench.peer.trio import BenchCluster
 from tests.fakes3 import BUCKET, FakeS3, s3_fake
 
 GIB = 1 << 30
@@ -27,7 +27,7 @@ LIMIT_SECONDS = 300.0
 def main() -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory, s3_fake() as s3:
         os.environ.update(s3.environment)
-        with Trio(Path(directory), Tiered, {"store": f"s3://{BUCKET}/bench"}) as trio:
+        with BenchCluster(Path(directory), TieredBroker, {"store": f"s3://{BUCKET}/bench"}) as trio:
             create_topics(trio.address, {"t": PARTITIONS}, REPLICAS, segment_bytes=str(SEGMENT_BYTES))
             s3.requests.clear()
             done = run_load(
@@ -38,10 +38,10 @@ def main() -> list[Figure]:
                 {**PRODUCER, "acks": "all"},
             )
             _wait_quiet(s3)
-            asked = dict(s3.requests)
-    volume = done.counted["bytes"] / GIB
-    note = ", ".join(f"{verb} {count}" for verb, count in sorted(asked.items()))
-    per_gib = sum(asked.get(verb, 0) for verb in PUT_CLASS) / volume
+            request_counts = dict(s3.requests)
+    volume = done.counts["bytes"] / GIB
+    note = ", ".join(f"{verb} {count}" for verb, count in sorted(request_counts.items()))
+    per_gib = sum(request_counts.get(verb, 0) for verb in PUT_CLASS) / volume
     what = f"{volume:.1f} GiB over {PARTITIONS} partitions of {REPLICAS} replicas, 128 MiB segments"
     return [Figure("PUT-class requests for a GiB written", per_gib, "", 12, at_most=True, note=f"{what}: {note}")]
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.broker import Broker
+from bench.broker import BrokerProcess
 from bench.figures import Figure
 from tiered.records.batch import encode_batch
 
@@ -17,13 +17,13 @@ BATCH_BYTES = 16 * 1024
 
 
 def start_and_idle(root: Path) -> list[Figure]:
-    with Broker(root / "start"):
+    with BrokerProcess(root / "start"):
         pass
     seconds = []
     for _ in range(5):
-        with Broker(root / "start") as broker:
+        with BrokerProcess(root / "start") as broker:
             seconds.append(broker.ready_seconds)
-    with Broker(root / "start") as broker:
+    with BrokerProcess(root / "start") as broker:
         broker.create_topic("idle", 1)
         time.sleep(5)
         cpu, requests = broker.cpu_seconds(), broker.metric("tiered_store_requests_total")
@@ -39,7 +39,7 @@ def start_and_idle(root: Path) -> list[Figure]:
     ]
 
 
-def fill(broker: Broker, topic: str, partitions: int, total: int) -> None:
+def fill(broker: BrokerProcess, topic: str, partitions: int, total: int) -> None:
     """`total` bytes in batches of 16 KiB of an idempotent producer, many to a request."""
     value = bytes(range(256)) * 4
     now = int(time.time() * 1000)
@@ -66,11 +66,11 @@ def fill(broker: Broker, topic: str, partitions: int, total: int) -> None:
 def restart_after_kill(root: Path, gigabytes: int, goal: float) -> Figure:
     """kill -9 with this much in segments that were never fsynced, the page cache whole."""
     directory = root / f"kill{gigabytes}"
-    broker = Broker(directory, "remote.log.storage.system.enable=false")
+    broker = BrokerProcess(directory, "remote.log.storage.system.enable=false")
     broker.create_topic("t", 100)
     fill(broker, "t", 100, gigabytes << 30)
     broker.kill()
-    with Broker(directory, "remote.log.storage.system.enable=false") as again:
+    with BrokerProcess(directory, "remote.log.storage.system.enable=false") as again:
         return Figure(f"kill -9 with {gigabytes} GB unflushed to ready", again.ready_seconds, "s", goal, at_most=True)
 
 

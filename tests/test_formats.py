@@ -80,8 +80,8 @@ def test_the_size_of_a_producer_is_what_the_page_says() -> None:
 
 
 def test_an_image_of_groups_has_its_fields_where_the_page_says() -> None:
-    page, name = part("Image of groups"), snapshot.ImageName(PartitionId(TopicId("A" * 22), 3), 4, 5)
-    body = snapshot.seal(name, [], 0, 6)
+    page, name = part("Image of groups"), snapshot.SnapshotName(PartitionId(TopicId("A" * 22), 3), 4, 5)
+    body = snapshot.encode_snapshot(name, [], 0, 6)
     values = {"partition": 3, "leader epoch": 4, "offset": 5, "number of records": 0, "time of writing": 6}
     for field, value in values.items():
         row = re.search(rf"^\| (\d+)-(\d+) \| int(\d+) {field} \|", page, re.MULTILINE)

@@ -20,22 +20,22 @@ from typing import TextIO
 
 import confluent_kafka
 
-from bench.figures import paired
+from bench.figures import run_pairs
 from bench.peer import groups, latency, lifecycle, replicated, throughput
-from bench.peer.brokers import Broker, Kafka, Tiered
-from bench.peer.clients import loader
-from bench.peer.machine import pin, touch_memory, wait_quiet
-from bench.peer.report import FOREIGN_SHARE, Pair, Row, row, table
+from bench.peer.brokers import MeasuredBroker, KafkaBroker, TieredBroker
+from bench.peer.clients import build_loader
+from bench.peer.machine import pin_cores, touch_memory, wait_quiet
+from bench.peer.report import FOREIGN_SHARE, Pair, ReportRow, make_row, table
 from bench.peer.workload import FULL, QUICK, Figures, Leg, Scale, Workload
 
 WORKLOADS = (*throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS)
-SIDES: Mapping[str, type[Broker]] = {"ours": Tiered, "kafka": Kafka}
+SIDES: Mapping[str, type[MeasuredBroker]] = {"ours": TieredBroker, "kafka": KafkaBroker}
 PAIRS, QUICK_PAIRS = 5, 1
 REPEATS = 2
 QUIET_SECONDS, QUICK_QUIET_SECONDS = 120.0, 0.0
 
 
-class Legs:
+class LegRunner:
     """Runs single legs, again when strangers had the cores, and writes each down."""
 
     def __init__(self, root: Path, scale: Scale, out: TextIO | None) -> None:
@@ -47,9 +47,9 @@ class Legs:
         for _ in range(1 if self._scale is QUICK else 1 + REPEATS):
             share = wait_quiet(QUICK_QUIET_SECONDS if self._scale is QUICK else QUIET_SECONDS)
             figures = {**workload.run(Leg(self._root, self._scale, SIDES[side])), "busy_before": share}
-            self.note(kind="leg", workload=workload.name, side=side, **figures)
-            told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            print(f"{workload.name} {side}: {told}", file=sys.stderr, flush=True)
+            self.write_note(kind="leg", workload=workload.name, side=side, **figures)
+            summary = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            print(f"{workload.name} {side}: {summary}", file=sys.stderr, flush=True)
             if best is None or figures["foreign"] < best["foreign"]:
                 best = figures
             if best["foreign"] <= FOREIGN_SHARE:
@@ -57,22 +57,22 @@ class Legs:
         assert best is not None
         return best
 
-    def note(self, **what: object) -> None:
+    def write_note(self, **what: object) -> None:
         """One JSON line."""
         if self._out is not None:
             self._out.write(json.dumps(what) + "\n")
             self._out.flush()
 
 
-def compare(legs: Legs, workload: Workload, pairs: int) -> list[Row]:
+def compare(runner: LegRunner, workload: Workload, pairs: int) -> list[ReportRow]:
     """All pairs of one workload."""
     done = [
         Pair(ours, kafka)
-        for ours, kafka in paired(pairs, lambda: legs.run(workload, "ours"), lambda: legs.run(workload, "kafka"))
+        for ours, kafka in run_pairs(pairs, lambda: runner.run(workload, "ours"), lambda: runner.run(workload, "kafka"))
     ]
-    rows = [row(workload, metric, done) for metric in workload.metrics]
+    rows = [make_row(workload, metric, done) for metric in workload.metrics]
     for each in rows:
-        legs.note(kind="row", **asdict(each))
+        runner.write_note(kind="row", **asdict(each))
     return rows
 
 
@@ -99,30 +99,30 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # brokers end and their data goes
-    cores = pin(args.cores)
+    cores = pin_cores(args.cores)
     scale = QUICK if args.quick else FULL
-    chosen = [each for each in WORKLOADS if each.name in (args.workloads or [each.name])]
+    workloads = [each for each in WORKLOADS if each.name in (args.workloads or [each.name])]
     out = args.out.open("a") if args.out else None
-    rows: list[Row] = []
+    rows: list[ReportRow] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=args.dir) as directory:
-        legs = Legs(Path(directory), scale, out)
-        version = subprocess.run([str(loader()), "version"], capture_output=True, text=True, check=True).stdout.strip()
-        legs.note(
+        runner = LegRunner(Path(directory), scale, out)
+        version = subprocess.run([str(build_loader()), "version"], capture_output=True, text=True, check=True).stdout.strip()
+        runner.write_note(
             kind="run", cores=cores, kernel=os.uname().release, librdkafka=version, pairs=args.pairs, **asdict(scale)
         )
         if not args.quick:
             touch_memory(Path(directory))
-        for each in chosen:
+        for each in workloads:
             try:
                 if args.side:
                     for _ in range(args.pairs):
-                        legs.run(each, args.side)
+                        runner.run(each, args.side)
                 else:
-                    rows += compare(legs, each, args.pairs)
+                    rows += compare(runner, each, args.pairs)
             except (RuntimeError, OSError, confluent_kafka.KafkaException) as error:
                 failed.append(each.name)
-                legs.note(kind="failure", workload=each.name, why=str(error))
+                runner.write_note(kind="failure", workload=each.name, why=str(error))
                 print(f"{each.name} failed: {error}", file=sys.stderr, flush=True)
     if rows:
         print(table({each.name: each.title for each in WORKLOADS}, rows))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.peer.machine import cpu_of, memory_of
-from bench.peer.wire import api_versions, ask, taken
+from bench.peer.wire import api_versions_request, send_request, is_acknowledged
 from tests.peer.kafka import BROKER, formatted, java
 from tests.ports import free_port
 
@@ -32,12 +32,12 @@ KAFKA_FLAGS = [
 """Those of Kafka's own start script."""
 
 
-def environment() -> dict[str, str]:
+def broker_environment() -> dict[str, str]:
     """That of a broker. A shell may ask that Python keeps no compiled modules; whoever installs a broker has them."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-class Broker(ABC):
+class MeasuredBroker(ABC):
     """One broker on a directory of its own. A context manager that starts it and leaves no process behind, and no file
     unless it `keeps` them for the end of all legs.
 
@@ -47,14 +47,14 @@ class Broker(ABC):
 
     name: str
 
-    def __init__(self, root: Path, settings: Mapping[str, str] | None = None, *, keeps: bool = False) -> None:
+    def __init__(self, root: Path, settings: Mapping[str, str] | None = None, *, keep_files: bool = False) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=root))
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.settings = {**SAME_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._output = self.directory / "output"
-        self._keeps = keeps
+        self._keep_files = keep_files
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -80,7 +80,7 @@ class Broker(ABC):
         with self._output.open("ab") as output:
             started = time.perf_counter()
             self._process = subprocess.Popen(
-                command, stdout=output, stderr=output, start_new_session=True, env=environment()
+                command, stdout=output, stderr=output, start_new_session=True, env=broker_environment()
             )
         return started
 
@@ -90,20 +90,20 @@ class Broker(ABC):
         while time.perf_counter() - started < START_SECONDS:
             self.check_alive()
             try:
-                ask(self.port, api_versions())
+                send_request(self.port, api_versions_request())
             except OSError:
                 time.sleep(STEP_SECONDS)
             else:
                 return
-        raise RuntimeError(f"{self.name} did not answer: {self.last_words()}")
+        raise RuntimeError(f"{self.name} did not answer: {self.output_tail()}")
 
     def check_alive(self) -> None:
         """RuntimeError with its last lines when the process has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
-            raise RuntimeError(f"{self.name} ended with {self._process.returncode}: {self.last_words()}")
+            raise RuntimeError(f"{self.name} ended with {self._process.returncode}: {self.output_tail()}")
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """The end of what it wrote."""
         return self._output.read_text(errors="replace")[-2000:]
 
@@ -134,7 +134,7 @@ class Broker(ABC):
         """What its directory holds."""
         return bytes_below(self.directory)
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> MeasuredBroker:
         try:
             self.start()
         except BaseException:
@@ -150,11 +150,11 @@ class Broker(ABC):
     def close(self) -> None:
         """Ends it at once and removes its data, or does not."""
         self.stop(signal.SIGKILL)
-        if not self._keeps:
+        if not self._keep_files:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Kafka(Broker):
+class KafkaBroker(MeasuredBroker):
     """Apache Kafka, controller and broker in one process, stock settings."""
 
     name = "kafka"
@@ -165,7 +165,7 @@ class Kafka(Broker):
         return [program, *KAFKA_FLAGS, *rest]
 
 
-class Tiered(Broker):
+class TieredBroker(MeasuredBroker):
     """`tiered serve` with its defaults: its bucket is a directory beside its log. It may hold more partitions."""
 
     name = "ours"
@@ -190,11 +190,11 @@ def bytes_below(directory: Path) -> int:
     return total
 
 
-def wait_taken(broker: Broker, request: bytes, error_at: int) -> None:
+def wait_acknowledged(broker: MeasuredBroker, request: bytes, error_offset: int) -> None:
     """Sends a produce request until it is acknowledged."""
     until = time.perf_counter() + START_SECONDS
-    while not taken(broker.port, request, error_at):
+    while not is_acknowledged(broker.port, request, error_offset):
         broker.check_alive()
         if time.perf_counter() > until:
-            raise RuntimeError(f"{broker.name} takes no record: {broker.last_words()}")
+            raise RuntimeError(f"{broker.name} takes no record: {broker.output_tail()}")
         time.sleep(STEP_SECONDS)

@@ -17,14 +17,14 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.peer.machine import Spent, Window
+from bench.peer.machine import CpuUsage, CpuWindow
 
 HERE = Path(__file__).parent
 CFLAGS = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
 ADMIN_SECONDS = 60.0
 LEG_SECONDS = 600.0
 PARTITIONS_A_REQUEST = 1000
-IMPATIENT = {
+FAST_RETRY = {
     "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 20, "retry.backoff.max.ms": 50,
     "topic.metadata.refresh.fast.interval.ms": 50, "topic.metadata.propagation.max.ms": 300_000,
     "socket.timeout.ms": 10_000, "message.timeout.ms": 300_000, "linger.ms": 0, "acks": 1, "log_level": 2,
@@ -32,7 +32,7 @@ IMPATIENT = {
 """A client that tries again at once: a broker that comes back is measured, not the client's patience."""
 
 
-def loader() -> Path:
+def build_loader() -> Path:
     """The loader's binary, compiled when its sources changed. It runs on the librdkafka of confluent-kafka's wheel."""
     root = Path(os.environ.get("TIERED_BENCH") or Path.home() / ".cache" / "tiered" / "bench")
     wheel = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
@@ -56,23 +56,23 @@ def loader() -> Path:
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadResult:
     """One run of the loader: what it counted, and what the machine spent meanwhile."""
 
-    counted: Mapping[str, float]
-    spent: Spent
+    counts: Mapping[str, float]
+    usage: CpuUsage
 
 
-def load(
+def run_loader(
     mode: str,
     brokers: Iterable[int],
     address: str,
     topic: str,
     options: Sequence[str],
     properties: Mapping[str, object],
-) -> Load:
+) -> LoadResult:
     """Runs the loader to its end. `brokers` are process ids, `properties` librdkafka's."""
-    command = [str(loader()), mode, "-b", address, "-t", topic, *options]
+    command = [str(build_loader()), mode, "-b", address, "-t", topic, *options]
     for name, value in properties.items():
         command += ["-X", f"{name}={value}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -82,9 +82,9 @@ def load(
             for line in process.stdout:
                 word, _, rest = line.partition(" ")
                 if word.strip() == "start":
-                    window = Window(brokers, process.pid)
+                    window = CpuWindow(brokers, process.pid)
                 elif word == "end" and window is not None:
-                    return Load(json.loads(rest), window.close())
+                    return LoadResult(json.loads(rest), window.close())
         finally:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
@@ -115,7 +115,7 @@ def delete_topic(address: str, topic: str) -> None:
         future.result(ADMIN_SECONDS)
 
 
-def records_in(address: str, topic: str, partitions: int) -> int:
+def count_records(address: str, topic: str, partitions: int) -> int:
     """The sum of the partitions' high watermarks."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 2})
     try:
@@ -126,39 +126,39 @@ def records_in(address: str, topic: str, partitions: int) -> int:
 
 
 @dataclass
-class Acknowledged:
+class AckTimes:
     """When records, one on each partition, were acknowledged: seconds since `since`."""
 
     first: float
     last: float
 
 
-def one_on_each(
-    address: str, partitions: Sequence[tuple[str, int]], since: float, alive: Callable[[], None], acks: str = "1"
-) -> Acknowledged:
+def produce_to_each(
+    address: str, partitions: Sequence[tuple[str, int]], since: float, check_alive: Callable[[], None], acks: str = "1"
+) -> AckTimes:
     """Produces one record to each of the partitions, as soon as they take it. `alive` is asked now and then."""
-    producer = Producer({**IMPATIENT, "acks": acks, "bootstrap.servers": address})
+    producer = Producer({**FAST_RETRY, "acks": acks, "bootstrap.servers": address})
     times: list[float] = []
     failures: list[str] = []
 
-    def told(error: KafkaError | None, _: Message) -> None:
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
         if error is None:
             times.append(time.perf_counter() - since)
         else:
             failures.append(str(error))
 
     for topic, partition in partitions:
-        producer.produce(topic, b"x" * 100, partition=partition, on_delivery=told)
+        producer.produce(topic, b"x" * 100, partition=partition, on_delivery=on_delivery)
     until = time.perf_counter() + LEG_SECONDS
     while len(times) + len(failures) < len(partitions) and time.perf_counter() < until:
         producer.poll(0.02)
-        alive()
+        check_alive()
     if len(times) < len(partitions):
         raise RuntimeError(f"{len(times)} of {len(partitions)} partitions took a record: {failures[:1]}")
-    return Acknowledged(times[0], times[-1])
+    return AckTimes(times[0], times[-1])
 
 
-def every_partition(topics: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def iterate_partitions(topics: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     for name, count in topics.items():
         for partition in range(count):
             yield name, partition

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from bench.peer.clients import create_topics
-from bench.peer.machine import Window
+from bench.peer.machine import CpuWindow
 from bench.peer.workload import Figures, Leg, Metric, Workload, cpu
 
 TOPIC = "shared"
@@ -14,27 +14,27 @@ PARTITIONS = 2_000
 MEMBERS = 200
 
 
-def crowd(leg: Leg) -> Figures:
+def large_group(leg: Leg) -> Figures:
     with leg.broker(leg.root) as broker:
         create_topics(broker.address, {TOPIC: PARTITIONS})
         command = [sys.executable, "-m", "bench.peer.members", broker.address, TOPIC, str(PARTITIONS), str(MEMBERS)]
         times: Figures = {}
-        spent = None
+        usage = None
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            window = Window(broker.pids, process.pid)
+            window = CpuWindow(broker.pids, process.pid)
             try:
                 for line in process.stdout:
                     what, _, seconds = line.partition(" ")
                     times[f"{what}_seconds"] = float(seconds)
                     if what == "grown":
-                        spent = window.close()
+                        usage = window.close()
                         break
             finally:
                 process.kill()  # two hundred orderly farewells are not part of it
-        if spent is None:
+        if usage is None:
             raise RuntimeError(f"the members ended with {process.returncode} after {times}")
-        return {**times, "cpu": spent.broker_cpu, "foreign": spent.foreign}
+        return {**times, "cpu": usage.broker_cpu, "foreign": usage.foreign_share}
 
 
 WORKLOADS = (
@@ -44,6 +44,6 @@ WORKLOADS = (
             Metric("joined_seconds", "s", 0.2), Metric("left_seconds", "s"), Metric("grown_seconds", "s"),
             cpu("s of CPU"),
         ),
-        crowd,
+        large_group,
     ),
 )  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.peer.brokers import wait_taken
+from bench.peer.brokers import wait_acknowledged
 from bench.peer.clients import create_topics
-from bench.peer.machine import lateness
+from bench.peer.machine import measure_wakeup_delay
 from bench.peer.throughput import CONSUMER, PARTITIONS, run_load
-from bench.peer.wire import produce, produce_error_at
+from bench.peer.wire import produce_request, produce_error_offset
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Workload, cpu, rate
 
 RECORDS_A_SECOND = 1000
@@ -18,8 +18,8 @@ PROPERTIES: dict[str, object] = {"linger.ms": 0, "acks": "all"}
 QUANTILES = ("p50_us", "p99_us", "p999_us", "max_us")
 
 
-def open_loop(leg: Leg) -> Figures:
-    p99, p999 = lateness(leg.scale.timed_seconds)
+def measure_open_loop(leg: Leg) -> Figures:
+    p99, p999 = measure_wakeup_delay(leg.scale.timed_seconds)
     with leg.broker(leg.root) as broker:
         create_topics(broker.address, {TOPIC: 1})
         scale = leg.scale
@@ -27,36 +27,36 @@ def open_loop(leg: Leg) -> Figures:
         options += ["-w", str(scale.latency_warm_seconds), "-T", str(scale.latency_seconds)]
         done = run_load(broker, "latency", TOPIC, options, {**PROPERTIES, **CONSUMER})
         return {
-            **{name: done.counted[name] for name in QUANTILES},
-            "cpu": done.spent.broker_cpu / done.counted["records"] * 1e6,
+            **{name: done.counts[name] for name in QUANTILES},
+            "cpu": done.usage.broker_cpu / done.counts["records"] * 1e6,
             "peak_rss_mb": broker.peak_rss() / 1e6,
-            "seconds": done.counted["seconds"],
+            "seconds": done.counts["seconds"],
             "floor_p99_us": p99 * 1e6,
             "floor_p999_us": p999 * 1e6,
-            "foreign": done.spent.foreign,
+            "foreign": done.usage.foreign_share,
         }
 
 
-def closed_loop(leg: Leg, *, connections: int) -> Figures:
+def measure_closed_loop(leg: Leg, *, connections: int) -> Figures:
     with leg.broker(leg.root) as broker:
         create_topics(broker.address, {TOPIC: PARTITIONS})
-        requests = [produce(TOPIC, each, VALUE) for each in range(PARTITIONS)]
+        requests = [produce_request(TOPIC, each, VALUE) for each in range(PARTITIONS)]
         for request in requests:
-            wait_taken(broker, request, produce_error_at(TOPIC))
+            wait_acknowledged(broker, request, produce_error_offset(TOPIC))
         frames = leg.root / "frames"
         frames.write_bytes(b"".join(requests))
-        options = ["-f", str(frames), "-s", str(produce_error_at(TOPIC)), "-g", str(connections)]
+        options = ["-f", str(frames), "-s", str(produce_error_offset(TOPIC)), "-g", str(connections)]
         options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
         done = run_load(broker, "closed", TOPIC, options, {})
         return {
-            "rate": done.counted["requests"] / done.counted["seconds"],
-            **{name: done.counted[name] for name in QUANTILES},
-            "cpu": done.spent.broker_cpu / done.counted["requests"] * 1e6,
-            "broker_cores": done.spent.broker_cpu / done.spent.seconds,
-            "client_cores": done.counted["client_cpu"] / done.counted["seconds"],
+            "rate": done.counts["requests"] / done.counts["seconds"],
+            **{name: done.counts[name] for name in QUANTILES},
+            "cpu": done.usage.broker_cpu / done.counts["requests"] * 1e6,
+            "broker_cores": done.usage.broker_cpu / done.usage.seconds,
+            "client_cores": done.counts["client_cpu"] / done.counts["seconds"],
             "peak_rss_mb": broker.peak_rss() / 1e6,
-            "seconds": done.counted["seconds"],
-            "foreign": done.spent.foreign,
+            "seconds": done.counts["seconds"],
+            "foreign": done.usage.foreign_share,
         }
 
 
@@ -67,16 +67,16 @@ WORKLOADS = (
             Metric("p50_us", "us"), Metric("p99_us", "us", 0.5), Metric("p999_us", "us", 0.33), Metric("max_us", "us"),
             Metric("floor_p99_us", "us"), Metric("floor_p999_us", "us"), cpu("us/record"), MEMORY,
         ),
-        open_loop,
+        measure_open_loop,
     ),
     Workload(
         "closed-64", "64 connections, one record of 100 B a request",
         (rate("requests/s", 1.0), cpu("us/request"), Metric("p50_us", "us"), Metric("p99_us", "us"), MEMORY),
-        partial(closed_loop, connections=64),
+        partial(measure_closed_loop, connections=64),
     ),
     Workload(
         "closed-1", "the same on 1 connection",
         (rate("requests/s"), cpu("us/request"), Metric("p50_us", "us"), Metric("p99_us", "us")),
-        partial(closed_loop, connections=1),
+        partial(measure_closed_loop, connections=1),
     ),
 )  # fmt: skip

@@ -58,30 +58,30 @@ def busy_seconds(cores: Iterable[int]) -> float:
     return total / TICKS
 
 
-def pin(text: str) -> tuple[int, ...]:
+def pin_cores(text: str) -> tuple[int, ...]:
     """Binds this process, and all that it starts, to some cores: `2,3`, `all`, or "" for the last two."""
-    there = sorted(os.sched_getaffinity(0))
+    available = sorted(os.sched_getaffinity(0))
     if text == "all":
-        cores = there
+        cores = available
     elif text:
         cores = [int(core) for core in text.split(",")]
     else:
-        cores = there[-2:]
+        cores = available[-2:]
     os.sched_setaffinity(0, cores)
     return tuple(cores)
 
 
 @dataclass(frozen=True)
-class Spent:
+class CpuUsage:
     """What a stretch of time cost."""
 
     seconds: float
     broker_cpu: float
-    foreign: float
+    foreign_share: float
     """Share of the cores that neither brokers nor clients nor the kernel's threads used."""
 
 
-class Window:
+class CpuWindow:
     """From its making to `close`: CPU of all brokers (process ids), and of strangers on our cores."""
 
     def __init__(self, brokers: Iterable[int], client: int = 0) -> None:
@@ -90,18 +90,18 @@ class Window:
         self._cores = sorted(os.sched_getaffinity(0))
         self._kernel = kernel_seconds()
         self._busy = busy_seconds(self._cores)
-        self._ours = self._used(self._pids)
-        self._cpu = self._used(self._brokers)
+        self._own_cpu = self._used(self._pids)
+        self._broker_cpu = self._used(self._brokers)
         self._start = time.perf_counter()
 
-    def close(self) -> Spent:
+    def close(self) -> CpuUsage:
         """Reads the clocks again."""
         seconds = time.perf_counter() - self._start
-        cpu = self._used(self._brokers) - self._cpu
-        ours = self._used(self._pids) - self._ours
+        cpu = self._used(self._brokers) - self._broker_cpu
+        ours = self._used(self._pids) - self._own_cpu
         busy = busy_seconds(self._cores) - self._busy
         kernel = kernel_seconds() - self._kernel
-        return Spent(seconds, cpu, max(0.0, busy - ours - kernel) / (seconds * len(self._cores)))
+        return CpuUsage(seconds, cpu, max(0.0, busy - ours - kernel) / (seconds * len(self._cores)))
 
     def _used(self, pids: Iterable[int]) -> float:
         return sum(cpu_of(pid) for pid in pids)
@@ -110,10 +110,10 @@ class Window:
 def io_share() -> float:
     """The share of the last ten seconds in which somebody waited for the disk; 0 where the kernel does not tell."""
     try:
-        said = Path("/proc/pressure/io").read_text()
+        text = Path("/proc/pressure/io").read_text()
     except OSError:
         return 0.0
-    return float(said.split("avg10=")[1].split()[0]) / 100
+    return float(text.split("avg10=")[1].split()[0]) / 100
 
 
 def wait_quiet(limit_seconds: float) -> float:
@@ -129,7 +129,7 @@ def wait_quiet(limit_seconds: float) -> float:
             return share
 
 
-def lateness(seconds: float) -> tuple[float, float]:
+def measure_wakeup_delay(seconds: float) -> tuple[float, float]:
     """How late a process that sleeps a millisecond at a time is woken: p99 and p99.9, in seconds. No broker's latency
     can be seen below that."""
     late: list[float] = []

@@ -14,7 +14,7 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
-PATIENCE_SECONDS = 180.0
+TIMEOUT_SECONDS = 180.0
 SETTINGS = {
     "group.id": "crowd", "partition.assignment.strategy": "cooperative-sticky", "heartbeat.interval.ms": 500,
     "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 2,
@@ -22,56 +22,56 @@ SETTINGS = {
 }  # fmt: skip
 
 
-class Member:
+class BenchMember:
     """A consumer and how many partitions it has."""
 
     def __init__(self, address: str, topic: str) -> None:
-        self.held = 0
+        self.assigned = 0
         self.consumer = Consumer({**SETTINGS, "bootstrap.servers": address})
-        self.consumer.subscribe([topic], on_assign=self._more, on_revoke=self._fewer, on_lost=self._fewer)
+        self.consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
-    def _more(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.held += len(partitions)
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.assigned += len(partitions)
 
-    def _fewer(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.held -= len(partitions)
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.assigned -= len(partitions)
 
 
-def until_even(members: list[Member], partitions: int) -> None:
+def wait_balanced(members: list[BenchMember], partitions: int) -> None:
     """Polls all until each partition has a member and no member has two more than another."""
-    until = time.perf_counter() + PATIENCE_SECONDS
+    until = time.perf_counter() + TIMEOUT_SECONDS
     while True:
         for member in members:
             member.consumer.poll(0)
-        held = [member.held for member in members]
-        if sum(held) == partitions and max(held) - min(held) <= 1:
+        assigned = [member.assigned for member in members]
+        if sum(assigned) == partitions and max(assigned) - min(assigned) <= 1:
             return
         if time.perf_counter() > until:
-            print(f"after {PATIENCE_SECONDS:.0f} s {sum(held)} of {partitions} are held: {held}", file=sys.stderr)
+            print(f"after {TIMEOUT_SECONDS:.0f} s {sum(assigned)} of {partitions} are held: {assigned}", file=sys.stderr)
             os._exit(1)
         time.sleep(0.005)
 
 
 def main(address: str, topic: str, partitions: int, count: int) -> None:
-    def told(what: str, started: float) -> None:
+    def report(what: str, started: float) -> None:
         print(f"{what} {time.perf_counter() - started:.3f}", flush=True)
 
     started = time.perf_counter()
-    members = [Member(address, topic) for _ in range(count)]
-    until_even(members, partitions)
-    told("joined", started)
+    members = [BenchMember(address, topic) for _ in range(count)]
+    wait_balanced(members, partitions)
+    report("joined", started)
 
     started = time.perf_counter()
     leaving = threading.Thread(target=members.pop().consumer.close)
     leaving.start()
-    until_even(members, partitions)
-    told("left", started)
+    wait_balanced(members, partitions)
+    report("left", started)
     leaving.join()
 
     started = time.perf_counter()
-    members.append(Member(address, topic))
-    until_even(members, partitions)
-    told("grown", started)
+    members.append(BenchMember(address, topic))
+    wait_balanced(members, partitions)
+    report("grown", started)
     os._exit(0)  # two hundred orderly farewells would take minutes
 
 

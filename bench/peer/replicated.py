@@ -11,11 +11,11 @@ from functools import partial
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from bench.peer.clients import IMPATIENT, create_topics, every_partition, one_on_each
+from bench.peer.clients import FAST_RETRY, create_topics, iterate_partitions, produce_to_each
 from bench.peer.lifecycle import PARTITIONS_A_TOPIC
-from bench.peer.machine import Window
-from bench.peer.throughput import PER_GB, PRODUCER, rounds
-from bench.peer.trio import NODES, Trio
+from bench.peer.machine import CpuWindow
+from bench.peer.throughput import PER_GB, PRODUCER, run_rounds
+from bench.peer.trio import NODES, BenchCluster
 from bench.peer.wire import create_topic
 from bench.peer.workload import MEMORY, QUICK, Figures, Leg, Metric, Workload, cpu, rate
 
@@ -24,53 +24,53 @@ RECORDS = 700_000
 """Of one round: three copies are as many bytes as a round of one broker writes."""
 TOPIC = "beating"
 PARTITIONS = 12
-TICK_SECONDS = 0.02
-CALM_SECONDS = 3.0
+ROUND_SECONDS = 0.02
+WARM_UP_SECONDS = 3.0
 LEG_SECONDS = 120.0
 CHANGE_SECONDS = 2.0
 KILLS, RESTARTS = 5, 3
-MANY = 1_000
+PARTITIONS_TOTAL = 1_000
 
 
-class Pulse:
+class AckProbe:
     """Sends a record to each partition fifty times a second and knows when each was acknowledged."""
 
     def __init__(self, address: str) -> None:
-        self._producer = Producer({**IMPATIENT, "acks": "all", "bootstrap.servers": address})
+        self._producer = Producer({**FAST_RETRY, "acks": "all", "bootstrap.servers": address})
         self.acked: list[tuple[int, float, float]] = []
         """Partition, when it was sent, when it was acknowledged."""
         self._failed: list[str] = []
 
-    def beat(self) -> None:
+    def send_round(self) -> None:
         """One record to each, and what was told meanwhile."""
-        until = time.perf_counter() + TICK_SECONDS
+        until = time.perf_counter() + ROUND_SECONDS
         for partition in range(PARTITIONS):
-            told = partial(self._told, partition, time.perf_counter())
-            self._producer.produce(TOPIC, b"x" * 100, partition=partition, on_delivery=told)
+            on_delivery = partial(self._on_delivery, partition, time.perf_counter())
+            self._producer.produce(TOPIC, b"x" * 100, partition=partition, on_delivery=on_delivery)
         while (left := until - time.perf_counter()) > 0:
             self._producer.poll(left)
         if self._failed:
             raise RuntimeError(f"a record was not taken: {self._failed[0]}")
 
-    def _told(self, partition: int, sent: float, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, partition: int, sent: float, error: KafkaError | None, _: Message) -> None:
         if error is None:
             self.acked.append((partition, sent, time.perf_counter()))
         else:
             self._failed.append(str(error))
 
-    def calm(self, seconds: float = CALM_SECONDS) -> None:
+    def warm_up(self, seconds: float = WARM_UP_SECONDS) -> None:
         """Beats for some time, forgets what was before, also what was acknowledged while nobody listened."""
         self._producer.flush(LEG_SECONDS)
         self.acked.clear()
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
-            self.beat()
+            self.send_round()
 
-    def back(self, since: float) -> list[float]:
+    def measure_recovery(self, since: float) -> list[float]:
         """Beats until each partition acknowledged a record sent after `since`: the seconds of each."""
         until = time.perf_counter() + LEG_SECONDS
         while time.perf_counter() < until:
-            self.beat()
+            self.send_round()
             first: dict[int, float] = {}
             for partition, sent, acked in self.acked:
                 if sent >= since:
@@ -79,123 +79,123 @@ class Pulse:
                 return list(first.values())
         raise RuntimeError(f"not all partitions are back after {LEG_SECONDS:g} s")
 
-    def longest(self) -> float:
+    def longest_wait(self) -> float:
         """The longest that a record waited for its acknowledgement."""
         return max(acked - sent for _, sent, acked in self.acked)
 
 
-def produce(leg: Leg) -> Figures:
+def measure_produce(leg: Leg) -> Figures:
     options = ["-s", "1024", "-n", str(RECORDS)]
-    with Trio(leg.root, leg.broker) as trio:
-        return rounds(leg.scale, trio, options, {**PRODUCER, "acks": "all"}, REPLICAS)
+    with BenchCluster(leg.root, leg.broker) as trio:
+        return run_rounds(leg.scale, trio, options, {**PRODUCER, "acks": "all"}, REPLICAS)
 
 
-def failover(leg: Leg) -> Figures:
+def measure_failover(leg: Leg) -> Figures:
     kills, restarts = (1, 1) if leg.scale is QUICK else (KILLS, RESTARTS)
-    with Trio(leg.root, leg.broker) as trio:
+    with BenchCluster(leg.root, leg.broker) as trio:
         create_topics(trio.address, {TOPIC: PARTITIONS}, REPLICAS)
-        pulse = Pulse(trio.address)
-        window = Window(trio.pids)
-        pulse.calm(leg.scale.warm_seconds)
-        killed = [_killed(trio, pulse, _victim(trio, controller=False)) for _ in range(kills)]
-        controllers = [_killed(trio, pulse, _victim(trio, controller=True)) for _ in range(kills)]
-        restarted = [_restarted(trio, pulse) for _ in range(restarts)]
-        changes = [_next_change(trio) for _ in range(restarts)]
+        probe = AckProbe(trio.address)
+        window = CpuWindow(trio.pids)
+        probe.warm_up(leg.scale.warm_seconds)
+        kill_seconds = [_measure_kill(trio, probe, choose_victim(trio, controller=False)) for _ in range(kills)]
+        controllers = [_measure_kill(trio, probe, choose_victim(trio, controller=True)) for _ in range(kills)]
+        restart_seconds = [_measure_restart(trio, probe) for _ in range(restarts)]
+        changes = [_measure_topic_creation(trio) for _ in range(restarts)]
         return {
-            "killed_seconds": max(killed),
-            "killed_median_seconds": statistics.median(killed),
+            "killed_seconds": max(kill_seconds),
+            "killed_median_seconds": statistics.median(kill_seconds),
             "controller_seconds": max(controllers),
             "controller_median_seconds": statistics.median(controllers),
-            "restart_seconds": max(restarted),
+            "restart_seconds": max(restart_seconds),
             "change_seconds": max(changes),
-            "foreign": window.close().foreign,
+            "foreign": window.close().foreign_share,
         }
 
 
-def _victim(trio: Trio, *, controller: bool) -> int:
+def choose_victim(trio: BenchCluster, *, controller: bool) -> int:
     """A broker that leads some partition and is, or is not, the controller."""
-    chief = trio.controller()
+    controller_id = trio.controller()
     if controller:
-        return chief
+        return controller_id
     leaders = trio.leaders(TOPIC)
-    return next(leader for leader in leaders.values() if leader != chief)
+    return next(leader for leader in leaders.values() if leader != controller_id)
 
 
-def _killed(trio: Trio, pulse: Pulse, node: int) -> float:
+def _measure_kill(trio: BenchCluster, probe: AckProbe, node: int) -> float:
     """Seconds from kill -9 to a record acknowledged on all partitions."""
-    pulse.calm()
+    probe.warm_up()
     since = time.perf_counter()
     trio.brokers[node].stop(signal.SIGKILL)
-    seconds = max(pulse.back(since))
+    seconds = max(probe.measure_recovery(since))
     trio.brokers[node].spawn()
-    trio.wait_whole()
+    trio.wait_in_sync()
     return seconds
 
 
-def _restarted(trio: Trio, pulse: Pulse) -> float:
+def _measure_restart(trio: BenchCluster, probe: AckProbe) -> float:
     """The longest that a record of any partition waits while a leader is stopped in order and started again."""
-    broker = trio.brokers[_victim(trio, controller=False)]
-    pulse.calm()
+    broker = trio.brokers[choose_victim(trio, controller=False)]
+    probe.warm_up()
 
-    def again() -> None:
+    def restart() -> None:
         broker.stop()
         broker.start()
 
-    thread = threading.Thread(target=again)
+    thread = threading.Thread(target=restart)
     thread.start()
     while thread.is_alive():
-        pulse.beat()
-    pulse.back(time.perf_counter())
-    trio.wait_whole()
-    return pulse.longest()
+        probe.send_round()
+    probe.measure_recovery(time.perf_counter())
+    trio.wait_in_sync()
+    return probe.longest_wait()
 
 
 _numbers = itertools.count()
 
 
-def _next_change(trio: Trio) -> float:
+def _measure_topic_creation(trio: BenchCluster) -> float:
     """Seconds from kill -9 of the controller to a topic made."""
-    chief = trio.controller()
-    other = trio.brokers[next(node for node in NODES if node != chief)]
+    controller = trio.controller()
+    other = trio.brokers[next(node for node in NODES if node != controller)]
     since = time.perf_counter()
-    trio.brokers[chief].stop(signal.SIGKILL)
+    trio.brokers[controller].stop(signal.SIGKILL)
     while not create_topic(other.port, f"changed-{next(_numbers)}", 2, CHANGE_SECONDS):
         if time.perf_counter() - since > LEG_SECONDS:
-            raise RuntimeError(f"no topic was made for {LEG_SECONDS:g} s: {other.last_words()}")
+            raise RuntimeError(f"no topic was made for {LEG_SECONDS:g} s: {other.output_tail()}")
     seconds = time.perf_counter() - since
-    trio.brokers[chief].spawn()
-    trio.wait_whole()
+    trio.brokers[controller].spawn()
+    trio.wait_in_sync()
     return seconds
 
 
-def many(leg: Leg) -> Figures:
-    topics = {f"many-{number}": PARTITIONS_A_TOPIC for number in range(MANY // PARTITIONS_A_TOPIC)}
-    each = list(every_partition(topics))
-    with Trio(leg.root, leg.broker) as trio:
-        window, started = Window(trio.pids), time.perf_counter()
+def measure_many_partitions(leg: Leg) -> Figures:
+    topics = {f"many-{number}": PARTITIONS_A_TOPIC for number in range(PARTITIONS_TOTAL // PARTITIONS_A_TOPIC)}
+    each = list(iterate_partitions(topics))
+    with BenchCluster(leg.root, leg.broker) as trio:
+        window, started = CpuWindow(trio.pids), time.perf_counter()
         create_topics(trio.address, topics, REPLICAS)
         created = time.perf_counter() - started
-        written = one_on_each(trio.address, each, started, trio.check_alive, acks="all")
-        trio.wait_whole()
-        spent = window.close()
-        chief = trio.controller()
-        victim = next(node for node in NODES if node != chief)
+        acked = produce_to_each(trio.address, each, started, trio.check_alive, acks="all")
+        trio.wait_in_sync()
+        usage = window.close()
+        controller = trio.controller()
+        victim = next(node for node in NODES if node != controller)
         since = time.perf_counter()
         trio.brokers[victim].stop(signal.SIGKILL)
-        led = one_on_each(trio.address, each, since, trio.check_alive, acks="all")
+        recovered = produce_to_each(trio.address, each, since, trio.check_alive, acks="all")
         return {
             "created_seconds": created,
-            "written_seconds": written.last,
-            "led_seconds": led.last,
-            "create_cpu": spent.broker_cpu,
-            "foreign": spent.foreign,
+            "written_seconds": acked.last,
+            "led_seconds": recovered.last,
+            "create_cpu": usage.broker_cpu,
+            "foreign": usage.foreign_share,
         }
 
 
 WORKLOADS = (
     Workload(
         "replicated-1k", "three brokers, three replicas, acks=all, 1 KiB, 6 partitions (CPU and memory of all three)",
-        (rate("records/s", 2.0), cpu(PER_GB, 0.4), MEMORY), produce,
+        (rate("records/s", 2.0), cpu(PER_GB, 0.4), MEMORY), measure_produce,
     ),
     Workload(
         "failover", "three brokers, 12 partitions of three replicas: worst of several kills and restarts",
@@ -204,7 +204,7 @@ WORKLOADS = (
             Metric("controller_seconds", "s"), Metric("controller_median_seconds", "s"),
             Metric("restart_seconds", "s"), Metric("change_seconds", "s"),
         ),
-        failover,
+        measure_failover,
     ),
     Workload(
         "replicated-1000", "1,000 partitions of three replicas created, acknowledged on each; again after a kill",
@@ -212,6 +212,6 @@ WORKLOADS = (
             Metric("created_seconds", "s"), Metric("written_seconds", "s"), Metric("led_seconds", "s"),
             Metric("create_cpu", "s of CPU"),
         ),
-        many,
+        measure_many_partitions,
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One metric over all pairs. A ratio is ours / Kafka."""
 
     workload: str
@@ -46,10 +46,10 @@ class Row:
     met: bool | None
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
+def confidence_interval(ratios: Sequence[float]) -> tuple[float, float]:
     """The bootstrap interval of the median."""
-    drawn = random.Random(len(ratios))
-    medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
+    rng = random.Random(len(ratios))
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
     cut = int(DRAWS * (1 - CONFIDENCE) / 2)
     return medians[cut], medians[-1 - cut]
 
@@ -61,20 +61,20 @@ def _ratio(ours: float, kafka: float) -> float:
     return float("inf") if ours else 1.0
 
 
-def row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> Row:
+def make_row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> ReportRow:
     """The row of one metric."""
     noisy = sum(max(pair.ours["foreign"], pair.kafka["foreign"]) > FOREIGN_SHARE for pair in pairs)
     ours = [pair.ours[metric.key] for pair in pairs]
     kafka = [pair.kafka[metric.key] for pair in pairs]
     ratios = [_ratio(a, b) for a, b in zip(ours, kafka, strict=True)]
-    low, high = interval(ratios)
-    return Row(
+    low, high = confidence_interval(ratios)
+    return ReportRow(
         workload.name, metric.key, metric.unit, statistics.median(ours), statistics.median(kafka),
-        statistics.median(ratios), low, high, len(pairs), noisy, metric.goal, metric.at_most, metric.met(low, high),
+        statistics.median(ratios), low, high, len(pairs), noisy, metric.goal, metric.at_most, metric.is_met(low, high),
     )  # fmt: skip
 
 
-def table(titles: dict[str, str], rows: Sequence[Row]) -> str:
+def table(titles: dict[str, str], rows: Sequence[ReportRow]) -> str:
     """A Markdown table, one row a metric; `~` marks a ratio with noisy pairs."""
     lines = ["| workload | figure | ours | Kafka | ours / Kafka | 95 % | goal | |"]
     lines.append("| --- | --- | ---: | ---: | ---: | --- | ---: | --- |")

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.peer.brokers import Broker
-from bench.peer.clients import Load, create_topics, delete_topic, load, records_in
-from bench.peer.trio import Trio
+from bench.peer.brokers import MeasuredBroker
+from bench.peer.clients import LoadResult, create_topics, delete_topic, run_loader, count_records
+from bench.peer.trio import BenchCluster
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Scale, Workload, cpu, rate
 
 GB = 1e9
@@ -22,7 +22,7 @@ RECORDS = {1024: 2_000_000, 100: 10_000_000}
 CODEC_RECORDS = 1_500_000
 JSON_LINES = 1000
 JSON_BYTES = 1024
-GONE_SECONDS = 10.0
+DELETE_SECONDS = 10.0
 WARM_SECONDS, TIMED_SECONDS = 40.0, 15.0
 """At most so much of warming up and of timing, in whole rounds."""
 PRODUCER: dict[str, object] = {
@@ -45,132 +45,132 @@ def json_lines(directory: Path) -> Path:
     """1,000 lines as services log them, about 1 KiB each, the same in every run."""
     path = directory / "lines.json"
     if not path.exists():
-        drawn = random.Random(4)
-        path.write_text("".join(_line(drawn, number) + "\n" for number in range(JSON_LINES)))
+        rng = random.Random(4)
+        path.write_text("".join(_event_line(rng, number) + "\n" for number in range(JSON_LINES)))
     return path
 
 
-def _line(drawn: random.Random, number: int) -> str:
+def _event_line(rng: random.Random, number: int) -> str:
     """Names and enumerations that repeat, ids and numbers that do not, in the mixture of a web shop's events."""
     event = {
-        "event_id": f"{drawn.getrandbits(128):032x}",
-        "type": drawn.choice(["page_view", "add_to_cart", "checkout", "search", "refund"]),
-        "at": f"2026-11-21T12:{number // 60 % 60:02d}:{number % 60:02d}.{drawn.randrange(1000):03d}Z",
-        "user": {"id": drawn.randrange(10**9), "country": drawn.choice(["DE", "US", "IN", "BR", "JP"]), "plan": "pro"},
-        "session": f"{drawn.getrandbits(160):040x}",
+        "event_id": f"{rng.getrandbits(128):032x}",
+        "type": rng.choice(["page_view", "add_to_cart", "checkout", "search", "refund"]),
+        "at": f"2026-11-21T12:{number // 60 % 60:02d}:{number % 60:02d}.{rng.randrange(1000):03d}Z",
+        "user": {"id": rng.randrange(10**9), "country": rng.choice(["DE", "US", "IN", "BR", "JP"]), "plan": "pro"},
+        "session": f"{rng.getrandbits(160):040x}",
         "device": {
-            "os": drawn.choice(["ios 26.1", "android 16", "windows 11"]),
-            "ip": f"10.{drawn.randrange(256)}.0.7",
+            "os": rng.choice(["ios 26.1", "android 16", "windows 11"]),
+            "ip": f"10.{rng.randrange(256)}.0.7",
         },
         "items": [],
     }
     text = json.dumps(event)
     items: list[dict[str, object]] = []
     while len(text) < JSON_BYTES - 40:
-        sku = f"{drawn.getrandbits(112):028x}"
-        items.append({"sku": sku, "price": drawn.randrange(99999) / 100, "n": drawn.randrange(9)})
+        sku = f"{rng.getrandbits(112):028x}"
+        items.append({"sku": sku, "price": rng.randrange(99999) / 100, "n": rng.randrange(9)})
         text = json.dumps({**event, "items": items})
     return text
 
 
-def summed(loads: list[Load], broker: Broker | Trio) -> Figures:
+def sum_loads(loads: list[LoadResult], broker: MeasuredBroker | BenchCluster) -> Figures:
     """The figures of several timed rounds as one."""
-    records = sum(each.counted["records"] for each in loads)
-    volume = sum(each.counted["bytes"] for each in loads)
-    seconds = sum(each.counted["seconds"] for each in loads)
-    used = sum(each.spent.broker_cpu for each in loads)
+    records = sum(each.counts["records"] for each in loads)
+    volume = sum(each.counts["bytes"] for each in loads)
+    seconds = sum(each.counts["seconds"] for each in loads)
+    used = sum(each.usage.broker_cpu for each in loads)
     return {
         "rate": records / seconds,
         "mb_per_second": volume / MB / seconds,
         "cpu": used / (volume / GB),
         "broker_cores": used / seconds,
-        "client_cores": sum(each.counted["client_cpu"] for each in loads) / seconds,
+        "client_cores": sum(each.counts["client_cpu"] for each in loads) / seconds,
         "peak_rss_mb": broker.peak_rss() / MB,
         "seconds": seconds,
-        "foreign": sum(each.spent.foreign * each.spent.seconds for each in loads) / seconds,
+        "foreign": sum(each.usage.foreign_share * each.usage.seconds for each in loads) / seconds,
     }
 
 
 def run_load(
-    broker: Broker | Trio, mode: str, topic: str, options: Sequence[str], properties: Mapping[str, object]
-) -> Load:
-    return load(mode, broker.pids, broker.address, topic, options, properties)
+    broker: MeasuredBroker | BenchCluster, mode: str, topic: str, options: Sequence[str], properties: Mapping[str, object]
+) -> LoadResult:
+    return run_loader(mode, broker.pids, broker.address, topic, options, properties)
 
 
-def wait_gone(broker: Broker | Trio, limit: float) -> None:
+def wait_deleted(broker: MeasuredBroker | BenchCluster, limit: float) -> None:
     """Waits until the files of deleted topics are, too."""
-    until = time.perf_counter() + GONE_SECONDS
+    until = time.perf_counter() + DELETE_SECONDS
     while broker.disk_bytes() > limit and time.perf_counter() < until:
         time.sleep(0.1)
 
 
 def fill(
-    broker: Broker | Trio,
+    broker: MeasuredBroker | BenchCluster,
     topic: str,
     partitions: int,
     options: Sequence[str],
     properties: Mapping[str, object],
     replicas: int = 1,
-) -> Load:
+) -> LoadResult:
     """One run of the producer into a new topic; what it says was acknowledged is there."""
     create_topics(broker.address, {topic: partitions}, replicas)
     done = run_load(broker, "produce", topic, ["-p", str(partitions), *options], properties)
-    there = records_in(broker.address, topic, partitions)
-    if there != done.counted["records"] + partitions:
-        raise RuntimeError(f"{broker.name} has {there} records of {done.counted['records']:.0f}")
+    found = count_records(broker.address, topic, partitions)
+    if found != done.counts["records"] + partitions:
+        raise RuntimeError(f"{broker.name} has {found} records of {done.counts['records']:.0f}")
     return done
 
 
-def produce(leg: Leg, *, size: int, codec: str = "none") -> Figures:
+def measure_produce(leg: Leg, *, size: int, codec: str = "none") -> Figures:
     options = ["-s", str(size), "-n", str(RECORDS[size] if codec == "none" else CODEC_RECORDS)]
     properties = {**PRODUCER, "compression.codec": codec}
     if codec != "none":
         options += ["-f", str(json_lines(leg.root))]
     with leg.broker(leg.root) as broker:
-        return rounds(leg.scale, broker, options, properties)
+        return run_rounds(leg.scale, broker, options, properties)
 
 
-def rounds(
-    scale: Scale, broker: Broker | Trio, options: Sequence[str], properties: Mapping[str, object], replicas: int = 1
+def run_rounds(
+    scale: Scale, broker: MeasuredBroker | BenchCluster, options: Sequence[str], properties: Mapping[str, object], replicas: int = 1
 ) -> Figures:
     """Runs of the producer, each into a fresh topic: some that warm the broker, then those that count."""
-    warm: list[Load] = []
-    timed: list[Load] = []
+    warm: list[LoadResult] = []
+    timed: list[LoadResult] = []
     empty = broker.disk_bytes()
-    while not _enough(timed, scale.timed_rounds, TIMED_SECONDS):
+    while not _has_enough(timed, scale.timed_rounds, TIMED_SECONDS):
         number = len(warm) + len(timed)
         if number:
             delete_topic(broker.address, f"round-{number - 1}")
-            wait_gone(broker, empty + 64 * MB)
+            wait_deleted(broker, empty + 64 * MB)
         done = fill(broker, f"round-{number}", PARTITIONS, options, properties, replicas)
-        (timed if _enough(warm, scale.warm_rounds, WARM_SECONDS) else warm).append(done)
-    return summed(timed, broker)
+        (timed if _has_enough(warm, scale.warm_rounds, WARM_SECONDS) else warm).append(done)
+    return sum_loads(timed, broker)
 
 
-def _enough(done: Sequence[Load], rounds: int, seconds: float) -> bool:
+def _has_enough(done: Sequence[LoadResult], rounds: int, seconds: float) -> bool:
     """So many rounds, or, where clients that compress make them long, so much time."""
-    return len(done) >= rounds or sum(each.counted["seconds"] for each in done) >= seconds
+    return len(done) >= rounds or sum(each.counts["seconds"] for each in done) >= seconds
 
 
-def consume(leg: Leg, *, size: int) -> Figures:
+def measure_consume(leg: Leg, *, size: int) -> Figures:
     with leg.broker(leg.root) as broker:
         records = RECORDS[size]
         fill(broker, "cached", PARTITIONS, ["-s", str(size), "-n", str(records)], PRODUCER)
         options = ["-p", str(PARTITIONS), "-n", str(records + PARTITIONS)]
         options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
-        return summed([run_load(broker, "consume", "cached", options, CONSUMER)], broker)
+        return sum_loads([run_load(broker, "consume", "cached", options, CONSUMER)], broker)
 
 
-def fan_out(leg: Leg) -> Figures:
+def measure_fan_out(leg: Leg) -> Figures:
     with leg.broker(leg.root) as broker:
         create_topics(broker.address, {"tailed": PARTITIONS})
         options = ["-p", str(PARTITIONS), "-s", "1024", "-r", str(FANOUT_BYTES_A_SECOND / 1024), "-g", str(GROUPS)]
         options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
         properties = {"linger.ms": 5, "acks": 1, "delivery.report.only.error": "true", "auto.offset.reset": "earliest"}
         done = run_load(broker, "fanout", "tailed", options, {**properties, **CONSUMER})
-        figures = summed([done], broker)
-        figures["cpu"] = done.spent.broker_cpu / (done.counted["delivered_bytes"] / GB)
-        figures |= {"p50_us": done.counted["p50_us"], "p99_us": done.counted["p99_us"]}
+        figures = sum_loads([done], broker)
+        figures["cpu"] = done.usage.broker_cpu / (done.counts["delivered_bytes"] / GB)
+        figures |= {"p50_us": done.counts["p50_us"], "p99_us": done.counts["p99_us"]}
         return figures
 
 
@@ -178,30 +178,30 @@ PER_GB = "s/GB"
 WORKLOADS = (
     Workload(
         "produce-1k", "produce 1 KiB, acks=1, 6 partitions", (rate("records/s", 1.2), cpu(PER_GB, 0.4), MEMORY),
-        partial(produce, size=1024),
+        partial(measure_produce, size=1024),
     ),
     Workload(
         "produce-100", "produce 100 B, acks=1, 6 partitions", (rate("records/s", 1.0), cpu(PER_GB, 0.4), MEMORY),
-        partial(produce, size=100),
+        partial(measure_produce, size=100),
     ),
     Workload(
         "produce-lz4", "produce 1 KiB JSON, lz4", (rate("records/s", 1.0), cpu(PER_GB, 0.25), MEMORY),
-        partial(produce, size=1024, codec="lz4"),
+        partial(measure_produce, size=1024, codec="lz4"),
     ),
     Workload(
         "produce-zstd", "produce 1 KiB JSON, zstd", (rate("records/s", 1.0), cpu(PER_GB, 0.25), MEMORY),
-        partial(produce, size=1024, codec="zstd"),
+        partial(measure_produce, size=1024, codec="zstd"),
     ),
     Workload(
         "consume-1k", "consume 1 KiB from the page cache", (rate("records/s", 1.3), cpu(PER_GB, 0.5), MEMORY),
-        partial(consume, size=1024),
+        partial(measure_consume, size=1024),
     ),
     Workload(
         "consume-100", "consume 100 B from the page cache", (rate("records/s", 1.0), cpu(PER_GB, 0.5), MEMORY),
-        partial(consume, size=100),
+        partial(measure_consume, size=100),
     ),
     Workload(
         "fanout", "50 MB/s in, 8 groups tailing (CPU per GB delivered)",
-        (cpu(PER_GB, 0.4), Metric("p50_us", "us"), Metric("p99_us", "us"), MEMORY), fan_out,
+        (cpu(PER_GB, 0.4), Metric("p50_us", "us"), Metric("p99_us", "us"), MEMORY), measure_fan_out,
     ),
 )  # fmt: skip

@@ -13,25 +13,25 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bench.peer.brokers import Broker, Kafka
+from bench.peer.brokers import MeasuredBroker, KafkaBroker
 from tests.peer.kafka import tool
 from tests.ports import free_port
 
 NODES = (1, 2, 3)
-WHOLE_SECONDS = 180.0
-LOOK_SECONDS = 5.0
+IN_SYNC_SECONDS = 180.0
+ADMIN_SECONDS = 5.0
 STEP_SECONDS = 0.05
 
 
-class Trio:
+class BenchCluster:
     """Brokers 1 to 3. A context manager that starts them, waits until each knows the others, and leaves nothing."""
 
-    def __init__(self, root: Path, kind: type[Broker], settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path, kind: type[MeasuredBroker], settings: Mapping[str, str] | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"trio-{kind.name}-", dir=root))
         self.name = kind.name
         self.brokers = {node: kind(self.directory, settings) for node in NODES}
         self.address = ",".join(each.address for each in self.brokers.values())
-        _join(self.brokers, self.directory)
+        _configure_cluster(self.brokers, self.directory)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -50,40 +50,40 @@ class Trio:
             if each.running:
                 each.check_alive()
 
-    def last_words(self) -> str:
-        return "\n".join(each.last_words()[-700:] for each in self.brokers.values())
+    def output_tail(self) -> str:
+        return "\n".join(each.output_tail()[-700:] for each in self.brokers.values())
 
     def controller(self) -> int:
         """The node that decides about metadata now. Kafka tells clients any broker, so its quorum is asked."""
-        if isinstance(self.brokers[1], Kafka):
-            said = tool("metadata-quorum", "--bootstrap-server", self.address, "describe", "--status")
-            found = re.search(r"LeaderId:\s+(\d+)", said)
-            assert found is not None, said
+        if isinstance(self.brokers[1], KafkaBroker):
+            output = tool("metadata-quorum", "--bootstrap-server", self.address, "describe", "--status")
+            found = re.search(r"LeaderId:\s+(\d+)", output)
+            assert found is not None, output
             return int(found[1])
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
-        return int(admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS).controller.id)
+        return int(admin.describe_cluster(request_timeout=ADMIN_SECONDS).result(ADMIN_SECONDS).controller.id)
 
     def leaders(self, topic: str) -> dict[int, int]:
         """The leader of each partition."""
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
-        partitions = admin.list_topics(topic, LOOK_SECONDS).topics[topic].partitions
+        partitions = admin.list_topics(topic, ADMIN_SECONDS).topics[topic].partitions
         return {number: each.leader for number, each in partitions.items()}
 
-    def wait_whole(self) -> None:
+    def wait_in_sync(self) -> None:
         """Until everybody is there, and every in-sync set has all replicas."""
-        until = time.perf_counter() + WHOLE_SECONDS
-        while not self._whole():
+        until = time.perf_counter() + IN_SYNC_SECONDS
+        while not self._is_in_sync():
             self.check_alive()
             if time.perf_counter() > until:
-                raise RuntimeError(f"{self.name} is not whole: {self.last_words()}")
+                raise RuntimeError(f"{self.name} is not whole: {self.output_tail()}")
             time.sleep(STEP_SECONDS)
 
-    def _whole(self) -> bool:
+    def _is_in_sync(self) -> bool:
         """Whether each broker, asked alone, says so."""
         for each in self.brokers.values():
             admin = AdminClient({"bootstrap.servers": each.address, "log_level": 2})
             try:
-                seen = admin.list_topics(timeout=LOOK_SECONDS)
+                seen = admin.list_topics(timeout=ADMIN_SECONDS)
             except KafkaException:
                 return False
             partitions = [one for topic in seen.topics.values() for one in topic.partitions.values()]
@@ -93,34 +93,34 @@ class Trio:
                 return False
         return True
 
-    def __enter__(self) -> Trio:
+    def __enter__(self) -> BenchCluster:
         try:
             for each in self.brokers.values():
                 each.spawn()
-            self.wait_whole()
+            self.wait_in_sync()
         except BaseException:
-            self._end()
+            self._close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._close()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         for each in self.brokers.values():
             each.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _join(brokers: Mapping[int, Broker], directory: Path) -> None:
+def _configure_cluster(brokers: Mapping[int, MeasuredBroker], directory: Path) -> None:
     """The settings that make them one cluster: a quorum of all three for Kafka, one bucket for ours."""
     controllers = {node: f"127.0.0.1:{free_port()}" for node in brokers}
     voters = ",".join(f"{node}@{address}" for node, address in controllers.items())
     for node, each in brokers.items():
         each.settings["node.id"] = str(node)
-        if isinstance(each, Kafka):
+        if isinstance(each, KafkaBroker):
             each.settings["listeners"] = f"PLAINTEXT://{each.address},CONTROLLER://{controllers[node]}"
             each.settings["controller.quorum.voters"] = voters
             each.settings["offsets.topic.replication.factor"] = "3"

@@ -29,12 +29,12 @@ def _frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def api_versions() -> bytes:
+def api_versions_request() -> bytes:
     """ApiVersions v0, which every broker answers."""
     return _frame(18, 0, b"", flexible=False)
 
 
-def produce(topic: str, partition: int, value: bytes) -> bytes:
+def produce_request(topic: str, partition: int, value: bytes) -> bytes:
     """A Produce request of one record, acks=1."""
     batch = encode_batch([(int(time.time() * 1000), None, value, ())])
     body = b"\0" + struct.pack(">hi", ACKS_LEADER, 30_000)
@@ -43,12 +43,12 @@ def produce(topic: str, partition: int, value: bytes) -> bytes:
     return _frame(0, PRODUCE_VERSION, body, flexible=True)
 
 
-def produce_error_at(topic: str) -> int:
+def produce_error_offset(topic: str) -> int:
     """Where the error code stands in the whole answer to `produce`."""
     return 4 + 4 + 1 + 1 + len(_short(topic.encode())) + 1 + 4
 
 
-def ask(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
+def send_request(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
     """One request on a connection of its own; the whole answer. OSError when there is none."""
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         connection.sendall(frame)
@@ -61,24 +61,24 @@ def ask(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
         return answer
 
 
-def taken(port: int, frame: bytes, error_at: int) -> bool:
+def is_acknowledged(port: int, frame: bytes, error_offset: int) -> bool:
     """Whether the broker acknowledged this produce request just now."""
     try:
-        answer = ask(port, frame)
+        answer = send_request(port, frame)
     except OSError:
         return False
-    code: int = struct.unpack_from(">h", answer, error_at)[0]
+    code: int = struct.unpack_from(">h", answer, error_offset)[0]
     return code == 0
 
 
 def create_topic(port: int, name: str, replicas: int, timeout: float) -> bool:
     """Whether a topic of one partition was made just now, asked of any broker."""
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=replicas)
-    wish = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout * 1000))
-    body = bytes(codec.encode(wish, CREATE_TOPICS_VERSION))
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout * 1000))
+    body = bytes(codec.encode(request, CREATE_TOPICS_VERSION))
     try:
-        answer = ask(port, _frame(19, CREATE_TOPICS_VERSION, body, flexible=True), timeout)
+        answer = send_request(port, _frame(19, CREATE_TOPICS_VERSION, body, flexible=True), timeout)
     except OSError:
         return False
-    told = codec.decode(CreateTopicsResponse, CREATE_TOPICS_VERSION, memoryview(answer)[9:])
-    return told.topics[0].error_code == 0
+    response = codec.decode(CreateTopicsResponse, CREATE_TOPICS_VERSION, memoryview(answer)[9:])
+    return response.topics[0].error_code == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peer.brokers import Broker
+from bench.peer.brokers import MeasuredBroker
 
 Figures = dict[str, float]
 
@@ -37,7 +37,7 @@ class Metric:
     goal: float | None = None
     at_most: bool = True
 
-    def met(self, low: float, high: float) -> bool | None:
+    def is_met(self, low: float, high: float) -> bool | None:
         """Whether the whole interval clears the goal; None when there is none."""
         if self.goal is None:
             return None
@@ -50,7 +50,7 @@ class Leg:
 
     root: Path
     scale: Scale
-    broker: type[Broker]
+    broker: type[MeasuredBroker]
 
 
 @dataclass(frozen=True)

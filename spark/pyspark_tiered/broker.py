@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from pyspark_tiered.offsets import Bound, Kind
+from pyspark_tiered.offsets import Bound, BoundKind
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
-SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 READ_BYTES = 8 << 20
 RAW = "application/octet-stream"
 
@@ -28,7 +28,7 @@ class LivePartition(NamedTuple):
     log_bytes: int
 
 
-class Broker:
+class BrokerClient:
     """One broker, by `HOST:PORT` or `http://HOST:PORT` of its HTTP interface. Refused, Unavailable."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -55,22 +55,22 @@ class Broker:
     def offset(self, topic: str, partition: LivePartition, bound: Bound) -> int:
         """The offset that a bound means: a timestamp after the last record is the end."""
         match bound.kind:
-            case Kind.EARLIEST:
+            case BoundKind.EARLIEST:
                 return partition.start
-            case Kind.LATEST:
+            case BoundKind.LATEST:
                 return partition.end
-            case Kind.OFFSET:
+            case BoundKind.OFFSET:
                 return bound.value
-            case Kind.TIMESTAMP:
+            case BoundKind.TIMESTAMP:
                 query: dict[str, int | str] = {"timestamp": bound.value, "max_bytes": 1, "format": "binary"}
-                records = self._json(_records(topic, partition.partition, query))["records"]
+                records = self._json(_records_path(topic, partition.partition, query))["records"]
                 return min(records[0]["offset"], partition.end) if records else partition.end
 
     def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
         """Whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
         where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
         while offset < end:
-            data = self._get(_records(topic, partition, {"offset": offset, "max_bytes": READ_BYTES}), RAW)
+            data = self._get(_records_path(topic, partition, {"offset": offset, "max_bytes": READ_BYTES}), RAW)
             found = walk(data)
             if found.why or not found.batches or not offset <= found.batches[-1].last_offset:
                 raise Corrupt(found.why or f"no batch holds offset {offset}", where=where, position=found.end)
@@ -81,7 +81,7 @@ class Broker:
         return json.loads(self._get(path, "application/json"))
 
     def _get(self, path: str, accept: str) -> bytes:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request("GET", path, headers={"Accept": accept})
             response = connection.getresponse()
@@ -91,15 +91,15 @@ class Broker:
         finally:
             connection.close()
         if response.status != 200:
-            raise _refusal(response.status, body)
+            raise _to_error(response.status, body)
         return body
 
 
-def _records(topic: str, partition: int, query: Mapping[str, int | str]) -> str:
+def _records_path(topic: str, partition: int, query: Mapping[str, int | str]) -> str:
     return f"/topics/{quote(topic, safe='')}/partitions/{partition}/records?{urlencode(query)}"
 
 
-def _refusal(status: int, body: bytes) -> Refused | Unavailable:
+def _to_error(status: int, body: bytes) -> Refused | Unavailable:
     """The broker's own words."""
     try:
         why = str(json.loads(body)["message"])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 
-from pyspark_tiered.offsets import Bound, Kind
+from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
 from tiered.cold.manifest import Manifest
 from tiered.cold.stream import ColdBatches
@@ -24,13 +24,13 @@ async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None
     pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
     manifests = await asyncio.gather(*(bucket.manifests.load(pid) for pid in pids))
     partitions = [
-        await _partition(bucket, pid.partition, manifest, (starts or {}).get(pid.partition, 0))
+        await _load_partition(bucket, pid.partition, manifest, (starts or {}).get(pid.partition, 0))
         for pid, manifest in zip(pids, manifests, strict=True)
     ]
     return ColdTopic(name, found.topic_id, tuple(partitions))
 
 
-async def _partition(bucket: Bucket, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
+async def _load_partition(bucket: Bucket, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
     if manifest is None:
         return ColdPartition(number, 0, 0, ())
     entries = tuple([entry async for entry in bucket.manifests.list_segments(manifest, start)])
@@ -51,25 +51,25 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
     """The offset that a bound means: a timestamp after the last cold record is the cold end."""
     partition = topic.partitions[number]
     match bound.kind:
-        case Kind.EARLIEST:
+        case BoundKind.EARLIEST:
             return partition.log_start_offset
-        case Kind.LATEST:
+        case BoundKind.LATEST:
             return partition.cold_end_offset
-        case Kind.OFFSET:
+        case BoundKind.OFFSET:
             return bound.value
-        case Kind.TIMESTAMP:
+        case BoundKind.TIMESTAMP:
             pid = PartitionId(topic.topic_id, number)
             found = await bucket.reader.offset_for_timestamp(pid, bound.value)
             return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
 
 
-def batches(url: str, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
+def read_batches(url: str, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
     """The batches of a split, some MiB at a time, every CRC checked, with read-ahead; for plain, blocking code.
 
     `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
     """
     loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
-    found = _pieces(url, split)
+    found = _read_pieces(url, split)
     try:
         while (piece := loop.run_until_complete(anext(found, None))) is not None:
             yield piece.data, piece.batches
@@ -80,7 +80,7 @@ def batches(url: str, split: Split) -> Generator[tuple[memoryview, list[WalkedBa
         loop.close()
 
 
-async def _pieces(url: str, split: Split) -> AsyncGenerator[ColdBatches]:
+async def _read_pieces(url: str, split: Split) -> AsyncGenerator[ColdBatches]:
     pid = PartitionId(split.topic_id, split.partition)
     async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
         walk = bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest())

@@ -32,7 +32,7 @@ HEADER_NULLS = (
 )
 
 
-def cold(store: str, topic: str) -> ColdTopic:
+def read_cold_topic(store: str, topic: str) -> ColdTopic:
     """What is cold of a topic now, with all segments."""
 
     async def read() -> ColdTopic:
@@ -42,7 +42,7 @@ def cold(store: str, topic: str) -> ColdTopic:
     return asyncio.run(read())
 
 
-def expected(spark: SparkSession, store: str, topic: ColdTopic, bounds: Mapping[int, Range]) -> DataFrame:
+def expected_rows(spark: SparkSession, store: str, topic: ColdTopic, bounds: Mapping[int, Range]) -> DataFrame:
     """The rows that the table must have, read from the bucket, under the table's column names."""
     starts = {str(partition.partition): bounds[partition.partition][0] for partition in topic.partitions}
     ends = {str(partition.partition): bounds[partition.partition][1] for partition in topic.partitions}
@@ -55,14 +55,14 @@ def expected(spark: SparkSession, store: str, topic: ColdTopic, bounds: Mapping[
         .option("endingOffsets", json.dumps({topic.name: ends}))
     )
     rows = reader.load().withColumnRenamed("timestampType", "timestamp_type")
-    return rows.selectExpr(*(_typed(name) for name in table.COLUMNS))
+    return rows.selectExpr(*(_cast_column(name) for name in table.COLUMNS))
 
 
-def _typed(name: str) -> str:
+def _cast_column(name: str) -> str:
     return f"CAST({name} AS tinyint) AS {name}" if name == "timestamp_type" else name
 
 
-def alive(rows: DataFrame, topic: ColdTopic) -> DataFrame:
+def rows_in_bucket(rows: DataFrame, topic: ColdTopic) -> DataFrame:
     """The table's rows that the bucket still has, too."""
     kept = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
     return rows.where(kept or "false")
@@ -79,14 +79,14 @@ def hashes() -> list[Column]:
     return [f.xxhash64(f.lit(seed), *content).alias(f"h{seed}") for seed in SEEDS]
 
 
-def compared(wanted: DataFrame, there: DataFrame) -> DataFrame:
+def compare_rows(log_rows: DataFrame, table_rows: DataFrame) -> DataFrame:
     """One row (kind, partition, offset) for each offset at fault. Every row of both sides meets its like in one
     shuffle, as its hashes."""
     from pyspark.sql import functions as f
 
     hashed = [
         rows.select("partition", "offset", f.lit(side).alias("side"), *hashes())
-        for side, rows in enumerate((wanted, there))
+        for side, rows in enumerate((log_rows, table_rows))
     ]
     differ = [f.min(f"h{seed}") != f.max(f"h{seed}") for seed in SEEDS]
     counted = (
@@ -108,7 +108,7 @@ def compared(wanted: DataFrame, there: DataFrame) -> DataFrame:
     return counted.select(kind.alias("kind"), "partition", "offset").where("kind IS NOT NULL")
 
 
-def doubled_below(rows: DataFrame, topic: ColdTopic, alike: bool = False) -> DataFrame:
+def find_expired_duplicates(rows: DataFrame, topic: ColdTopic, only_equal: bool = False) -> DataFrame:
     """Doubled rows among those that retention took from the bucket, as faults; `alike`: only where they are equal."""
     from pyspark.sql import functions as f
 
@@ -116,14 +116,14 @@ def doubled_below(rows: DataFrame, topic: ColdTopic, alike: bool = False) -> Dat
     hashed = rows.where(expired or "false").select("partition", "offset", *hashes())
     same = [f.min(f"h{seed}") == f.max(f"h{seed}") for seed in SEEDS]
     spans = hashed.groupBy("partition", "offset").agg(f.count("*").alias("count"), reduce(and_, same).alias("same"))
-    twice = spans.where("count > 1 AND same" if alike else "count > 1")
+    twice = spans.where("count > 1 AND same" if only_equal else "count > 1")
     return twice.selectExpr("'duplicate' AS kind", "partition", "offset")
 
 
-def strangers(rows: DataFrame, topic: ColdTopic) -> DataFrame:
+def find_unknown_rows(rows: DataFrame, topic: ColdTopic) -> DataFrame:
     """Rows of partitions that the topic does not have, as faults; -1 stands for NULL."""
     known = ", ".join(str(partition.partition) for partition in topic.partitions) or "-1"
-    strange = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known})"
-    return rows.where(strange).selectExpr(
+    condition = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known})"
+    return rows.where(condition).selectExpr(
         "'extra' AS kind", "coalesce(partition, -1) AS partition", "coalesce(offset, -1L) AS offset"
     )

@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from pyspark_tiered.bucket import batches
+from pyspark_tiered.bucket import read_batches
 from pyspark_tiered.plan import Split
-from pyspark_tiered.rows import RefusedAt, decoded, same_int
-from pyspark_tiered.table import Converted, LoadedFile, Range, Stop
+from pyspark_tiered.rows import UnsupportedRecord, decode_rows, constant_int_column
+from pyspark_tiered.table import ConversionResult, LoadedFile, Range, Stop
 from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.url import open_store
 from tiered.ports import FileSlice, Ok
@@ -43,11 +43,11 @@ DELTA = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 """Offsets and times differ by little from row to row: faster to write than a dictionary, and much smaller."""
 
 
-BEYOND_LISTED_MAX = 20
+OUT_OF_RANGE_LISTED_MAX = 20
 """Of one file, records whose timestamps became NULL that are named with what the log says."""
 
 
-class _Written(NamedTuple):
+class _FileStats(NamedTuple):
     """What the rows of a file were. Timestamps are microseconds; None where all are NULL."""
 
     rows: int
@@ -59,8 +59,8 @@ class _Written(NamedTuple):
 
 
 def convert(
-    store: str, split: Split, table_url: str, null_timestamps: bool = False, only: Sequence[Range] | None = None
-) -> Converted:
+    store: str, split: Split, table_url: str, null_timestamps: bool = False, ranges: Sequence[Range] | None = None
+) -> ConversionResult:
     """Writes a split's rows below `table_url` (`file:` or `s3a:`), or of these only what lies in the ranges `only`.
 
     No file when there are no rows (control batches only). A record whose timestamp microseconds cannot hold stops the
@@ -68,25 +68,25 @@ def convert(
     """
     name = f"part-{split.partition:05d}-{split.start:020d}-{uuid.uuid4()}.zstd.parquet"
     parts = urlsplit(table_url)
-    reading = _Reading(store, split, null_timestamps)
-    rows = _table_rows(_among(reading.rows(), only), split.partition)
+    reader = _SplitReader(store, split, null_timestamps)
+    rows = _table_rows(_filter_ranges(reader.rows(), ranges), split.partition)
     if parts.scheme == "file":
-        written, size = _to_directory(rows, Path(table_url.removeprefix("file:")), name)
+        stats, size = _write_to_directory(rows, Path(table_url.removeprefix("file:")), name)
     else:
-        written, size = _to_bucket(rows, table_url, name)
+        stats, size = _write_to_bucket(rows, table_url, name)
     file = None
-    if written is not None:
-        file = LoadedFile(split.partition, name, size, *written[:5], time.time_ns() // 1_000_000, written[5])
-    return Converted(split.partition, split.start, reading.reached, file, reading.stop, tuple(reading.beyond))
+    if stats is not None:
+        file = LoadedFile(split.partition, name, size, *stats[:5], time.time_ns() // 1_000_000, stats[5])
+    return ConversionResult(split.partition, split.start, reader.end_offset, file, reader.stop, tuple(reader.out_of_range_timestamps))
 
 
-class _Reading:
+class _SplitReader:
     """The rows of a split, in order, up to where the log can be read. `reached`: all below was handed out."""
 
     def __init__(self, store: str, split: Split, null_timestamps: bool) -> None:
-        self.reached = split.start
+        self.end_offset = split.start
         self.stop: Stop | None = None
-        self.beyond: list[tuple[int, int]] = []
+        self.out_of_range_timestamps: list[tuple[int, int]] = []
         self._store = store
         self._split = split
         self._null_timestamps = null_timestamps
@@ -96,42 +96,42 @@ class _Reading:
         """Record batches that have rows; after the last one `reached` and `stop` are known."""
         split, pieces = self._split, self._pieces()
         try:
-            for next_offset, rows in decoded(pieces, (split.start, split.end), DECODED, GROUP_BYTES):
+            for next_offset, rows in decode_rows(pieces, (split.start, split.end), DECODED, GROUP_BYTES):
                 if rows.num_rows:
-                    yield self._held(rows)
+                    yield self._stop_at_null(rows)
                 if self.stop is not None:
                     return
-                self.reached = min(next_offset, split.end)
+                self.end_offset = min(next_offset, split.end)
         except Corrupt as fault:
-            where = "" if fault.where else f" where={self._key(self.reached)}"
-            self.stop = Stop(split.partition, self.reached, True, f"{fault}{where}")
-        except RefusedAt as refused:
-            self.reached = max(self.reached, min(refused.offset, split.end))
-            self.stop = Stop(split.partition, self.reached, False, refused.why)
+            where = "" if fault.where else f" where={self._object_key(self.end_offset)}"
+            self.stop = Stop(split.partition, self.end_offset, True, f"{fault}{where}")
+        except UnsupportedRecord as refused:
+            self.end_offset = max(self.end_offset, min(refused.offset, split.end))
+            self.stop = Stop(split.partition, self.end_offset, False, refused.why)
         else:
-            self.reached = split.end
+            self.end_offset = split.end
         finally:
             pieces.close()
 
     def _pieces(self) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
-        with closing(batches(self._store, self._split)) as found:
+        with closing(read_batches(self._store, self._split)) as found:
             for piece in found:
                 self._piece = piece
                 yield piece
 
-    def _held(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    def _stop_at_null(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         """The rows up to the first whose timestamp is NULL, which stops the reading; all where NULL was asked for."""
         times = rows.column("timestamp")
         if not times.null_count:
             return rows
         offsets = rows.column("offset").filter(times.is_null()).to_pylist()
         if self._null_timestamps:
-            self.beyond += [(at, self._milliseconds(at)) for at in offsets[: BEYOND_LISTED_MAX - len(self.beyond)]]
+            self.out_of_range_timestamps += [(at, self._milliseconds(at)) for at in offsets[: OUT_OF_RANGE_LISTED_MAX - len(self.out_of_range_timestamps)]]
             return rows
         why = f"the timestamp of offset {offsets[0]} is {self._milliseconds(offsets[0])} ms, which Spark cannot hold"
-        self.reached = offsets[0]
+        self.end_offset = offsets[0]
         self.stop = Stop(
-            self._split.partition, self.reached, False, f"{why}; with `--timestamps null` it is loaded as NULL"
+            self._split.partition, self.end_offset, False, f"{why}; with `--timestamps null` it is loaded as NULL"
         )
         return rows.slice(0, rows.column("offset").to_pylist().index(offsets[0]))
 
@@ -141,19 +141,19 @@ class _Reading:
         at = next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset) - found[0].position
         return next(record.timestamp for record in decode_records(data, at) if record.offset == offset)
 
-    def _key(self, offset: int) -> str:
+    def _object_key(self, offset: int) -> str:
         return next((entry.key for entry in self._split.entries if offset < entry.next_offset), "")
 
 
-def _among(found: Iterable[pyarrow.RecordBatch], only: Sequence[Range] | None) -> Iterator[pyarrow.RecordBatch]:
+def _filter_ranges(found: Iterable[pyarrow.RecordBatch], ranges: Sequence[Range] | None) -> Iterator[pyarrow.RecordBatch]:
     """The rows whose offsets lie in one of these ranges, which are in order."""
     import numpy as np
     import pyarrow as pa
 
-    if only is None:
+    if ranges is None:
         yield from found
         return
-    starts, ends = (np.array(side, dtype=np.int64) for side in zip(*only, strict=True))
+    starts, ends = (np.array(side, dtype=np.int64) for side in zip(*ranges, strict=True))
     for rows in found:
         offsets = rows.column("offset").to_numpy()
         at = np.searchsorted(starts, offsets, side="right") - 1
@@ -170,37 +170,37 @@ def _table_rows(found: Iterable[pyarrow.RecordBatch], partition: int) -> Iterato
         if not batch.num_rows:
             continue
         offset, timestamp, kind, key, value, headers = batch.columns
-        numbers = same_int(partition, batch.num_rows)
+        numbers = constant_int_column(partition, batch.num_rows)
         arrays = [numbers, offset, timestamp, kind.cast(pa.int8()), key, value, headers]
         yield pa.RecordBatch.from_arrays(
             arrays, ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
         )
 
 
-def _to_directory(rows: Iterator[pyarrow.RecordBatch], folder: Path, name: str) -> tuple[_Written | None, int]:
+def _write_to_directory(rows: Iterator[pyarrow.RecordBatch], folder: Path, name: str) -> tuple[_FileStats | None, int]:
     """Under a hidden name first: Spark and Delta never see half a file."""
     folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f".{name}.tmp"
     try:
-        written = _write(rows, hidden)
-        if written is None:
+        stats = _write(rows, hidden)
+        if stats is None:
             return None, 0
         _sync(hidden)
         os.rename(hidden, folder / name)
         _sync(folder)
     finally:
         hidden.unlink(missing_ok=True)
-    return written, (folder / name).stat().st_size
+    return stats, (folder / name).stat().st_size
 
 
-def _to_bucket(rows: Iterator[pyarrow.RecordBatch], table_url: str, name: str) -> tuple[_Written | None, int]:
+def _write_to_bucket(rows: Iterator[pyarrow.RecordBatch], table_url: str, name: str) -> tuple[_FileStats | None, int]:
     """Through a local file, so that memory does not grow with the split."""
     with TemporaryDirectory(prefix="tiered-load-") as scratch:
-        written = _write(rows, Path(scratch) / name)
-        if written is None:
+        stats = _write(rows, Path(scratch) / name)
+        if stats is None:
             return None, 0
         asyncio.run(_upload(table_url, scratch, name))
-        return written, (Path(scratch) / name).stat().st_size
+        return stats, (Path(scratch) / name).stat().st_size
 
 
 async def _upload(table_url: str, scratch: str, name: str) -> None:
@@ -215,7 +215,7 @@ async def _upload(table_url: str, scratch: str, name: str) -> None:
         raise Unavailable(f"{name} was not stored in {table_url}: {result!r}")
 
 
-def _write(rows: Iterator[pyarrow.RecordBatch], path: Path) -> _Written | None:
+def _write(rows: Iterator[pyarrow.RecordBatch], path: Path) -> _FileStats | None:
     """All rows into one file, in row groups of some 64 MiB; None, and no file, when there are none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -238,20 +238,20 @@ def _write(rows: Iterator[pyarrow.RecordBatch], path: Path) -> _Written | None:
             if size >= ROW_GROUP_BYTES:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting, size = [], 0
-            written = _joined(written, _measure(batch))
+            written = _merge_stats(written, _measure(batch))
             waiting.append(batch)
             size += batch.nbytes
         writer.write_table(pa.Table.from_batches(waiting))
     return written
 
 
-def _measure(batch: pyarrow.RecordBatch) -> _Written:
+def _measure(batch: pyarrow.RecordBatch) -> _FileStats:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     offsets, timestamps = batch.column("offset"), batch.column("timestamp")
     times = pc.min_max(timestamps.cast(pa.int64()))
-    return _Written(
+    return _FileStats(
         batch.num_rows,
         offsets[0].as_py(),
         offsets[-1].as_py(),
@@ -261,10 +261,10 @@ def _measure(batch: pyarrow.RecordBatch) -> _Written:
     )
 
 
-def _joined(a: _Written, b: _Written) -> _Written:
+def _merge_stats(a: _FileStats, b: _FileStats) -> _FileStats:
     least = [us for us in (a.min_timestamp_us, b.min_timestamp_us) if us is not None]
     most = [us for us in (a.max_timestamp_us, b.max_timestamp_us) if us is not None]
-    return _Written(
+    return _FileStats(
         a.rows + b.rows,
         a.first_offset,
         b.last_offset,

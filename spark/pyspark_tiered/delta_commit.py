@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered import history, table
-from pyspark_tiered.delta_log import Orphans, Snapshot, check_topic
+from pyspark_tiered.delta_log import UnaccountedRows, TableSnapshot, check_table_topic
 from pyspark_tiered.failures import first_line
-from pyspark_tiered.history import Commit, Extent, Taker
+from pyspark_tiered.history import TableCommit, FileExtent, RowRemoval
 from pyspark_tiered.table import Advance, LoadedFile
 from tiered.errors import Code, Refused, Unavailable
 
@@ -40,8 +40,8 @@ class DeltaTable:
         self._jvm: Any = spark._jvm
         self._log: Any = self._delta.DeltaLog.forTable(spark._jsparkSession, url)
         # The version up to which this process found the table sound, and the identifiers that it then had.
-        self._checked: int | None = None
-        self._sound: dict[int, int] = {}
+        self._checked_version: int | None = None
+        self._checked_offsets: dict[int, int] = {}
 
     @property
     def _delta(self) -> Any:
@@ -51,18 +51,18 @@ class DeltaTable:
         """Whether there is a Delta table at all; read afresh."""
         return self.snapshot().version >= 0
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TableSnapshot:
         """The table as it is now. `Refused` when it holds another topic, or an older one of this name."""
-        found = Snapshot(self._spark, self._log, self.url, self.topic_id)
+        found = TableSnapshot(self._spark, self._log, self.url, self.topic_id)
         if found.version >= 0:
-            check_topic(found.handle.metadata(), self.url, self.topic, self.topic_id)
+            check_table_topic(found.handle.metadata(), self.url, self.topic, self.topic_id)
         return found
 
-    def loaded(self) -> dict[int, int]:
+    def loaded_offsets(self) -> dict[int, int]:
         """Next offset per partition; a partition never loaded is absent, a table that is not there has none."""
-        return self.snapshot().identifiers()
+        return self.snapshot().loaded_offsets()
 
-    def sound(self, accept_deletes: bool = False) -> dict[int, int]:
+    def check_sound(self, accept_deletes: bool = False) -> dict[int, int]:
         """`loaded`, after what would double or lose rows was looked for: each row has to lie below the bound of its
         partition, and nobody may have taken rows away since the last load.
 
@@ -70,13 +70,13 @@ class DeltaTable:
         so from now on.
         """
         now = self.snapshot()
-        loaded = now.identifiers()
+        loaded = now.loaded_offsets()
         if now.version < 0:
-            self._checked = now.version  # nobody can have done anything before the first commit
-        if now.version == self._checked:
+            self._checked_version = now.version  # nobody can have done anything before the first commit
+        if now.version == self._checked_version:
             return loaded
-        commits, whole = now.commits(self._checked)
-        if not whole:
+        commits, is_complete = now.commits(self._checked_version)
+        if not is_complete:
             oldest = commits[0].version if commits else now.version
             log.warning(
                 "what others did to the table before version %d is not known any more, `tiered verify` tells table=%s",
@@ -84,50 +84,50 @@ class DeltaTable:
                 self.url,
             )
         self._check_bounds(now, commits, loaded)
-        self._check_takers(commits, now, loaded, accept_deletes)
-        self._checked, self._sound = now.version, loaded
+        self._check_row_removals(commits, now, loaded, accept_deletes)
+        self._checked_version, self._checked_offsets = now.version, loaded
         return loaded
 
-    def _check_bounds(self, now: Snapshot, commits: Sequence[Commit], loaded: dict[int, int]) -> None:
+    def _check_bounds(self, now: TableSnapshot, commits: Sequence[TableCommit], loaded: dict[int, int]) -> None:
         """No row that the identifiers do not account for, or the next load would bring it once more."""
         marks = [each.mark for each in commits if each.mark is not None]
         trusted = int(marks[-1].get("identifiers", len(loaded))) if marks and "checked" in marks[-1] else None
-        if self._checked is None:
+        if self._checked_version is None:
             extents = now.extents()
         else:
             extents = [
-                change.extent for each in commits if not each.ours for change in each.added if change.changes_data
+                change.extent for each in commits if not each.by_loader for change in each.added if change.changes_data
             ]
-            extents += [Extent(lost, lost, 0) for lost in self._sound.keys() - loaded.keys()]
-        theirs = any(change.changes_data for each in commits if not each.ours for change in each.added)
-        if history.suspects(extents, loaded, None if theirs else trusted) and (found := now.orphans(loaded)):
-            raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} {_orphaned(found, loaded)}")
+            extents += [FileExtent(lost, lost, 0) for lost in self._checked_offsets.keys() - loaded.keys()]
+        has_foreign_rows = any(change.changes_data for each in commits if not each.by_loader for change in each.added)
+        if history.may_hold_unaccounted(extents, loaded, None if has_foreign_rows else trusted) and (found := now.find_unaccounted_rows(loaded)):
+            raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} {_describe_unaccounted(found, loaded)}")
 
-    def _check_takers(
-        self, commits: Sequence[Commit], now: Snapshot, loaded: dict[int, int], accept_deletes: bool
+    def _check_row_removals(
+        self, commits: Sequence[TableCommit], now: TableSnapshot, loaded: dict[int, int], accept_deletes: bool
     ) -> None:
-        found = history.takers(commits)
+        found = history.find_row_removals(commits)
         if not found:
             return
         if accept_deletes:
-            self.vouch(now, loaded, accepted=[taker.what for taker in found])
+            self.mark_sound(now, loaded, accepted=[taker.description for taker in found])
             return
-        wholesale = [taker for taker in found if not taker.chosen]
+        wholesale = [taker for taker in found if not taker.is_selective]
         if wholesale:
             raise Refused(
-                Code.INVALID_REQUEST, f"the table at {self.url} lacks loaded rows: {_taken(wholesale, now, loaded)}"
+                Code.INVALID_REQUEST, f"the table at {self.url} lacks loaded rows: {_describe_removals(wholesale, now, loaded)}"
             )
         for taker in found:
             log.warning(
                 "rows were taken out of the table since the last load, which goes on table=%s by=%s",
                 self.url,
-                taker.what,
+                taker.description,
             )
 
-    def vouch(self, at: Snapshot, loaded: dict[int, int], **said: Any) -> bool:
+    def mark_sound(self, at: TableSnapshot, loaded: dict[int, int], **mark_fields: Any) -> bool:
         """Writes into the table's history that it is sound up to this version, without any row, and gives partitions
         that lack an identifier theirs. False: another writer was there first."""
-        known = at.identifiers()
+        known = at.loaded_offsets()
         moved = [
             Advance(number, known.get(number, -1), end)
             for number, end in loaded.items()
@@ -136,10 +136,10 @@ class DeltaTable:
         kept = [Advance(number, end, end) for number, end in known.items() if loaded.get(number) == end]
         steps = moved or kept[:1]
         return not steps or self.commit(
-            [], steps, checked=at.version, identifiers=len(known.keys() | loaded.keys()), **said
+            [], steps, checked=at.version, identifiers=len(known.keys() | loaded.keys()), **mark_fields
         )
 
-    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **said: Any) -> bool:
+    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
         """True: the files are in the table, these partitions at these ends. False: another was first, plan again.
 
         The first commit makes the table. What is `said` goes into the mark.
@@ -149,66 +149,66 @@ class DeltaTable:
         from pyspark.errors import PySparkException
 
         try:
-            return self._commit(files, advances, said)
-        except conflicts() as conflict:
+            return self._commit(files, advances, mark_fields)
+        except conflict_errors() as conflict:
             log.info("another loader was there first table=%s why=%s", self.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
-            state = self.loaded()
+            state = self.loaded_offsets()
             log.warning("commit unclear, table read again table=%s why=%s", self.url, first_line(failure))
             if all(state.get(step.partition, -1) == step.end for step in advances):
-                return self._holds(files)  # else another loader took the very same step
+                return self._has_landed(files)  # else another loader took the very same step
             if any(state.get(step.partition, -1) != step.start for step in advances):
                 return False
             raise Unavailable(f"Delta could not commit to {self.url}: {first_line(failure)}") from failure
 
-    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], said: dict[str, Any]) -> bool:
+    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], mark_fields: dict[str, Any]) -> bool:
         transaction = self._log.startTransaction()
         now_ms = time.time_ns() // 1_000_000
-        lines = table.actions(self.topic_id, files, advances, now_ms)
+        lines = table.commit_actions(self.topic_id, files, advances, now_ms)
         if transaction.readVersion() < 0:
-            lines = table.creation(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
+            lines = table.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
         else:
-            check_topic(transaction.metadata(), self.url, self.topic, self.topic_id)
-        if not self.stands(transaction, advances):
+            check_table_topic(transaction.metadata(), self.url, self.topic, self.topic_id)
+        if not self.is_at_start(transaction, advances):
             return False
-        mark = self.mark(files, advances, **({"checked": self._checked} | said))
-        transaction.commit(self.seq(map(self.action, lines)), self.operation(mark))
+        mark = self.encode_mark(files, advances, **({"checked": self._checked_version} | mark_fields))
+        transaction.commit(self.to_scala_seq(map(self.parse_action, lines)), self.write_operation(mark))
         return True
 
-    def stands(self, transaction: Any, advances: Sequence[Advance]) -> bool:
+    def is_at_start(self, transaction: Any, advances: Sequence[Advance]) -> bool:
         """Whether each partition is where its step begins; from now on the transaction fails if another moves it."""
         found = [transaction.txnVersion(table.app_id(self.topic_id, step.partition)) for step in advances]
         return all(version == step.start for version, step in zip(found, advances, strict=True))
 
-    def mark(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **said: Any) -> str:
+    def encode_mark(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> str:
         """What the table's history says of a commit."""
-        known = {"identifiers": len(self._sound.keys() | {step.partition for step in advances})}
-        return history.mark(self.topic, files, advances, **(known | said))
+        known = {"identifiers": len(self._checked_offsets.keys() | {step.partition for step in advances})}
+        return history.encode_mark(self.topic, files, advances, **(known | mark_fields))
 
-    def _holds(self, files: Sequence[LoadedFile]) -> bool:
+    def _has_landed(self, files: Sequence[LoadedFile]) -> bool:
         """Whether a commit of these files landed: all of them did or none."""
         if not files:
             return True
         return bool(self.snapshot().handle.allFiles().where(f"path = '{files[0].path}'").count() == 1)
 
-    def begin(self, at: Snapshot) -> Any:
+    def begin_transaction(self, at: TableSnapshot) -> Any:
         """A transaction that began at this version, whatever was committed since."""
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
         return self._log.startTransaction(none, self._jvm.scala.Option.apply(at.handle))
 
-    def operation(self, mark: str) -> Any:
+    def write_operation(self, mark: str) -> Any:
         """What the table's history shows: Delta's word for an append, and the mark."""
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
-        said = self._jvm.scala.Option.apply(mark)
-        return self._delta.DeltaOperations.Write(append, none, none, said, none, none, none, none, none)
+        user_metadata = self._jvm.scala.Option.apply(mark)
+        return self._delta.DeltaOperations.Write(append, none, none, user_metadata, none, none, none, none, none)
 
-    def action(self, line: str) -> Any:
+    def parse_action(self, line: str) -> Any:
         """An action of Delta's from its JSON."""
         return self._delta.actions.Action.fromJson(line)
 
-    def seq(self, items: Iterable[Any]) -> Any:
+    def to_scala_seq(self, items: Iterable[Any]) -> Any:
         """A Scala Seq."""
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters
         java = self._jvm.java.util.ArrayList()
@@ -217,7 +217,7 @@ class DeltaTable:
         return converters.asScala(java).toSeq()
 
 
-def conflicts() -> tuple[type[Exception], ...]:
+def conflict_errors() -> tuple[type[Exception], ...]:
     """What Delta raises when another writer was there first."""
     from delta import exceptions as delta
 
@@ -230,40 +230,40 @@ def conflicts() -> tuple[type[Exception], ...]:
     )
 
 
-def _orphaned(found: Sequence[Orphans], loaded: Mapping[int, int]) -> str:
+def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int, int]) -> str:
     """Rows that no identifier accounts for, and what to do about them."""
-    told = []
+    parts = []
     for partition, first, last in found[:NAMED_MAX]:
         if partition is None:
-            told.append("rows without a partition or an offset")
+            parts.append("rows without a partition or an offset")
         elif partition in loaded:
-            told.append(
+            parts.append(
                 f"rows of partition {partition} from offset {first} to {last}, loaded only up to {loaded[partition]}"
             )
         else:
-            told.append(f"rows of partition {partition} up to offset {last} and no transaction identifier of it")
+            parts.append(f"rows of partition {partition} up to offset {last} and no transaction identifier of it")
     more = f" and of {len(found) - NAMED_MAX} more partitions" if len(found) > NAMED_MAX else ""
     return (
-        f"holds {'; '.join(told)}{more}: a load could double them (the identifiers expired by "
+        f"holds {'; '.join(parts)}{more}: a load could double them (the identifiers expired by "
         "delta.setTransactionRetentionDuration, the table's log was rewritten, or others wrote these rows). "
         "`tiered load --repair` compares the table with the log and mends both"
     )
 
 
-def _taken(wholesale: Sequence[Taker], now: Snapshot, loaded: Mapping[int, int]) -> str:
+def _describe_removals(wholesale: Sequence[RowRemoval], now: TableSnapshot, loaded: Mapping[int, int]) -> str:
     """The commits that took rows wholesale, what is left, and what to do about it."""
-    by = ", ".join(taker.what for taker in wholesale[-NAMED_MAX:])
+    by = ", ".join(taker.description for taker in wholesale[-NAMED_MAX:])
     extents = now.extents()
-    left = {first: offset + 1 for first, last, offset, _ in extents if first == last and offset is not None}
-    told_apart = all(first is not None and first == last for first, last, _, _ in extents)
+    table_ends = {first: offset + 1 for first, last, offset, _ in extents if first == last and offset is not None}
+    has_separate_files = all(first is not None and first == last for first, last, _, _ in extents)
     short = [
-        (number, left.get(number, 0), end)
+        (number, table_ends.get(number, 0), end)
         for number, end in sorted(loaded.items())
-        if told_apart and left.get(number, 0) < end
+        if has_separate_files and table_ends.get(number, 0) < end
     ]
-    told = [f"partition {number} now ends at offset {there} and was loaded up to {end}" for number, there, end in short]
-    rest = f", and {len(told) - NAMED_MAX} more" if len(told) > NAMED_MAX else ""
-    where = f" ({'; '.join(told[:NAMED_MAX])}{rest})" if told else ""
+    parts = [f"partition {number} now ends at offset {there} and was loaded up to {end}" for number, there, end in short]
+    rest = f", and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
+    where = f" ({'; '.join(parts[:NAMED_MAX])}{rest})" if parts else ""
     return (
         f"{by} took them away{where}. `tiered load --repair` puts back what the log still holds, "
         "`tiered load --accept-deletes` goes on without them"

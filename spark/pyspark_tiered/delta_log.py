@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_tiered import history, table
-from pyspark_tiered.history import Commit, Extent
+from pyspark_tiered.history import TableCommit, FileExtent
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 COMMITS_MAX = 1000
 """Of a log without any mark no more commits are looked at: one that a loader of today wrote to has few since."""
-ORPHANS_MAX = 1000
+UNACCOUNTED_MAX = 1000
 """Partitions with rows that no identifier accounts for; no more are asked for."""
 
 
-class Orphans(NamedTuple):
+class UnaccountedRows(NamedTuple):
     """Rows of a partition that no identifier accounts for. No partition: rows without partition or offset."""
 
     partition: int | None
@@ -26,7 +26,7 @@ class Orphans(NamedTuple):
     last: int | None
 
 
-class Snapshot:
+class TableSnapshot:
     """A table at one version. `version` -1: there is none."""
 
     def __init__(self, spark: SparkSession, log: Any, url: str, topic_id: str) -> None:
@@ -39,13 +39,13 @@ class Snapshot:
         self._log = log
         self._topic_id = topic_id
 
-    def identifiers(self) -> dict[int, int]:
+    def loaded_offsets(self) -> dict[int, int]:
         """Next offset per partition, by the transaction identifiers."""
         if self.version < 0:
             return {}
         jvm: Any = self._spark._jvm
         transactions = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(self.handle.transactions()))
-        return table.loaded(transactions, self._topic_id)
+        return table.loaded_offsets(transactions, self._topic_id)
 
     def rows(self) -> DataFrame:
         """The table's rows, in the columns that a load writes; whatever else a user added stays out."""
@@ -63,7 +63,7 @@ class Snapshot:
         none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
         return DataFrame(self._log.createDataFrame(self.handle, files, False, none), self._spark)
 
-    def extents(self) -> list[Extent]:
+    def extents(self) -> list[FileExtent]:
         """What its files span, by their statistics: one for each span of partitions."""
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as f
@@ -78,30 +78,30 @@ class Snapshot:
         # A file without statistics makes its whole group one without.
         most = f.when(f.max(f.col("offset").isNull()), None).otherwise(f.max("offset"))
         found = spans.groupBy("first", "last").agg(most.alias("offset")).collect()
-        return [Extent(row["first"], row["last"], row["offset"]) for row in found]
+        return [FileExtent(row["first"], row["last"], row["offset"]) for row in found]
 
-    def orphans(self, loaded: Mapping[int, int]) -> list[Orphans]:
+    def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
         """Rows of partitions without an identifier, or at or above its bound; other files are not read."""
         from pyspark.sql import functions as f
 
-        accounted = " OR ".join(f"(partition = {number} AND offset >= {end})" for number, end in sorted(loaded.items()))
+        beyond_bounds = " OR ".join(f"(partition = {number} AND offset >= {end})" for number, end in sorted(loaded.items()))
         known = ", ".join(map(str, sorted(loaded))) or "-1"
-        strange = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known}) OR {accounted or 'false'}"
-        spans = self.all_columns().where(strange).groupBy("partition")
+        condition = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known}) OR {beyond_bounds or 'false'}"
+        spans = self.all_columns().where(condition).groupBy("partition")
         found = spans.agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
-        return [Orphans(*row) for row in found.orderBy("partition").limit(ORPHANS_MAX).collect()]
+        return [UnaccountedRows(*row) for row in found.orderBy("partition").limit(UNACCOUNTED_MAX).collect()]
 
-    def commits(self, above: int | None = None, past_marks: bool = False) -> tuple[list[Commit], bool]:
+    def commits(self, above: int | None = None, past_marks: bool = False) -> tuple[list[TableCommit], bool]:
         """The commits of this version and before, in order: those after `above`, or after what the newest mark vouches
         for, or (`past_marks`) as many as the log still has. False with it: the log does not reach back so far."""
-        found: list[Commit] = []
+        found: list[TableCommit] = []
         floor = -1 if above is None else above
         version = self.version
         while version > floor and len(found) < COMMITS_MAX:
             text = self._commit_file(version)
             if text is None:
                 break
-            each = history.commit(version, text, self._topic_id)
+            each = history.parse_commit(version, text, self._topic_id)
             found.append(each)
             if each.mark is not None and "checked" in each.mark and not past_marks:
                 floor = max(floor, int(each.mark["checked"]))
@@ -123,7 +123,7 @@ class Snapshot:
             return None
 
 
-def check_topic(metadata: Any, url: str, topic: str, topic_id: str) -> None:
+def check_table_topic(metadata: Any, url: str, topic: str, topic_id: str) -> None:
     """The table is this topic's, or `Refused`."""
     found = {key: metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME)}
     identity, name = (str(value.get()) if value.isDefined() else "" for value in found.values())

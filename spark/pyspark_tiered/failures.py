@@ -9,7 +9,7 @@ CAUSES = ("tiered.errors.", "pyarrow.", "OSError", "MemoryError", "ModuleNotFoun
 CORRUPT = "tiered.errors.Corrupt: "
 
 
-def in_words(what: str, failure: BaseException) -> Corrupt | Unavailable:
+def translate_failure(what: str, failure: BaseException) -> Corrupt | Unavailable:
     """The error that a failed Spark call stands for: `Corrupt` where a task met damage, else `Unavailable`, final."""
     lines = [line.strip() for line in str(failure).splitlines()]
     cause = next((line for line in lines if line.startswith(CAUSES)), first_line(failure))

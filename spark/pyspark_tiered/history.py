@@ -17,14 +17,14 @@ from pyspark_tiered.table import Advance, LoadedFile, app_id
 
 MARK = "tiered"
 """The key of the loader's own JSON in a commit's `userMetadata`."""
-CHOICES = ("DELETE", "UPDATE", "MERGE")
+SELECTIVE_OPERATIONS = ("DELETE", "UPDATE", "MERGE")
 """Operations of Delta by which a user picks rows, where they have a condition."""
 NO_CONDITION = ("", "[]", '["true"]')
 
 Json = dict[str, Any]
 
 
-class Extent(NamedTuple):
+class FileExtent(NamedTuple):
     """What the rows of files span at most. None: the files have no statistics on it."""
 
     first_partition: int | None
@@ -46,36 +46,36 @@ class FileChange(NamedTuple):
 
     key: str
     changes_data: bool
-    extent: Extent
+    extent: FileExtent
 
 
-class Commit(NamedTuple):
+class TableCommit(NamedTuple):
     """One commit of the table. `mark`: it is a loader's, and what this said. `ours` also without a mark."""
 
     version: int
     operation: str
     parameters: Mapping[str, str]
     time_ms: int
-    ours: bool
+    by_loader: bool
     mark: Json | None
     added: tuple[FileChange, ...]
     removed: tuple[FileChange, ...]
 
 
-class Taker(NamedTuple):
+class RowRemoval(NamedTuple):
     """A commit by which others took rows out of the table. `chosen`: by a condition on rows."""
 
     version: int
-    what: str
-    chosen: bool
-    extents: tuple[Extent, ...]
+    description: str
+    is_selective: bool
+    extents: tuple[FileExtent, ...]
 
-    def may_have_taken(self, partition: int, offset: int) -> bool:
+    def may_have_removed(self, partition: int, offset: int) -> bool:
         """Whether the row was in a file that the commit removed."""
         return any(extent.may_hold(partition, offset) for extent in self.extents)
 
 
-def mark(
+def encode_mark(
     topic: str,
     files: Iterable[LoadedFile],
     advances: Sequence[Advance],
@@ -85,131 +85,131 @@ def mark(
 ) -> str:
     """The `userMetadata` of a loader's commit. `checked` is the version up to which nothing was amiss, `identifiers`
     how many partitions then have one."""
-    said: Json = {
+    fields: Json = {
         "topic": topic,
         "offsets": {str(step.partition): [max(step.start, 0), step.end] for step in advances},
         "rows": sum(file.rows for file in files),
         "identifiers": identifiers,
     }
     if checked is not None:
-        said["checked"] = checked
-    return json.dumps({MARK: said | {key: value for key, value in more.items() if value}})
+        fields["checked"] = checked
+    return json.dumps({MARK: fields | {key: value for key, value in more.items() if value}})
 
 
-def commit(version: int, text: str, topic_id: str) -> Commit:
+def parse_commit(version: int, text: str, topic_id: str) -> TableCommit:
     """A commit file's lines as they matter here."""
     actions = [json.loads(line) for line in text.splitlines() if line.strip()]
     info: Json = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    found = _mark(info.get("userMetadata"))
-    ours = found is not None or any(
+    found = _parse_mark(info.get("userMetadata"))
+    by_loader = found is not None or any(
         str(action["txn"]["appId"]).startswith(app_id(topic_id, 0)[:-1]) for action in actions if "txn" in action
     )
-    return Commit(
+    return TableCommit(
         version,
         str(info.get("operation", "an unnamed operation")),
         {key: str(value) for key, value in (info.get("operationParameters") or {}).items()},
         int(info.get("timestamp", 0)),
-        ours,
+        by_loader,
         found,
-        tuple(_change(action["add"]) for action in actions if "add" in action),
-        tuple(_change(action["remove"]) for action in actions if "remove" in action),
+        tuple(_parse_file_change(action["add"]) for action in actions if "add" in action),
+        tuple(_parse_file_change(action["remove"]) for action in actions if "remove" in action),
     )
 
 
-def takers(commits: Sequence[Commit]) -> list[Taker]:
+def find_row_removals(commits: Sequence[TableCommit]) -> list[RowRemoval]:
     """The commits, in order of version, that took loaded rows which did not come back. The table before the first
     commit is taken as sound."""
-    found: list[Taker] = []
-    there: dict[str, bool] = {}
-    theirs: set[str] = set()
-    extents: dict[str, Extent] = {}
+    found: list[RowRemoval] = []
+    present: dict[str, bool] = {}
+    foreign_files: set[str] = set()
+    extents: dict[str, FileExtent] = {}
     base = commits[0].version - 1 if commits else 0
     newest = base
     for each in commits:
         for change in each.removed:
-            if change.key not in theirs:  # files of others, made meanwhile, are no loss
-                there[change.key] = False
+            if change.key not in foreign_files:  # files of others, made meanwhile, are no loss
+                present[change.key] = False
         for change in each.added:
             extents[change.key] = change.extent
-            if each.ours or change.key in there:
-                there[change.key] = True
+            if each.by_loader or change.key in present:
+                present[change.key] = True
             else:
-                theirs.add(change.key)
-        if each.ours:
+                foreign_files.add(change.key)
+        if each.by_loader:
             newest = each.version
-        elif (back := _restored(each)) is not None and back >= newest:
-            found = [taker for taker in found if taker.version <= back]
+        elif (restored := _restored_version(each)) is not None and restored >= newest:
+            found = [taker for taker in found if taker.version <= restored]
         elif any(change.changes_data for change in each.removed):
-            found.append(_taker(each, extents))
-    return found if not all(there.values()) else []
+            found.append(_row_removal(each, extents))
+    return found if not all(present.values()) else []
 
 
-def _restored(each: Commit) -> int | None:
+def _restored_version(each: TableCommit) -> int | None:
     """The version that a RESTORE names; None for a RESTORE to a time, and for anything else."""
     version = each.parameters.get("version", "") if each.operation == "RESTORE" else ""
     return int(version) if version.isdecimal() else None
 
 
-def _taker(each: Commit, extents: Mapping[str, Extent]) -> Taker:
+def _row_removal(each: TableCommit, extents: Mapping[str, FileExtent]) -> RowRemoval:
     at = datetime.fromtimestamp(each.time_ms / 1000, UTC)
-    chosen = each.operation in CHOICES and not (
+    is_selective = each.operation in SELECTIVE_OPERATIONS and not (
         each.operation == "DELETE" and each.parameters.get("predicate", "").replace(" ", "") in NO_CONDITION
     )
-    what = each.operation
-    if what == "WRITE":
-        what = "OVERWRITE"
-    elif what == "DELETE" and not chosen:
-        what = "DELETE of all rows"
-    elif what == "RESTORE":
-        back = each.parameters.get("version")
-        what = f"RESTORE to version {back}" if back and back != "None" else "RESTORE"
-    elif chosen and each.parameters.get("predicate"):
-        what = f"{what} {each.parameters['predicate']}"
+    operation = each.operation
+    if operation == "WRITE":
+        operation = "OVERWRITE"
+    elif operation == "DELETE" and not is_selective:
+        operation = "DELETE of all rows"
+    elif operation == "RESTORE":
+        restored = each.parameters.get("version")
+        operation = f"RESTORE to version {restored}" if restored and restored != "None" else "RESTORE"
+    elif is_selective and each.parameters.get("predicate"):
+        operation = f"{operation} {each.parameters['predicate']}"
     held = tuple(extents.get(change.key, change.extent) for change in each.removed if change.changes_data)
-    return Taker(each.version, f"{what} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", chosen, held)
+    return RowRemoval(each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, held)
 
 
-def _mark(said: object) -> Json | None:
-    if not isinstance(said, str):
+def _parse_mark(user_metadata: object) -> Json | None:
+    if not isinstance(user_metadata, str):
         return None
     try:
-        found = json.loads(said)
+        found = json.loads(user_metadata)
     except ValueError:
         return None
     inner = found.get(MARK) if isinstance(found, dict) else None
     return inner if isinstance(inner, dict) else None
 
 
-def _change(file: Json) -> FileChange:
+def _parse_file_change(file: Json) -> FileChange:
     vector = file.get("deletionVector") or {}
     key = f"{file['path']} {vector.get('pathOrInlineDv', '')} {vector.get('offset', '')}".rstrip()
-    return FileChange(key, bool(file.get("dataChange", True)), extent(file.get("stats")))
+    return FileChange(key, bool(file.get("dataChange", True)), parse_extent(file.get("stats")))
 
 
-def extent(stats: str | None) -> Extent:
+def parse_extent(stats: str | None) -> FileExtent:
     """The span that an add action's statistics give."""
     try:
-        said = json.loads(stats or "{}")
-        least, most = said.get("minValues") or {}, said.get("maxValues") or {}
+        parsed = json.loads(stats or "{}")
+        least, most = parsed.get("minValues") or {}, parsed.get("maxValues") or {}
     except ValueError:
         least, most = {}, {}
-    return Extent(least.get("partition"), most.get("partition"), most.get("offset"), least.get("offset"))
+    return FileExtent(least.get("partition"), most.get("partition"), most.get("offset"), least.get("offset"))
 
 
-def suspects(extents: Iterable[Extent], loaded: Mapping[int, int], trusted: int | None) -> bool:
+def may_hold_unaccounted(extents: Iterable[FileExtent], loaded: Mapping[int, int], trusted_count: int | None) -> bool:
     """Whether files may hold rows that no identifier accounts for: of a partition without one, or at or above its
     bound. Then the rows themselves are asked.
 
     Files that mix partitions (OPTIMIZE makes them) tell only a common last offset. `trusted` is the number of
     identifiers that the last mark knew: where none is lacking since, what a mark vouches for needs no second look.
     """
-    whole = trusted is not None and len(loaded) >= trusted
+    is_complete = trusted_count is not None and len(loaded) >= trusted_count
     for first, last, offset, _ in extents:
         if first is None or last is None or offset is None:
             return True
         if first == last:
             if offset >= loaded.get(first, -1):
                 return True
-        elif not whole and any(offset >= loaded.get(number, -1) for number in range(first, last + 1)):
+        elif not is_complete and any(offset >= loaded.get(number, -1) for number in range(first, last + 1)):
             return True
     return False

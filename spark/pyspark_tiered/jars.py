@@ -48,7 +48,7 @@ def missing_tools(*, build: bool = True) -> str:
     return ""
 
 
-def jars(profiles: Sequence[str] = ()) -> list[Path]:
+def ensure_jars(profiles: Sequence[str] = ()) -> list[Path]:
     """The jars to put on Spark's class path, built now if they are not there. `Unavailable` says what is missing."""
     folder = cache_folder(profiles)
     if not folder.is_dir():
@@ -81,7 +81,7 @@ def _build(folder: Path, profiles: Sequence[str]) -> None:
         except subprocess.TimeoutExpired:
             raise Unavailable(f"Maven did not fetch Delta's jars within {BUILD_SECONDS} s") from None
         if done.returncode != 0:
-            raise Unavailable(f"Maven could not fetch or build Delta's jars: {_reason(done.stdout + done.stderr)}")
+            raise Unavailable(f"Maven could not fetch or build Delta's jars: {_maven_error(done.stdout + done.stderr)}")
         try:
             os.rename(Path(scratch) / "jars", folder)
         except OSError:
@@ -89,7 +89,7 @@ def _build(folder: Path, profiles: Sequence[str]) -> None:
                 raise
 
 
-def _reason(output: str) -> str:
+def _maven_error(output: str) -> str:
     errors = [line.removeprefix("[ERROR] ") for line in output.splitlines() if line.startswith("[ERROR] ")]
     return " ".join(errors[:3]) or output[-500:].strip() or "no output"
 
@@ -117,7 +117,7 @@ def main() -> int:
     parser.add_argument("profiles", metavar="PROFILE", nargs="*", help="a profile of pom.xml, for example kafka")
     profiles: list[str] = parser.parse_args().profiles
     try:
-        jars(profiles)
+        ensure_jars(profiles)
     except Unavailable as lack:
         print(lack, file=sys.stderr)
         return 3

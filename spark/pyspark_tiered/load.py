@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_tiered.bucket import check_topic, cold_topic
 from pyspark_tiered.convert import convert
 from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.failures import in_words
+from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.plan import ColdTopic, Split
-from pyspark_tiered.rounds import Round, is_overtaken, loadable, next_round, skipped
+from pyspark_tiered.rounds import Round, has_missing_segments, select_committable, next_round, find_expired_ranges
 from pyspark_tiered.session import session, spark_url
-from pyspark_tiered.table import Converted, Range, Stop
+from pyspark_tiered.table import ConversionResult, Range, Stop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.offline.bucket import open_bucket
 
@@ -36,7 +36,7 @@ ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoadProgress:
     """How far a load is. `step` is planned, converted, committed, and at the end done, or stopped where a partition
     cannot be read on; the other fields count this load."""
 
@@ -49,10 +49,10 @@ class Progress:
     log_bytes_left: int = 0
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[LoadProgress], None]
 
 
-class Choices(NamedTuple):
+class LoadOptions(NamedTuple):
     """What to do where a load cannot know what is wanted. `null_timestamps`: a timestamp that Spark cannot hold becomes
     NULL, and does not stop its partition. `accept_deletes`: rows that others took out of the table stay away."""
 
@@ -60,7 +60,7 @@ class Choices(NamedTuple):
     accept_deletes: bool = False
 
 
-DEFAULT = Choices()
+DEFAULT_OPTIONS = LoadOptions()
 
 
 def load(
@@ -70,10 +70,10 @@ def load(
     follow: bool = False,
     progress: Report = lambda _: None,
     *,
-    choices: Choices = DEFAULT,
+    options: LoadOptions = DEFAULT_OPTIONS,
     spark: SparkSession | None = None,
     split_bytes: int | None = None,
-) -> Progress:
+) -> LoadProgress:
     """Loads what is cold of `topic` into the Delta table `<warehouse>/<topic>`; with `follow` goes on until killed.
 
     Store and warehouse are URLs (`file:`, `s3:`, `s3a:`) or, for the warehouse, a path. `Refused`, `Unavailable`,
@@ -83,25 +83,25 @@ def load(
     """
     check_topic(store, topic)
     running = spark or session()
-    loader = _Loader(running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, split_bytes, choices)
+    loader = _Loader(running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, split_bytes, options)
     done = loader.run()
-    told: set[Stop] = set()
+    warned: set[Stop] = set()
     while follow:
-        for stop in set(loader.stops.values()) - told:
+        for stop in set(loader.stops.values()) - warned:
             log.warning("a partition stops topic=%s stop=%s", topic, stop)
-        told = set(loader.stops.values())
+        warned = set(loader.stops.values())
         time.sleep(FOLLOW_SECONDS)
         done = loader.run()
     if loader.stops:
-        raise _stopped(topic, [loader.stops[number] for number in sorted(loader.stops)])
+        raise _stop_error(topic, [loader.stops[number] for number in sorted(loader.stops)])
     return done
 
 
-def _stopped(topic: str, stops: Sequence[Stop]) -> Corrupt | Refused:
-    told = "; ".join(f"{topic}-{stop.partition} is loaded up to offset {stop.offset}: {stop.why}" for stop in stops)
+def _stop_error(topic: str, stops: Sequence[Stop]) -> Corrupt | Refused:
+    why = "; ".join(f"{topic}-{stop.partition} is loaded up to offset {stop.offset}: {stop.why}" for stop in stops)
     if any(stop.damaged for stop in stops):
-        return Corrupt(told)
-    return Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, told)
+        return Corrupt(why)
+    return Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, why)
 
 
 class _Loader:
@@ -115,7 +115,7 @@ class _Loader:
         url: str,
         report: Report,
         split_bytes: int | None,
-        choices: Choices,
+        options: LoadOptions,
     ) -> None:
         self.stops: dict[int, Stop] = {}
         self._spark = spark
@@ -124,95 +124,95 @@ class _Loader:
         self._url = url
         self._report = report
         self._split_bytes = split_bytes
-        self._choices = choices
-        self._done = Progress("planned", topic, url)
-        self._told: Progress | None = None
+        self._options = options
+        self._progress = LoadProgress("planned", topic, url)
+        self._last_reported: LoadProgress | None = None
         self._table: DeltaTable | None = None
 
-    def run(self) -> Progress:
+    def run(self) -> LoadProgress:
         """Rounds until nothing cold is left to load. Run again, it tells only of what is new."""
-        topic = cold_topic_of(self._store, self._topic, {})
+        topic = read_cold_topic(self._store, self._topic, {})
         if self._table is None or self._table.topic_id != topic.topic_id:
             self._table = DeltaTable(self._spark, self._url, topic.name, topic.topic_id)
         table = self._table
         self.stops = {}
         failures = 0
         while failures < ATTEMPTS:
-            loaded = table.sound(self._choices.accept_deletes)
-            topic = cold_topic_of(self._store, self._topic, loaded)
+            loaded = table.check_sound(self._options.accept_deletes)
+            topic = read_cold_topic(self._store, self._topic, loaded)
             if topic.topic_id != table.topic_id:
                 raise Unavailable(f"topic {self._topic} was deleted and made anew while it was loaded", final=True)
-            for gap in skipped(topic, loaded):
+            for gap in find_expired_ranges(topic, loaded):
                 log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
             tasks = self._spark.sparkContext.defaultParallelism
             plan = next_round(topic, loaded, tasks, self._split_bytes, self.stops)
             try:
-                moved = (not plan.splits and table.exists()) or self._round(table, plan, loaded)
+                committed = (not plan.splits and table.exists()) or self._run_round(table, plan, loaded)
             except Unavailable as failure:
                 if failure.final:
                     raise
                 log.warning("round failed, trying again topic=%s why=%s", self._topic, failure)
-                moved = False
-            if moved and not plan.bytes_left:
-                return self._finished()
-            failures = 0 if moved else failures + 1
+                committed = False
+            if committed and not plan.bytes_left:
+                return self._finish()
+            failures = 0 if committed else failures + 1
         raise Unavailable(f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} were first")
 
-    def _finished(self) -> Progress:
-        if self._done != self._told:
-            self._tell("stopped" if self.stops else "done", self._done)
-            self._told = self._done
-        return self._done
+    def _finish(self) -> LoadProgress:
+        if self._progress != self._last_reported:
+            self._report_step("stopped" if self.stops else "done", self._progress)
+            self._last_reported = self._progress
+        return self._progress
 
-    def _round(self, table: DeltaTable, plan: Round, loaded: Mapping[int, int]) -> bool:
+    def _run_round(self, table: DeltaTable, plan: Round, loaded: Mapping[int, int]) -> bool:
         """True: committed, or nothing is left to commit. False: another loader was first. `Unavailable`: a new plan may
         do."""
-        self._tell("planned", replace(self._done, log_bytes_left=_size(plan.splits) + plan.bytes_left))
-        taken = loadable(plan, self._convert(plan, loaded))
-        files = taken.files
+        self._report_step("planned", replace(self._progress, log_bytes_left=_log_bytes(plan.splits) + plan.bytes_left))
+        committable = select_committable(plan, self._convert(plan, loaded))
+        files = committable.files
         after = replace(
-            self._done,
-            rows=self._done.rows + sum(file.rows for file in files),
-            files=self._done.files + len(files),
-            log_bytes=self._done.log_bytes + _size(taken.splits),
+            self._progress,
+            rows=self._progress.rows + sum(file.rows for file in files),
+            files=self._progress.files + len(files),
+            log_bytes=self._progress.log_bytes + _log_bytes(committable.splits),
             log_bytes_left=plan.bytes_left,
         )
-        self._tell("converted", after)
-        beyond = {f"{number}": dict(told) for number, told in taken.beyond.items()}
-        if (taken.advances or not plan.splits) and not table.commit(files, taken.advances, timestamps=beyond):
+        self._report_step("converted", after)
+        out_of_range = {f"{number}": dict(told) for number, told in committable.out_of_range_timestamps.items()}
+        if (committable.advances or not plan.splits) and not table.commit(files, committable.advances, timestamps=out_of_range):
             return False
-        for number, told in taken.beyond.items():
+        for number, told in committable.out_of_range_timestamps.items():
             log.warning("timestamps became NULL topic=%s partition=%d offsets_and_ms=%s", self._topic, number, told)
-        self.stops |= {stop.partition: stop for stop in taken.stops}
-        self._done = after
-        if taken.advances or not plan.splits:
-            self._tell("committed", after)
+        self.stops |= {stop.partition: stop for stop in committable.stops}
+        self._progress = after
+        if committable.advances or not plan.splits:
+            self._report_step("committed", after)
         return True
 
-    def _convert(self, plan: Round, loaded: Mapping[int, int]) -> list[Converted]:
+    def _convert(self, plan: Round, loaded: Mapping[int, int]) -> list[ConversionResult]:
         """One Spark task for each split. `Unavailable` when a segment vanished meanwhile: a new plan will do."""
         if not plan.splits:
             return []
-        null_timestamps = self._choices.null_timestamps
-        found = converted(
+        null_timestamps = self._options.null_timestamps
+        found = convert_splits(
             self._spark, self._store, self._url, [(split, None) for split in plan.splits], null_timestamps
         )
         damaged = any(outcome.stop is not None and outcome.stop.damaged for outcome in found)
-        if damaged and is_overtaken(plan.splits, cold_topic_of(self._store, self._topic, loaded)):
+        if damaged and has_missing_segments(plan.splits, read_cold_topic(self._store, self._topic, loaded)):
             raise Unavailable(f"a planned segment of {self._topic} expired")
         return found
 
-    def _tell(self, step: str, progress: Progress) -> None:
+    def _report_step(self, step: str, progress: LoadProgress) -> None:
         self._report(replace(progress, step=step))
 
 
-def converted(
+def convert_splits(
     spark: SparkSession,
     store: str,
     url: str,
     splits: Sequence[tuple[Split, Sequence[Range] | None]],
     null_timestamps: bool,
-) -> list[Converted]:
+) -> list[ConversionResult]:
     """The outcome of each split, or of some ranges in it: one Spark task for each. `Unavailable` for what is not the
     log's fault."""
     from py4j.protocol import Py4JError
@@ -222,10 +222,10 @@ def converted(
     try:
         return tasks.map(lambda each: convert(store, each[0], url, null_timestamps, each[1])).collect()
     except (Py4JError, PySparkException) as failure:
-        raise in_words(f"could not convert {url}", failure) from failure
+        raise translate_failure(f"could not convert {url}", failure) from failure
 
 
-def cold_topic_of(store: str, topic: str, starts: Mapping[int, int]) -> ColdTopic:
+def read_cold_topic(store: str, topic: str, starts: Mapping[int, int]) -> ColdTopic:
     """What is cold of a topic now; of each partition only segments that end above `starts`."""
 
     async def read() -> ColdTopic:
@@ -235,5 +235,5 @@ def cold_topic_of(store: str, topic: str, starts: Mapping[int, int]) -> ColdTopi
     return asyncio.run(read())
 
 
-def _size(splits: Sequence[Split]) -> int:
+def _log_bytes(splits: Sequence[Split]) -> int:
     return sum(split.log_bytes for split in splits)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Refused
 
 
-class Kind(Enum):
+class BoundKind(Enum):
     """What a bound's value is."""
 
     EARLIEST = "earliest"
@@ -29,11 +29,11 @@ class Kind(Enum):
 class Bound(NamedTuple):
     """One end of a partition's range: an offset, or the first record at or after a timestamp in milliseconds."""
 
-    kind: Kind
+    kind: BoundKind
     value: int = 0
 
 
-EARLIEST, LATEST = Bound(Kind.EARLIEST), Bound(Kind.LATEST)
+EARLIEST, LATEST = Bound(BoundKind.EARLIEST), Bound(BoundKind.LATEST)
 _JSON_EARLIEST, _JSON_LATEST = -2, -1
 
 
@@ -43,11 +43,11 @@ def bounds(
     """The bound of each partition. `end` is "starting" or "ending", `options` has lower-case names. `Refused`."""
     common = options.get(f"{end}timestamp")
     if common is not None:
-        return dict.fromkeys(partitions, Bound(Kind.TIMESTAMP, _number(f"{end}Timestamp", common)))
+        return dict.fromkeys(partitions, Bound(BoundKind.TIMESTAMP, _number(f"{end}Timestamp", common)))
     by_time = options.get(f"{end}offsetsbytimestamp")
     if by_time is not None:
         given = _per_partition(f"{end}OffsetsByTimestamp", by_time, topic, partitions)
-        return {partition: Bound(Kind.TIMESTAMP, value) for partition, value in given.items()}
+        return {partition: Bound(BoundKind.TIMESTAMP, value) for partition, value in given.items()}
     text = options.get(f"{end}offsets")
     if text is None:
         return dict.fromkeys(partitions, default)
@@ -64,7 +64,7 @@ def _offset(option: str, value: int) -> Bound:
         return LATEST
     if value < 0:
         raise Refused(Code.INVALID_REQUEST, f"{option}: {value} is no offset; -2 is the earliest, -1 the latest")
-    return Bound(Kind.OFFSET, value)
+    return Bound(BoundKind.OFFSET, value)
 
 
 def _per_partition(option: str, text: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:

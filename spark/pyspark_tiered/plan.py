@@ -89,7 +89,7 @@ def splits(
     for partition in topic.partitions:
         start, end = bounds.get(partition.partition, (0, 0))
         if start < end:
-            _check(topic.name, partition, start, end)
+            _check_bounds(topic.name, partition, start, end)
             found = [_part(entry, start, end) for entry in partition.entries]
             parts[partition.partition] = [part for part in found if part.start < part.end]
     total = sum(part.log_bytes for run in parts.values() for part in run)
@@ -105,14 +105,14 @@ def splits(
             tuple(dict.fromkeys(part.entry for part in run)),
         )
         for partition, whole in parts.items()
-        for run in _even_runs([share for part in whole for share in _shares(part, size)], size)
+        for run in _even_runs([share for part in whole for share in _split_part(part, size)], size)
     ]
 
 
 def live_splits(
     topic: str,
     bounds: Mapping[int, tuple[int, int]],
-    held: Mapping[int, tuple[int, int, int]],
+    available: Mapping[int, tuple[int, int, int]],
     tasks: int,
     split_bytes: int | None = None,
 ) -> list[LiveSplit]:
@@ -120,7 +120,7 @@ def live_splits(
     end, bytes. `Refused` when a bound lies outside of it."""
     parts: list[tuple[int, int, int, int]] = []
     for partition, (start, end) in bounds.items():
-        low, high, log_bytes = held[partition]
+        low, high, log_bytes = available[partition]
         if start < end:
             if start < low or end > high:
                 raise Refused(
@@ -137,7 +137,7 @@ def live_splits(
     return found
 
 
-def _check(topic: str, partition: ColdPartition, start: int, end: int) -> None:
+def _check_bounds(topic: str, partition: ColdPartition, start: int, end: int) -> None:
     low, high = partition.log_start_offset, partition.cold_end_offset
     if start < low or end > high:
         raise Refused(
@@ -154,7 +154,7 @@ def _part(entry: SegmentEntry, start: int, end: int) -> _Part:
     return _Part(entry, low, high, entry.log_bytes * max(high - low, 0) // offsets)
 
 
-def _shares(part: _Part, size: int) -> list[_Part]:
+def _split_part(part: _Part, size: int) -> list[_Part]:
     """A part larger than a split, cut at even offsets: where in the segment they are, its index tells the reader."""
     count = min(-(-part.log_bytes // size), part.end - part.start)
     if count <= 1:

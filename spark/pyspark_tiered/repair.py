@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_tiered import compare
 from pyspark_tiered.bucket import check_topic
 from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.delta_log import Snapshot
-from pyspark_tiered.delta_rewrite import Rewrite
-from pyspark_tiered.failures import in_words
-from pyspark_tiered.load import converted
+from pyspark_tiered.delta_log import TableSnapshot
+from pyspark_tiered.delta_rewrite import TableRewrite
+from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.load import convert_splits
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, splits
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.table import Advance, LoadedFile, Range
-from pyspark_tiered.verify import Gap, gaps_of
+from pyspark_tiered.verify import Gap, find_gaps
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ ATTEMPTS = 10
 """Comparisons in a row after which nothing could be committed, or the same was found again."""
 RANGES_MAX = 100_000
 """Runs of offsets mended after one comparison: what is left is found by the next one."""
-WRONG = ("changed", "duplicate", "extra")
-LACKING = ("missing", "changed", "duplicate")
+REMOVED_KINDS = ("changed", "duplicate", "extra")
+RESTORED_KINDS = ("missing", "changed", "duplicate")
 
 
-class Faulty(NamedTuple):
+class FaultyRange(NamedTuple):
     """A run of offsets `[start, end)` with the same fault."""
 
     partition: int
@@ -52,7 +52,7 @@ class Faulty(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairProgress:
     """`rows` were put back or replaced, the rows of `taken_out` offsets removed; nobody can put back the `gaps`, which
     the log holds no more. `step` is compared, mended or done."""
 
@@ -67,12 +67,12 @@ def repair(
     store: str,
     topic: str,
     warehouse: str,
-    progress: Callable[[Repaired], None] = lambda _: None,
+    progress: Callable[[RepairProgress], None] = lambda _: None,
     *,
     null_timestamps: bool = False,
     spark: SparkSession | None = None,
     split_bytes: int | None = None,
-) -> Repaired:
+) -> RepairProgress:
     """Mends the table `<warehouse>/<topic>`. Run again, and after a kill, it goes on where the table is.
 
     `Refused` when there is no such table or topic, or the table is ahead of the bucket; `Corrupt` when a segment
@@ -88,7 +88,7 @@ def repair(
             running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, null_timestamps, split_bytes
         ).run()
     except (Py4JError, PySparkException) as failure:
-        raise in_words(f"could not repair {topic}", failure) from failure
+        raise translate_failure(f"could not repair {topic}", failure) from failure
 
 
 class _Repair:
@@ -100,7 +100,7 @@ class _Repair:
         store: str,
         topic: str,
         url: str,
-        report: Callable[[Repaired], None],
+        report: Callable[[RepairProgress], None],
         null_timestamps: bool,
         split_bytes: int | None,
     ) -> None:
@@ -114,68 +114,68 @@ class _Repair:
         self._rows = 0
         self._taken_out = 0
 
-    def run(self) -> Repaired:
+    def run(self) -> RepairProgress:
         """Compares and mends until a comparison finds nothing."""
         failures = 0
-        before: list[Faulty] = []
+        before: list[FaultyRange] = []
         while failures < ATTEMPTS:
-            cold = compare.cold(self._store, self._topic)
+            cold = compare.read_cold_topic(self._store, self._topic)
             table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
             at = table.snapshot()
             if at.version < 0:
                 raise Refused(Code.INVALID_REQUEST, f"{self._topic} was never loaded: there is no table at {self._url}")
-            ends = _ends(cold, at)
+            ends = _expected_ends(cold, at)
             found = self._faults(cold, at, ends)
-            self._tell("compared", ())
+            self._report_step("compared", ())
             if found:
-                moved = self._mend(table, cold, at, ends, found)
-                failures = 0 if moved and found != before else failures + 1
+                committed = self._repair_partitions(table, cold, at, ends, found)
+                failures = 0 if committed and found != before else failures + 1
                 before = found
-            elif table.vouch(at, {**at.identifiers(), **ends}, repaired=self._rows):
-                gaps = [gap for gap in gaps_of(at.rows(), cold, ends) if gap.end <= cold.partitions[gap.partition][1]]
-                return self._tell("done", tuple(gaps))
+            elif table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
+                gaps = [gap for gap in find_gaps(at.rows(), cold, ends) if gap.end <= cold.partitions[gap.partition][1]]
+                return self._report_step("done", tuple(gaps))
             else:
                 failures += 1
         raise Unavailable(f"{ATTEMPTS} attempts in a row mended nothing of {self._url}, or others wrote to it first")
 
-    def _faults(self, cold: ColdTopic, at: Snapshot, ends: Mapping[int, int]) -> list[Faulty]:
+    def _faults(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> list[FaultyRange]:
         """Runs of offsets at fault, by partition and offset. A partition that was never loaded has no end."""
         bounds = {number: (low, max(ends.get(number, low), low)) for number, low, _, _ in cold.partitions}
         rows = at.rows()
-        wanted = compare.expected(self._spark, self._store, cold, bounds)
-        found = compare.compared(wanted, compare.alive(rows, cold))
-        return _runs(
-            found.unionByName(compare.doubled_below(rows, cold, alike=True)).unionByName(compare.strangers(rows, cold))
+        expected = compare.expected_rows(self._spark, self._store, cold, bounds)
+        found = compare.compare_rows(expected, compare.rows_in_bucket(rows, cold))
+        return _fault_ranges(
+            found.unionByName(compare.find_expired_duplicates(rows, cold, only_equal=True)).unionByName(compare.find_unknown_rows(rows, cold))
         )
 
-    def _mend(
-        self, table: DeltaTable, cold: ColdTopic, at: Snapshot, ends: Mapping[int, int], found: Sequence[Faulty]
+    def _repair_partitions(
+        self, table: DeltaTable, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int], found: Sequence[FaultyRange]
     ) -> bool:
         """One transaction for each partition at fault. True when any was committed."""
-        known, moved = at.identifiers(), False
+        known, committed = at.loaded_offsets(), False
         for number, runs in groupby(found, lambda run: run.partition):
             faulty = list(runs)
             partition = cold.partitions[number] if 0 <= number < len(cold.partitions) else None
             files = [] if partition is None else self._convert(cold, partition, faulty)
-            wrong = [run for run in faulty if run.kind in WRONG]
+            to_remove = [run for run in faulty if run.kind in REMOVED_KINDS]
             step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
-            rewrite = Rewrite(self._spark, table, at)
-            if rewrite.commit(wrong, 0 if partition is None else partition.log_start_offset, files, step):
-                moved = True
+            rewrite = TableRewrite(self._spark, table, at)
+            if rewrite.commit(to_remove, 0 if partition is None else partition.log_start_offset, files, step):
+                committed = True
                 self._rows += sum(file.rows for file in files)
-                self._taken_out += sum(run.end - run.start for run in wrong)
-                self._tell("mended", ())
-        return moved
+                self._taken_out += sum(run.end - run.start for run in to_remove)
+                self._report_step("mended", ())
+        return committed
 
-    def _convert(self, cold: ColdTopic, partition: ColdPartition, faulty: Sequence[Faulty]) -> list[LoadedFile]:
+    def _convert(self, cold: ColdTopic, partition: ColdPartition, faulty: Sequence[FaultyRange]) -> list[LoadedFile]:
         """Files with the rows that are lacking, and no others. `Corrupt` or `Refused` when the log has none."""
         low = partition.log_start_offset
-        lacking = [(run.start, run.end) for run in faulty if run.kind in LACKING and run.start >= low]
+        missing = [(run.start, run.end) for run in faulty if run.kind in RESTORED_KINDS and run.start >= low]
         tasks = self._spark.sparkContext.defaultParallelism
-        plan = pieces(cold, partition, lacking, tasks, self._split_bytes)
+        plan = plan_missing_splits(cold, partition, missing, tasks, self._split_bytes)
         if not plan:
             return []
-        outcomes = converted(self._spark, self._store, self._url, plan, self._null_timestamps)
+        outcomes = convert_splits(self._spark, self._store, self._url, plan, self._null_timestamps)
         stops = [outcome.stop for outcome in outcomes if outcome.stop is not None]
         if any(stop.damaged for stop in stops):
             raise Corrupt("; ".join(stop.why for stop in stops))
@@ -183,21 +183,21 @@ class _Repair:
             raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "; ".join(stop.why for stop in stops))
         return [outcome.file for outcome in outcomes if outcome.file is not None]
 
-    def _tell(self, step: str, gaps: tuple[Gap, ...]) -> Repaired:
-        told = Repaired(step, self._url, self._rows, self._taken_out, gaps)
-        self._report(told)
-        return told
+    def _report_step(self, step: str, gaps: tuple[Gap, ...]) -> RepairProgress:
+        progress = RepairProgress(step, self._url, self._rows, self._taken_out, gaps)
+        self._report(progress)
+        return progress
 
 
-def pieces(
-    cold: ColdTopic, partition: ColdPartition, lacking: Sequence[Range], tasks: int, split_bytes: int | None = None
+def plan_missing_splits(
+    cold: ColdTopic, partition: ColdPartition, missing: Sequence[Range], tasks: int, split_bytes: int | None = None
 ) -> list[tuple[Split, Sequence[Range]]]:
     """Splits of the segments that hold lacking offsets, each with the ranges in it, in order. Pure."""
-    wanted = sorted(lacking)
+    ranges = sorted(missing)
     held = [
         entry
         for entry in partition.entries
-        if any(low < entry.next_offset and entry.base_offset < high for low, high in wanted)
+        if any(low < entry.next_offset and entry.base_offset < high for low, high in ranges)
     ]
     plan: list[tuple[Split, Sequence[Range]]] = []
     first = 0
@@ -209,20 +209,20 @@ def pieces(
         high = min(run[-1].next_offset, partition.cold_end_offset)
         part = partition._replace(entries=tuple(run))
         for split in splits(cold._replace(partitions=(part,)), {part.partition: (low, high)}, tasks, split_bytes):
-            inside = [(max(a, split.start), min(b, split.end)) for a, b in wanted if a < split.end and split.start < b]
+            inside = [(max(a, split.start), min(b, split.end)) for a, b in ranges if a < split.end and split.start < b]
             if inside:
                 plan.append((split, inside))
     return plan
 
 
-def _ends(cold: ColdTopic, at: Snapshot) -> dict[int, int]:
+def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
     """Up to where each partition has to be equal to the log: its identifier, or the end of its rows where these go on.
 
     `Refused` when the table is ahead of the bucket: nothing tells then that it is the right one.
     """
     from pyspark.sql import functions as f
 
-    known = at.identifiers()
+    known = at.loaded_offsets()
     spans = at.rows().where("partition IS NOT NULL").groupBy("partition").agg(f.max("offset").alias("last")).collect()
     last = {row["partition"]: row["last"] for row in spans if row["last"] is not None}
     ends = {}
@@ -239,7 +239,7 @@ def _ends(cold: ColdTopic, at: Snapshot) -> dict[int, int]:
     return ends
 
 
-def _runs(faults: DataFrame) -> list[Faulty]:
+def _fault_ranges(faults: DataFrame) -> list[FaultyRange]:
     """Neighbouring offsets with the same fault as one run each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -250,4 +250,4 @@ def _runs(faults: DataFrame) -> list[Faulty]:
         f.min("offset").alias("first"), f.max("offset").alias("last")
     )
     found = runs.orderBy("partition", "first", "kind").limit(RANGES_MAX).collect()
-    return [Faulty(row["partition"], row["first"], row["last"] + 1, row["kind"]) for row in found]
+    return [FaultyRange(row["partition"], row["first"], row["last"] + 1, row["kind"]) for row in found]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_tiered.plan import ColdTopic, Split, splits
-from pyspark_tiered.table import Advance, Converted, LoadedFile, Stop
+from pyspark_tiered.table import Advance, ConversionResult, LoadedFile, Stop
 from tiered.errors import Code, Refused
 
 ROUND_SPLITS_PER_TASK = 4
@@ -22,7 +22,7 @@ class Round(NamedTuple):
     bytes_left: int
 
 
-class Loadable(NamedTuple):
+class CommittableRound(NamedTuple):
     """What of a converted round is committed. `stops`: partitions that end below what was planned. `beyond`: per
     partition records (offset, milliseconds) whose timestamps became NULL."""
 
@@ -30,10 +30,10 @@ class Loadable(NamedTuple):
     files: tuple[LoadedFile, ...]
     advances: tuple[Advance, ...]
     stops: tuple[Stop, ...]
-    beyond: Mapping[int, tuple[tuple[int, int], ...]]
+    out_of_range_timestamps: Mapping[int, tuple[tuple[int, int], ...]]
 
 
-class Skipped(NamedTuple):
+class ExpiredRange(NamedTuple):
     """Offsets that retention took from the bucket before they were loaded."""
 
     partition: int
@@ -65,18 +65,18 @@ def next_round(
         if partition.partition not in stopped:
             bounds[partition.partition] = (start, partition.cold_end_offset)
     found = splits(topic, bounds, tasks, split_bytes)
-    taken = _oldest(found, ROUND_SPLITS_PER_TASK * tasks)
+    taken = _take_oldest(found, ROUND_SPLITS_PER_TASK * tasks)
     ends = {split.partition: split.end for split in taken}
     advances = tuple(Advance(number, loaded.get(number, -1), end) for number, end in sorted(ends.items()))
     left = sum(split.log_bytes for split in found) - sum(split.log_bytes for split in taken)
     return Round(tuple(taken), advances, left)
 
 
-def loadable(plan: Round, outcomes: Sequence[Converted]) -> Loadable:
+def select_committable(plan: Round, outcomes: Sequence[ConversionResult]) -> CommittableRound:
     """Of each partition what lies before its first stop: beyond that nothing is committed, whatever was converted."""
     stops: dict[int, Stop] = {}
     ends: dict[int, int] = {}
-    taken: list[tuple[Split, Converted]] = []
+    taken: list[tuple[Split, ConversionResult]] = []
     for split, outcome in sorted(zip(plan.splits, outcomes, strict=True), key=lambda pair: pair[0][2:4]):
         if split.partition in stops:
             continue
@@ -86,35 +86,35 @@ def loadable(plan: Round, outcomes: Sequence[Converted]) -> Loadable:
             stops[split.partition] = outcome.stop
     advances = [step._replace(end=ends[step.partition]) for step in plan.advances]
     starts = {split.partition: split.start for split, _ in reversed(taken)}
-    beyond: dict[int, tuple[tuple[int, int], ...]] = {}
+    out_of_range: dict[int, tuple[tuple[int, int], ...]] = {}
     for split, outcome in taken:
-        if outcome.beyond:
-            beyond[split.partition] = beyond.get(split.partition, ()) + outcome.beyond
-    return Loadable(
+        if outcome.out_of_range_timestamps:
+            out_of_range[split.partition] = out_of_range.get(split.partition, ()) + outcome.out_of_range_timestamps
+    return CommittableRound(
         tuple(split for split, _ in taken),
         tuple(outcome.file for _, outcome in taken if outcome.file is not None),
         tuple(step for step in advances if step.end > starts[step.partition]),
         tuple(stops.values()),
-        beyond,
+        out_of_range,
     )
 
 
-def skipped(topic: ColdTopic, loaded: Mapping[int, int]) -> list[Skipped]:
+def find_expired_ranges(topic: ColdTopic, loaded: Mapping[int, int]) -> list[ExpiredRange]:
     """What a partition that was loaded before has lost since."""
     return [
-        Skipped(number, loaded[number], start)
+        ExpiredRange(number, loaded[number], start)
         for number, start, _, _ in topic.partitions
         if number in loaded and loaded[number] < start
     ]
 
 
-def is_overtaken(planned: Sequence[Split], now: ColdTopic) -> bool:
+def has_missing_segments(planned: Sequence[Split], current: ColdTopic) -> bool:
     """Whether the bucket no longer names a segment of the plan: then that it could not be read is no fault."""
-    named = {entry.key for partition in now.partitions for entry in partition.entries}
-    return any(entry.key not in named for split in planned for entry in split.entries)
+    known_keys = {entry.key for partition in current.partitions for entry in partition.entries}
+    return any(entry.key not in known_keys for split in planned for entry in split.entries)
 
 
-def _oldest(found: Sequence[Split], count: int) -> list[Split]:
+def _take_oldest(found: Sequence[Split], count: int) -> list[Split]:
     """Of each partition its first splits, as many as fit when all partitions take turns."""
     turns: dict[int, int] = {}
     order = []

@@ -45,7 +45,7 @@ def session(
     """
     from pyspark.sql import SparkSession
 
-    settings = {**_settings(jars.jars(profiles)), **(conf or {})}
+    settings = {**_settings(jars.ensure_jars(profiles)), **(conf or {})}
     _hand_python_to_workers()
     builder = SparkSession.builder.master(master).appName("tiered")
     for key, value in settings.items():

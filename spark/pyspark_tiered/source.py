@@ -25,11 +25,11 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tiered import offsets
-from pyspark_tiered.broker import Broker
-from pyspark_tiered.bucket import batches, bound_offset, cold_topic
+from pyspark_tiered.broker import BrokerClient
+from pyspark_tiered.bucket import read_batches, bound_offset, cold_topic
 from pyspark_tiered.offsets import Bound
 from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
-from pyspark_tiered.rows import arrow_batches, same_int, same_text
+from pyspark_tiered.rows import arrow_batches, constant_int_column, constant_text_column
 from tiered.errors import Code, Refused
 from tiered.offline.bucket import open_bucket
 
@@ -76,7 +76,7 @@ class DefaultSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> TieredReader:
-        return TieredReader(checked(self.options), picked(schema))
+        return TieredReader(check_options(self.options), pick_columns(schema))
 
 
 class SplitPartition(InputPartition):
@@ -98,17 +98,17 @@ class TieredReader(DataSourceReader):
         size = self._options.get("splitbytes")
         bytes_each, tasks = int(size) if size else None, os.cpu_count() or 1
         if "bootstrap" in self._options:
-            return [SplitPartition(split) for split in self._live(tasks, bytes_each)]
-        return [SplitPartition(split) for split in asyncio.run(self._cold(tasks, bytes_each))]
+            return [SplitPartition(split) for split in self._plan_live(tasks, bytes_each)]
+        return [SplitPartition(split) for split in asyncio.run(self._plan_cold(tasks, bytes_each))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
         if not isinstance(partition, SplitPartition):  # PySpark asks for one partition, None, where there are none
             return
         split = partition.split
         if isinstance(split, LiveSplit):
-            found = Broker(self._options["bootstrap"]).batches(split.topic, split.partition, split.start, split.end)
+            found = BrokerClient(self._options["bootstrap"]).batches(split.topic, split.partition, split.start, split.end)
         else:
-            found = batches(self._options["store"], split)
+            found = read_batches(self._options["store"], split)
         decoded = [name for name in self._columns if name not in ("topic", "partition")]
         for rows in arrow_batches(found, (split.start, split.end), decoded or ["offset"]):
             yield _with_constants(rows, self._columns, split.topic, split.partition)
@@ -119,7 +119,7 @@ class TieredReader(DataSourceReader):
         starts = offsets.bounds(options, "starting", topic, numbers, offsets.EARLIEST)
         return starts, offsets.bounds(options, "ending", topic, numbers, offsets.LATEST)
 
-    async def _cold(self, tasks: int, bytes_each: int | None) -> list[Split]:
+    async def _plan_cold(self, tasks: int, bytes_each: int | None) -> list[Split]:
         async with open_bucket(self._options["store"]) as bucket:
             topic = await cold_topic(bucket, self._options["topic"])
             starts, ends = self._bounds([partition.partition for partition in topic.partitions])
@@ -132,19 +132,19 @@ class TieredReader(DataSourceReader):
             }
         return splits(topic, bounds, tasks, bytes_each)
 
-    def _live(self, tasks: int, bytes_each: int | None) -> list[LiveSplit]:
-        broker, topic = Broker(self._options["bootstrap"]), self._options["topic"]
+    def _plan_live(self, tasks: int, bytes_each: int | None) -> list[LiveSplit]:
+        broker, topic = BrokerClient(self._options["bootstrap"]), self._options["topic"]
         found = {each.partition: each for each in broker.partitions(topic)}
         starts, ends = self._bounds(list(found))
         bounds = {
             number: (broker.offset(topic, each, starts[number]), broker.offset(topic, each, ends[number]))
             for number, each in found.items()
         }
-        held = {number: (each.start, each.end, each.log_bytes) for number, each in found.items()}
-        return live_splits(topic, bounds, held, tasks, bytes_each)
+        available = {number: (each.start, each.end, each.log_bytes) for number, each in found.items()}
+        return live_splits(topic, bounds, available, tasks, bytes_each)
 
 
-def checked(options: Mapping[str, str]) -> dict[str, str]:
+def check_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options under lower-case names. `Refused` for a missing or unknown one."""
     known = {name.lower(): name for name in OPTIONS}
     given = {name.lower(): value for name, value in options.items()}
@@ -159,7 +159,7 @@ def checked(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def picked(schema: StructType) -> tuple[str, ...]:
+def pick_columns(schema: StructType) -> tuple[str, ...]:
     """The columns of a user's schema, in its order. `Refused` when one is not ours or of another type."""
     for field in schema.fields:
         if field.name not in SCHEMA.fieldNames() or field.dataType != SCHEMA[field.name].dataType:
@@ -177,6 +177,6 @@ def _with_constants(
     import pyarrow as pa
 
     count = rows.num_rows
-    constants = {"topic": lambda: same_text(topic, count), "partition": lambda: same_int(partition, count)}
+    constants = {"topic": lambda: constant_text_column(topic, count), "partition": lambda: constant_int_column(partition, count)}
     arrays = [constants[name]() if name in constants else rows.column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

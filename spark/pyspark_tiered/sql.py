@@ -22,14 +22,14 @@ Cell = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The result of a query."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
-def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> Answer:
+def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> QueryResult:
     """Runs one query. Names that SQL cannot read plainly stand in back ticks. `Refused` in Spark's words."""
     from pyspark.errors import PySparkException
 
@@ -38,12 +38,12 @@ def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> Ans
         running.read.format("delta").load(url).createOrReplaceTempView(f"`{name}`")
     try:
         found = running.sql(query)
-        return Answer(tuple(found.columns), tuple(tuple(row) for row in _collected(found)))
+        return QueryResult(tuple(found.columns), tuple(tuple(row) for row in _collect_rows(found)))
     except PySparkException as failure:
         raise Refused(Code.INVALID_REQUEST, first_line(failure)) from failure
 
 
-def _collected(found: DataFrame) -> list[Row]:
+def _collect_rows(found: DataFrame) -> list[Row]:
     """All rows. Where a time lies beyond Python's years 1 to 9999, columns with times come as Spark writes them."""
     from pyspark.sql import functions as f
 
@@ -73,16 +73,16 @@ def tables(spark: SparkSession, warehouse: str) -> dict[str, str]:
     }
 
 
-def render(answer: Answer, form: str = "text") -> str:
+def render(result: QueryResult, output_format: str = "text") -> str:
     """The answer as `text` (aligned columns), `json` (one object a line) or `csv`."""
-    forms: dict[str, Callable[[Answer], str]] = {"text": _text, "json": _json, "csv": _csv}
-    if form not in forms:
-        raise Refused(Code.INVALID_REQUEST, f"unknown format {form!r}; there are {', '.join(forms)}")
-    return forms[form](answer)
+    forms: dict[str, Callable[[QueryResult], str]] = {"text": _render_text, "json": _render_json, "csv": _render_csv}
+    if output_format not in forms:
+        raise Refused(Code.INVALID_REQUEST, f"unknown format {output_format!r}; there are {', '.join(forms)}")
+    return forms[output_format](result)
 
 
-def _text(answer: Answer) -> str:
-    lines = [answer.columns, *([_plain(cell) for cell in row] for row in answer.rows)]
+def _render_text(result: QueryResult) -> str:
+    lines = [result.columns, *([_cell_text(cell) for cell in row] for row in result.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = ["-" * width for width in widths]
     return "\n".join(_line(line, widths) for line in [lines[0], rule, *lines[1:]])
@@ -92,24 +92,24 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _json(answer: Answer) -> str:
-    return "\n".join(json.dumps(dict(zip(answer.columns, map(_value, row), strict=True))) for row in answer.rows)
+def _render_json(result: QueryResult) -> str:
+    return "\n".join(json.dumps(dict(zip(result.columns, map(_json_value, row), strict=True))) for row in result.rows)
 
 
-def _csv(answer: Answer) -> str:
+def _render_csv(result: QueryResult) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(answer.columns)
-    writer.writerows([_plain(cell) for cell in row] for row in answer.rows)
+    writer.writerow(result.columns)
+    writer.writerows([_cell_text(cell) for cell in row] for row in result.rows)
     return out.getvalue().rstrip("\n")
 
 
-def _plain(cell: Cell) -> str:
-    value = _value(cell)
+def _cell_text(cell: Cell) -> str:
+    value = _json_value(cell)
     return "NULL" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def _value(cell: Cell) -> Cell:
+def _json_value(cell: Cell) -> Cell:
     """A value that JSON can hold: bytes as UTF-8 where they are, else in hexadecimal; times in ISO 8601."""
     if isinstance(cell, (bytes, bytearray)):
         try:
@@ -119,9 +119,9 @@ def _value(cell: Cell) -> Cell:
     if isinstance(cell, datetime):
         return cell.isoformat(sep=" ")
     if isinstance(cell, tuple) and hasattr(cell, "asDict"):
-        return {name: _value(value) for name, value in cell.asDict().items()}
+        return {name: _json_value(value) for name, value in cell.asDict().items()}
     if isinstance(cell, (list, tuple)):
-        return [_value(value) for value in cell]
+        return [_json_value(value) for value in cell]
     if isinstance(cell, dict):
-        return {str(key): _value(value) for key, value in cell.items()}
+        return {str(key): _json_value(value) for key, value in cell.items()}
     return cell if isinstance(cell, (str, int, float, bool, type(None))) else str(cell)

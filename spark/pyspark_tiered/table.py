@@ -70,7 +70,7 @@ class Stop(NamedTuple):
     why: str
 
 
-class Converted(NamedTuple):
+class ConversionResult(NamedTuple):
     """The outcome of a split: its rows in `[start, end)` are in `file`. `beyond` names records (offset, milliseconds)
     whose timestamps became NULL."""
 
@@ -79,7 +79,7 @@ class Converted(NamedTuple):
     end: int
     file: LoadedFile | None
     stop: Stop | None
-    beyond: tuple[tuple[int, int], ...] = ()
+    out_of_range_timestamps: tuple[tuple[int, int], ...] = ()
 
 
 class Advance(NamedTuple):
@@ -90,7 +90,7 @@ class Advance(NamedTuple):
     end: int
 
 
-def creation(topic: str, topic_id: str, unique: str, now_ms: int) -> list[str]:
+def creation_actions(topic: str, topic_id: str, unique: str, now_ms: int) -> list[str]:
     """The JSON lines that make a table, for its first commit. `unique` is a UUID.
 
     The topic's id in the properties keeps rows of a deleted and re-created topic out of the old table.
@@ -115,22 +115,22 @@ def app_id(topic_id: str, partition: int) -> str:
     return f"{topic_id}/{partition}"
 
 
-def loaded(transactions: Mapping[str, int], topic_id: str) -> dict[int, int]:
+def loaded_offsets(transactions: Mapping[str, int], topic_id: str) -> dict[int, int]:
     """Next offset per partition, of all transaction identifiers that a table has."""
     mine = f"{topic_id}/"
     return {int(app[len(mine) :]): version for app, version in transactions.items() if app.startswith(mine)}
 
 
-def actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
+def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
     """The JSON lines of one commit: each file, then each partition's new version."""
-    lines = [_add(file) for file in files]
+    lines = [_add_action(file) for file in files]
     for step in advances:
         txn = {"appId": app_id(topic_id, step.partition), "version": step.end, "lastUpdated": now_ms}
         lines.append(json.dumps({"txn": txn}))
     return lines
 
 
-def _add(file: LoadedFile) -> str:
+def _add_action(file: LoadedFile) -> str:
     least: Json = {"partition": file.partition, "offset": file.first_offset}
     most: Json = {"partition": file.partition, "offset": file.last_offset}
     low, high = file.min_timestamp_us, file.max_timestamp_us

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_tiered import compare, history
 from pyspark_tiered.bucket import check_topic
 from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.delta_log import Snapshot
-from pyspark_tiered.failures import in_words
+from pyspark_tiered.delta_log import TableSnapshot
+from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.session import session, spark_url
 from tiered.errors import Code, Refused
@@ -29,7 +29,7 @@ FAULTS_MAX = 1000
 GAPS_MAX = 1000
 
 
-class Fault(NamedTuple):
+class RowFault(NamedTuple):
     """What is wrong with the table at one offset: missing, duplicate, changed, extra. `why` names the commit of others
     that may have done it. A row without partition or offset has -1 there."""
 
@@ -49,13 +49,13 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyResult:
     """`rows` were compared with the bucket; `loaded` is the bound per partition; no faults: the table is whole."""
 
     table: str
     rows: int
     loaded: Mapping[int, int]
-    faults: tuple[Fault, ...]
+    faults: tuple[RowFault, ...]
     gaps: tuple[Gap, ...]
 
     @property
@@ -64,7 +64,7 @@ class Verified:
         return not self.faults
 
 
-def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> Verified:
+def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> VerifyResult:
     """Compares the table `<warehouse>/<topic>` with the bucket. `Refused` when there is no such table or topic,
     `Corrupt` when the bucket cannot be read."""
     from py4j.protocol import Py4JError
@@ -73,49 +73,49 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
     check_topic(store, topic)
     running = spark or session()
     url = f"{spark_url(warehouse)}/{topic}"
-    cold = compare.cold(store, topic)
+    cold = compare.read_cold_topic(store, topic)
     at = DeltaTable(running, url, topic, cold.topic_id).snapshot()
     if at.version < 0:
         raise Refused(Code.INVALID_REQUEST, f"{topic} was never loaded: there is no table at {url}")
     try:
-        return _verified(running, store, cold, at)
+        return _verify_snapshot(running, store, cold, at)
     except (Py4JError, PySparkException) as failure:
-        raise in_words(f"could not verify {topic}", failure) from failure
+        raise translate_failure(f"could not verify {topic}", failure) from failure
 
 
-def _verified(spark: SparkSession, store: str, cold: ColdTopic, at: Snapshot) -> Verified:
-    loaded = at.identifiers()
+def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: TableSnapshot) -> VerifyResult:
+    loaded = at.loaded_offsets()
     bounds = {number: (low, max(loaded.get(number, low), low)) for number, low, _, _ in cold.partitions}
     rows = at.rows()
-    kept = compare.alive(rows, cold)
-    found = _faults(compare.compared(compare.expected(spark, store, cold, bounds), kept))
-    faults = [*found, *_faults(compare.doubled_below(rows, cold)), *_faults(compare.strangers(rows, cold))]
+    rows_in_bucket = compare.rows_in_bucket(rows, cold)
+    differences = _collect_faults(compare.compare_rows(compare.expected_rows(spark, store, cold, bounds), rows_in_bucket))
+    faults = [*differences, *_collect_faults(compare.find_expired_duplicates(rows, cold)), *_collect_faults(compare.find_unknown_rows(rows, cold))]
     if faults:
-        takers = history.takers(at.commits(past_marks=True)[0])
-        faults = [fault._replace(why=_why(fault, takers)) for fault in faults]
+        removals = history.find_row_removals(at.commits(past_marks=True)[0])
+        faults = [fault._replace(why=_likely_cause(fault, removals)) for fault in faults]
     missing = {(fault.partition, fault.offset) for fault in faults if fault.kind == "missing"}
-    listed = found[-1][1:3] if len(found) == FAULTS_MAX else None  # what is missing behind it nobody has said
-    gaps = [gap for gap in gaps_of(rows, cold, loaded) if not _holds(gap, missing)]
-    gaps = [gap for gap in gaps if listed is None or gap[:2] <= listed]
-    return Verified(at.url, kept.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
+    last_listed = differences[-1][1:3] if len(differences) == FAULTS_MAX else None  # what is missing behind it nobody has said
+    gaps = [gap for gap in find_gaps(rows, cold, loaded) if not _contains_missing(gap, missing)]
+    gaps = [gap for gap in gaps if last_listed is None or gap[:2] <= last_listed]
+    return VerifyResult(at.url, rows_in_bucket.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
 
 
-def _faults(rows: DataFrame) -> list[Fault]:
+def _collect_faults(rows: DataFrame) -> list[RowFault]:
     found = rows.orderBy("partition", "offset").limit(FAULTS_MAX).collect()
-    return [Fault(row["kind"], row["partition"], row["offset"]) for row in found]
+    return [RowFault(row["kind"], row["partition"], row["offset"]) for row in found]
 
 
-def _why(fault: Fault, takers: Sequence[history.Taker]) -> str:
+def _likely_cause(fault: RowFault, removals: Sequence[history.RowRemoval]) -> str:
     """The last commit of others that took rows out of the file where this one was."""
-    by = [taker for taker in takers if taker.may_have_taken(fault.partition, fault.offset)]
-    return by[-1].what if by and fault.kind in ("missing", "changed") else ""
+    candidates = [taker for taker in removals if taker.may_have_removed(fault.partition, fault.offset)]
+    return candidates[-1].description if candidates and fault.kind in ("missing", "changed") else ""
 
 
-def _holds(gap: Gap, missing: Collection[tuple[int, int]]) -> bool:
+def _contains_missing(gap: Gap, missing: Collection[tuple[int, int]]) -> bool:
     return any(partition == gap.partition and gap.start <= offset < gap.end for partition, offset in missing)
 
 
-def gaps_of(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list[Gap]:
+def find_gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list[Gap]:
     """Where offsets jump in the table, and at its ends; what the comparison found missing is no gap but a fault."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -136,10 +136,10 @@ def gaps_of(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list
     holes = [(row["partition"], row["start"], row["offset"]) for row in jumps]
     holes += [(number, last.get(number, 0), end) for number, end in loaded.items() if last.get(number, 0) < end]
     lows = {number: low for number, low, _, _ in cold.partitions}
-    return [gap for hole in sorted(holes) for gap in explained(*hole, lows.get(hole[0], 0))]
+    return [gap for hole in sorted(holes) for gap in explain_gap(*hole, lows.get(hole[0], 0))]
 
 
-def explained(partition: int, start: int, end: int, log_start: int) -> Sequence[Gap]:
+def explain_gap(partition: int, start: int, end: int, log_start: int) -> Sequence[Gap]:
     """A hole in the table, cut at the log start: below it retention was first, above it the log has no record."""
     expired, empty = (start, min(end, log_start)), (max(start, log_start), end)
     reasons = ((expired, "expired before it was loaded"), (empty, "no record in the log has this offset"))

@@ -13,7 +13,7 @@ from tests.e2e.http_site import Site, run
 from tests.metric_samples import samples
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
-from tiered.groups.requests import Commit, CommitOffsets
+from tiered.groups.requests import PartitionOffset, CommitOffsets
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS
 from tiered_api.http import group_lags
@@ -29,7 +29,7 @@ def _each_look_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def commit(site: Site, group: str, *offsets: tuple[str, int, int]) -> None:
     """(topic, partition, offset)."""
-    done = await site.node.coordinators.ask(group, CommitOffsets(group, tuple(Commit(*each) for each in offsets)))
+    done = await site.node.coordinators.ask(group, CommitOffsets(group, tuple(PartitionOffset(*each) for each in offsets)))
     assert set(done.codes) == {Code.NONE}
 
 

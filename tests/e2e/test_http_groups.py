@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.e2e.http_site import Site, run
 from tiered.errors import Code
-from tiered.groups.requests import Commit, CommitOffsets, Joined, JoinGroup, SyncGroup
+from tiered.groups.requests import PartitionOffset, CommitOffsets, JoinGroupReply, JoinGroup, SyncGroup
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.group_member import write_assignment
 
@@ -18,13 +18,13 @@ async def joined(site: Site, *mine: TopicPartition) -> str:
     """A group of one member that has these partitions; its id."""
     ask = site.node.coordinators.ask
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
-    first: Joined = await ask(GROUP, join)
+    first: JoinGroupReply = await ask(GROUP, join)
     assert first.code is Code.MEMBER_ID_REQUIRED
     again = JoinGroup(GROUP, first.member_id, None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
-    got: Joined = await ask(GROUP, again)
+    got: JoinGroupReply = await ask(GROUP, again)
     sync = SyncGroup(GROUP, got.generation, got.member_id, assignments=((got.member_id, write_assignment(mine)),))
     assert (await ask(GROUP, sync)).code is Code.NONE
-    offsets = tuple(Commit(topic, partition, 2 + partition) for topic, partition in mine)
+    offsets = tuple(PartitionOffset(topic, partition, 2 + partition) for topic, partition in mine)
     assert (await ask(GROUP, CommitOffsets(GROUP, offsets, got.generation, got.member_id))).codes[0] is Code.NONE
     return got.member_id
 

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, batch, fill, run
 from tiered.broker.stored_ends import REST_SECONDS
 from tiered.controller.requests import AcknowledgeLosses
-from tiered.groups.requests import Commit, CommitOffsets
+from tiered.groups.requests import PartitionOffset, CommitOffsets
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
@@ -119,14 +119,14 @@ def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
     async def story(site: Site) -> None:
         await site.start(LAGGING)
         await site.create()
-        await site.node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 0),)))
+        await site.node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
         (written,) = [each for each in site.node.replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark]
 
         def noted() -> set[int]:
             return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
 
         await site.until(lambda: noted() == {0, written.log.end_offset}, 300)
-        await site.node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 0),)))
+        await site.node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
         await site.until(lambda: UNKNOWN_END in noted(), 1)
         end = written.log.start_offset
         await site.crash(site.machine.lose_disk)

@@ -27,7 +27,7 @@ from tiered.metadata import layout
 from tiered.records.native import crc32c, walk
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
-IMAGE = snapshot.ImageName(PID, 1, 50)
+IMAGE = snapshot.SnapshotName(PID, 1, 50)
 BASES = (0, 11)
 """Base offsets of the segments of the log in which one file is another one."""
 
@@ -198,6 +198,6 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "format": (layout.decode_format,),
     "boundary": (layout.decode_boundary,),
     "image": (lambda data: layout.decode_snapshot(data, "x"),),
-    "groupimage": (lambda data: [snapshot.decode_batch(each) for each in snapshot.unseal(IMAGE, data)],),
+    "groupimage": (lambda data: [snapshot.decode_batch(each) for each in snapshot.decode_snapshot(IMAGE, data)],),
     "group": (group_records_of,),
 }

@@ -33,7 +33,7 @@ def check(kind: str, data: bytes) -> None:
     else:
         assert kind == "subscription", kind
         with suppress(Corrupt):
-            subscription.topics_of(data)
+            subscription.parse_topics(data)
 
 
 def frame(data: bytes) -> None:

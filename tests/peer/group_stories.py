@@ -48,7 +48,7 @@ def told(world: World, request: r.Request, caller: str = "admin") -> r.Reply:
 
 def new(world: World, group: str, caller: str) -> str:
     reply = told(world, join(group), caller)
-    assert isinstance(reply, r.Joined)
+    assert isinstance(reply, r.JoinGroupReply)
     return reply.member_id
 
 
@@ -73,23 +73,23 @@ def life(world: World) -> None:
     a, b = pair(world, "life")
     told(world, r.DescribeGroup("life"))
     told(world, r.Heartbeat("life", 1, a))
-    told(world, r.CommitOffsets("life", (r.Commit("t", 0, 1),), 1, a))
+    told(world, r.CommitOffsets("life", (r.PartitionOffset("t", 0, 1),), 1, a))
     assign(world, "life", a, b)
     told(world, r.DescribeGroup("life"))
-    told(world, r.CommitOffsets("life", (r.Commit("t", 0, 7, 2, "note"), r.Commit("u", 1, 8)), 1, b))
+    told(world, r.CommitOffsets("life", (r.PartitionOffset("t", 0, 7, 2, "note"), r.PartitionOffset("u", 1, 8)), 1, b))
     told(world, r.FetchOffsets("life", None))
     told(world, r.FetchOffsets("life", (("t", 0), ("t", 1))))
     told(world, r.DeleteOffsets("life", (("t", 0), ("u", 1), ("u", 0))))
     told(world, r.DeleteGroup("life"))
-    told(world, r.LeaveGroup("life", (r.Leaver(b, None, "done"), r.Leaver("stranger"))))
+    told(world, r.LeaveGroup("life", (r.LeavingMember(b, None, "done"), r.LeavingMember("stranger"))))
     told(world, r.Heartbeat("life", 1, a))
     world.ask("a", join("life", a))
     world.hear("a")
-    told(world, r.LeaveGroup("life", (r.Leaver(a),)))
+    told(world, r.LeaveGroup("life", (r.LeavingMember(a),)))
     told(world, r.DescribeGroup("life"))
     told(world, r.Heartbeat("life", 2, a))
     told(world, sync("life", 2, a))
-    told(world, r.CommitOffsets("life", (r.Commit("t", 0, 9),)))
+    told(world, r.CommitOffsets("life", (r.PartitionOffset("t", 0, 9),)))
     told(world, r.DeleteGroup("life"))
     told(world, r.DescribeGroup("life"))
     told(world, r.FetchOffsets("life", (("t", 0),)))
@@ -99,11 +99,11 @@ def refusals(world: World) -> None:
     for group in ("", "refusals"):
         told(world, r.Heartbeat(group, 1, "m"))
         told(world, sync(group, 1, "m"))
-        told(world, r.LeaveGroup(group, (r.Leaver("m"), r.Leaver("", "i"))))
+        told(world, r.LeaveGroup(group, (r.LeavingMember("m"), r.LeavingMember("", "i"))))
         told(world, join(group, "m"))
         told(world, r.DescribeGroup(group))
         told(world, r.DeleteGroup(group))
-    told(world, r.CommitOffsets("refusals", (r.Commit("t", 0, 1),), 1, "m"))
+    told(world, r.CommitOffsets("refusals", (r.PartitionOffset("t", 0, 1),), 1, "m"))
     told(world, r.DeleteOffsets("refusals", (("t", 0),)))
     told(world, join("refusals", session_ms=5_999))
     told(world, join("refusals", session_ms=1_800_001))
@@ -116,13 +116,13 @@ def refusals(world: World) -> None:
     for generation in (-1, 0, 2):
         told(world, r.Heartbeat("refusals", generation, a))
         told(world, sync("refusals", generation, a))
-        told(world, r.CommitOffsets("refusals", (r.Commit("t", 0, 1),), generation, a))
+        told(world, r.CommitOffsets("refusals", (r.PartitionOffset("t", 0, 1),), generation, a))
     for member, instance in (("stranger", None), (a, "i"), ("", None)):
         told(world, r.Heartbeat("refusals", 1, member, instance))
         told(world, sync("refusals", 1, member, instance))
-        told(world, r.CommitOffsets("refusals", (r.Commit("t", 0, 1),), 1, member, instance))
-        told(world, r.LeaveGroup("refusals", (r.Leaver(member, instance),)))
-    told(world, r.CommitOffsets("refusals", (r.Commit("t", 0, 1),)))
+        told(world, r.CommitOffsets("refusals", (r.PartitionOffset("t", 0, 1),), 1, member, instance))
+        told(world, r.LeaveGroup("refusals", (r.LeavingMember(member, instance),)))
+    told(world, r.CommitOffsets("refusals", (r.PartitionOffset("t", 0, 1),)))
     told(world, join("refusals", kind="connect"))
     told(world, join("refusals", protocols=(("sticky", b""),)))
     told(world, join("refusals", "stranger"))
@@ -138,7 +138,7 @@ def rejoins(world: World) -> None:
     world.ask("b", join("rejoins", b, protocols=NEWS))
     told(world, r.Heartbeat("rejoins", 1, a))
     told(world, sync("rejoins", 1, a), "a")
-    told(world, r.CommitOffsets("rejoins", (r.Commit("t", 0, 4),), 1, a))
+    told(world, r.CommitOffsets("rejoins", (r.PartitionOffset("t", 0, 4),), 1, a))
     world.ask("a", join("rejoins", a))
     world.hear("a")
     world.hear("b")
@@ -152,14 +152,14 @@ def rejoins(world: World) -> None:
     assign(world, "rejoins", a, b, 3)
     world.ask("a", join("rejoins", a, protocols=NEWS))
     told(world, r.Heartbeat("rejoins", 3, b))
-    told(world, r.LeaveGroup("rejoins", (r.Leaver(b),)))
+    told(world, r.LeaveGroup("rejoins", (r.LeavingMember(b),)))
     world.hear("a")
 
 
 def leader_leaves(world: World) -> None:
     a, b = pair(world, "leader-leaves")
     world.ask("b", sync("leader-leaves", 1, b))
-    told(world, r.LeaveGroup("leader-leaves", (r.Leaver(a),)))
+    told(world, r.LeaveGroup("leader-leaves", (r.LeavingMember(a),)))
     world.hear("b")
     told(world, join("leader-leaves", b), "b")
     told(world, sync("leader-leaves", 2, b, given=((b, b"all"),)), "b")
@@ -170,25 +170,25 @@ def static_members(world: World) -> None:
     group = "static"
     world.ask("a", join(group, instance="a", protocols=BOTH))
     world.ask("b", join(group, instance="b", protocols=BOTH))
-    ids = [reply.member_id for reply in (world.hear("a"), world.hear("b")) if isinstance(reply, r.Joined)]
+    ids = [reply.member_id for reply in (world.hear("a"), world.hear("b")) if isinstance(reply, r.JoinGroupReply)]
     a, b = ids
     world.ask("b", sync(group, 1, b, "b"))
     world.ask("a", sync(group, 1, a, "a", given=((a, b"for a"), (b, b"for b"))))
     world.hear("a")
     world.hear("b")
     again = told(world, join(group, instance="b", protocols=BOTH), "b")
-    assert isinstance(again, r.Joined)
+    assert isinstance(again, r.JoinGroupReply)
     told(world, sync(group, 1, again.member_id, "b"), "b")
     for member in (b, again.member_id):
         told(world, r.Heartbeat(group, 1, member, "b"))
-        told(world, r.CommitOffsets(group, (r.Commit("t", 0, 1),), 1, member, "b"))
+        told(world, r.CommitOffsets(group, (r.PartitionOffset("t", 0, 1),), 1, member, "b"))
         told(world, sync(group, 1, member, "b"))
     told(world, join(group, b, instance="b", protocols=BOTH), "b")
     told(world, join(group, instance="b", protocols=NEWS), "b")
     told(world, join(group, instance="a", protocols=BOTH), "a")
     told(world, join(group, instance="a", protocols=BOTH, skip_known=False), "a")
     told(world, r.DescribeGroup(group))
-    told(world, r.LeaveGroup(group, (r.Leaver("", "b"), r.Leaver("", "z"), r.Leaver("stranger", "a"))))
+    told(world, r.LeaveGroup(group, (r.LeavingMember("", "b"), r.LeavingMember("", "z"), r.LeavingMember("stranger", "a"))))
     told(world, r.DescribeGroup(group))
     world.ask("a", join(group, instance="a", protocols=BOTH))
     world.hear("a")
@@ -201,10 +201,10 @@ def static_members(world: World) -> None:
 
 
 def offsets_of_nobody(world: World) -> None:
-    told(world, r.CommitOffsets("simple", (r.Commit("t", 0, 5), r.Commit("t", 1, -1), r.Commit("t", 2, 2**62))))
-    told(world, r.CommitOffsets("simple", (r.Commit("t", 3, 1, metadata="x" * 4_096),)))
-    told(world, r.CommitOffsets("simple", (r.Commit("t", 4, 1, metadata="x" * 4_097), r.Commit("t", 5, 1))))
-    told(world, r.CommitOffsets("simple", (r.Commit("u", 0, 1),), retention_ms=3_600_000))
+    told(world, r.CommitOffsets("simple", (r.PartitionOffset("t", 0, 5), r.PartitionOffset("t", 1, -1), r.PartitionOffset("t", 2, 2**62))))
+    told(world, r.CommitOffsets("simple", (r.PartitionOffset("t", 3, 1, metadata="x" * 4_096),)))
+    told(world, r.CommitOffsets("simple", (r.PartitionOffset("t", 4, 1, metadata="x" * 4_097), r.PartitionOffset("t", 5, 1))))
+    told(world, r.CommitOffsets("simple", (r.PartitionOffset("u", 0, 1),), retention_ms=3_600_000))
     told(world, r.FetchOffsets("simple", None, "m", 3))
     told(world, r.FetchOffsets("simple", (("t", 0), ("t", 9), ("v", 0))))
     told(world, r.DescribeGroup("simple"))
@@ -220,7 +220,7 @@ def another_kind(world: World) -> None:
     told(world, join(group, a, kind="connect", protocols=(("sessioned", b"\xff"),)), "a")
     told(world, sync(group, 1, a, kind="connect", protocol="sessioned", given=((a, b"work"),)), "a")
     told(world, r.DescribeGroup(group))
-    told(world, r.CommitOffsets(group, (r.Commit("t", 0, 1),), 1, a))
+    told(world, r.CommitOffsets(group, (r.PartitionOffset("t", 0, 1),), 1, a))
     told(world, r.DeleteOffsets(group, (("t", 0),)))
 
 

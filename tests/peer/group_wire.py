@@ -41,7 +41,7 @@ def to_wire(request: r.Request) -> tuple[Message, int]:
     """The message, and the version that says what the request says."""
     match request:
         case r.JoinGroup():
-            version = 9 if request.skip_assignment_known else 8
+            version = 9 if request.supports_skip_assignment else 8
             protocols = [jg.JoinGroupRequestProtocol(name=name, metadata=data) for name, data in request.protocols]
             message = jg.JoinGroupRequest(
                 group_id=request.group,
@@ -143,7 +143,7 @@ def from_wire(asked: r.Request, answer: Message) -> r.Reply:
             assert isinstance(asked, r.JoinGroup)
             # The older version does not name the type.
             told_type, asked_type = asked.member_id_required, asked.protocol_type
-            return r.Joined(
+            return r.JoinGroupReply(
                 CODES[answer.error_code],
                 answer.member_id,
                 answer.generation_id,
@@ -154,13 +154,13 @@ def from_wire(asked: r.Request, answer: Message) -> r.Reply:
                 tuple(r.JoinedMember(m.member_id, m.group_instance_id, m.metadata) for m in answer.members),
             )
         case sg.SyncGroupResponse():
-            return r.Synced(
+            return r.SyncGroupReply(
                 CODES[answer.error_code], answer.protocol_type, answer.protocol_name, bytes(answer.assignment)
             )
         case hb.HeartbeatResponse():
-            return r.Beaten(CODES[answer.error_code])
+            return r.HeartbeatReply(CODES[answer.error_code])
         case lg.LeaveGroupResponse():
-            return r.Left(CODES[answer.error_code], tuple(CODES[each.error_code] for each in answer.members))
+            return r.LeaveGroupReply(CODES[answer.error_code], tuple(CODES[each.error_code] for each in answer.members))
         case de.DescribeGroupsResponse():
             (group,) = answer.groups
             members = tuple(
@@ -170,11 +170,11 @@ def from_wire(asked: r.Request, answer: Message) -> r.Reply:
                 for m in group.members
             )
             code = CODES[group.error_code]
-            return r.Described(
+            return r.DescribeGroupReply(
                 code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members
             )
         case ls.ListGroupsResponse():
-            return r.Listed(
+            return r.ListGroupsReply(
                 tuple(
                     sorted(
                         r.ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups
@@ -188,21 +188,21 @@ def from_wire(asked: r.Request, answer: Message) -> r.Reply:
 def _offsets_from_wire(asked: r.Request, answer: Message) -> r.Reply:
     match answer:
         case dg.DeleteGroupsResponse():
-            return r.Deleted(CODES[answer.results[0].error_code])
+            return r.DeleteReply(CODES[answer.results[0].error_code])
         case oc.OffsetCommitResponse():
-            return r.Committed(tuple(CODES[p.error_code] for topic in answer.topics for p in topic.partitions))
+            return r.CommitOffsetsReply(tuple(CODES[p.error_code] for topic in answer.topics for p in topic.partitions))
         case of.OffsetFetchResponse():
             (group,) = answer.groups
             rows = tuple(
-                r.Commit(topic.name, p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata or "")
+                r.PartitionOffset(topic.name, p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata or "")
                 for topic in group.topics
                 for p in topic.partitions
             )
-            return r.Fetched(CODES[group.error_code], rows)
+            return r.FetchOffsetsReply(CODES[group.error_code], rows)
         case od.OffsetDeleteResponse():
             assert isinstance(asked, r.DeleteOffsets)
             told = {(topic.name, p.partition_index): p.error_code for topic in answer.topics for p in topic.partitions}
             codes = () if answer.error_code else tuple(CODES[told[each]] for each in asked.partitions)
-            return r.Deleted(CODES[answer.error_code], codes)
+            return r.DeleteReply(CODES[answer.error_code], codes)
         case _:
             raise AssertionError(answer)

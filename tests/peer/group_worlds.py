@@ -59,19 +59,19 @@ class Names:
     def reply(self, reply: r.Reply) -> r.Reply:
         """With names, without groups of other scripts, and in an order that is no one's choice."""
         match reply:
-            case r.Joined():
+            case r.JoinGroupReply():
                 member_id, leader = self.name(reply.member_id), self.name(reply.leader)
                 roster = sorted(each._replace(member_id=self.name(each.member_id)) for each in reply.members)
                 return replace(reply, member_id=member_id, leader=leader, members=tuple(roster))
-            case r.Described():
+            case r.DescribeGroupReply():
                 members = sorted(
                     each._replace(member_id=self.name(each.member_id), client_id="", client_host="")
                     for each in reply.members
                 )
                 return replace(reply, members=tuple(members))
-            case r.Listed():
-                return r.Listed(tuple(each for each in reply.groups if each.group in self._groups))
-            case r.Fetched():
+            case r.ListGroupsReply():
+                return r.ListGroupsReply(tuple(each for each in reply.groups if each.group in self._groups))
+            case r.FetchOffsetsReply():
                 return replace(reply, offsets=tuple(sorted(row._replace(topic_id="") for row in reply.offsets)))
             case _:
                 return reply

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tiered.broker.broker import Node
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.groups.requests import Commit, CommitOffsets, Committed, Fetched, FetchOffsets
+from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets
 
 TOPIC = "read"
 RETRY = (Refused, Unavailable, Corrupt)
@@ -58,10 +58,10 @@ class GroupClients:
             asked = self._now()
             told.asked.add(value)
             try:
-                reply = await node.coordinators.ask(group, CommitOffsets(group, (Commit(TOPIC, 0, value),)), 20.0)
+                reply = await node.coordinators.ask(group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0)
             except RETRY:
                 continue
-            assert isinstance(reply, Committed)
+            assert isinstance(reply, CommitOffsetsReply)
             if reply.codes[0] is Code.NONE:
                 told.acked.append((asked, value))
                 self.acked += 1
@@ -75,7 +75,7 @@ class GroupClients:
             )
             told.is_now(value, self._now())
 
-    async def _fetch(self, node: Node, group: str) -> Fetched:
+    async def _fetch(self, node: Node, group: str) -> FetchOffsetsReply:
         for _ in range(600):
             try:
                 reply = await node.coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
@@ -83,6 +83,6 @@ class GroupClients:
                 assert refused.code.retriable, refused
                 await asyncio.sleep(0.5)
                 continue
-            assert isinstance(reply, Fetched)
+            assert isinstance(reply, FetchOffsetsReply)
             return reply
         raise AssertionError(f"liveness: {group} is not served: {node.health().problems}")

@@ -22,7 +22,7 @@ from tests.sim.options import SETTINGS
 from tiered.broker.broker import Node
 from tiered.broker.group_coordinators import partition_of
 from tiered.controller.requests import CreateTopic
-from tiered.coordinator.snapshot import ImageName, parse_key
+from tiered.coordinator.snapshot import SnapshotName, parse_key
 from tiered.errors import Corrupt, Unavailable
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
@@ -174,9 +174,9 @@ class GroupRun:
             return node
         raise AssertionError("liveness: the broker did not start within 100 tries")
 
-    def _newest(self) -> list[ImageName]:
+    def _newest(self) -> list[SnapshotName]:
         """The newest image of each partition."""
-        newest: dict[int, ImageName] = {}
+        newest: dict[int, SnapshotName] = {}
         for key in self.bucket.objects:
             name = parse_key(key)
             if name is not None:
@@ -184,7 +184,7 @@ class GroupRun:
         self.counts["images"] = max(self.counts["images"], len(newest))
         return list(newest.values())
 
-    def _written(self, name: ImageName) -> float:
+    def _written(self, name: SnapshotName) -> float:
         """When (seconds of the run) an image had everything."""
         (written_ms,) = _TIME.unpack_from(self.bucket.objects[name.key].data, _TIME_AT)
         return float((written_ms - EPOCH_MS) / 1000 - 0.001)

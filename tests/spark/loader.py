@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
-from pyspark_tiered.load import Progress, load
-from pyspark_tiered.repair import Repaired, repair
+from pyspark_tiered.load import LoadProgress, load
+from pyspark_tiered.repair import RepairProgress, repair
 from pyspark_tiered.session import session
 from tests.spark.driver import FAST_START
 
@@ -16,7 +16,7 @@ from tests.spark.driver import FAST_START
 def main(store: str, warehouse: str, step: str, what: str = "load") -> None:
     """Loads in small rounds, of splits that end inside batches."""
 
-    def report(progress: Progress | Repaired) -> None:
+    def report(progress: LoadProgress | RepairProgress) -> None:
         if progress.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
 

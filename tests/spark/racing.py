@@ -59,7 +59,7 @@ def commits(spark: SparkSession, driver: str, table: str, partition: int, count:
     delta = DeltaTable(spark, table, "race", "race")
     told = 0
     while told < count:
-        start = delta.loaded().get(partition, -1)
+        start = delta.loaded_offsets().get(partition, -1)
         end = max(start, 0) + 10
         file = LoadedFile(partition, f"{driver}-{partition}-{end}.parquet", 1, 10, end - 10, end - 1, 0, 0, 0)
         told += delta.commit([file], [Advance(partition, start, end)])

@@ -15,9 +15,9 @@ import pytest
 from pyspark_tiered import compare
 from pyspark_tiered.convert import convert
 from pyspark_tiered.plan import Split, splits
-from pyspark_tiered.repair import pieces
-from pyspark_tiered.rounds import loadable, next_round
-from pyspark_tiered.table import Converted
+from pyspark_tiered.repair import plan_missing_splits
+from pyspark_tiered.rounds import select_committable, next_round
+from pyspark_tiered.table import ConversionResult
 from tests.spark import filling
 from tiered.ids import PartitionId
 from tiered.records.batch import encode_batch
@@ -34,13 +34,13 @@ class Log:
     folder: Path
 
     def cut(self, size: int) -> list[Split]:
-        cold = compare.cold(self.store, "t")
+        cold = compare.read_cold_topic(self.store, "t")
         return splits(cold, {0: (0, 3000)}, 1, size)
 
-    def convert(self, split: Split, null_timestamps: bool = False) -> Converted:
+    def convert(self, split: Split, null_timestamps: bool = False) -> ConversionResult:
         return convert(self.store, split, f"file:{self.folder}", null_timestamps)
 
-    def offsets(self, outcome: Converted) -> list[int]:
+    def offsets(self, outcome: ConversionResult) -> list[int]:
         if outcome.file is None:
             return []
         found: list[int] = pq.read_table(self.folder / outcome.file.path)["offset"].to_pylist()
@@ -85,7 +85,7 @@ def test_a_damaged_batch_ends_the_file_before_it(log: Log, size: int) -> None:
     assert first.stop.damaged and damaged.name in first.stop.why and "position=" in first.stop.why
     assert first.start <= first.end < 2000 and first.end % BATCH == 0
     assert log.offsets(first) == list(range(first.start, first.end))
-    taken = loadable(next_round(compare.cold(log.store, "t"), {}, 1000, size), outcomes)
+    taken = select_committable(next_round(compare.read_cold_topic(log.store, "t"), {}, 1000, size), outcomes)
     assert [step.end for step in taken.advances] == [first.end]
     assert sum(file.rows for file in taken.files) == first.end
 
@@ -115,7 +115,7 @@ def poisoned(tmp_path: Path) -> Log:
 
 
 def test_a_timestamp_that_spark_cannot_hold_stops_the_partition_and_is_named(poisoned: Log) -> None:
-    cold = compare.cold(poisoned.store, "t")
+    cold = compare.read_cold_topic(poisoned.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
     outcome = poisoned.convert(split)
     assert outcome.stop is not None and not outcome.stop.damaged
@@ -125,10 +125,10 @@ def test_a_timestamp_that_spark_cannot_hold_stops_the_partition_and_is_named(poi
 
 
 def test_it_becomes_null_where_that_is_asked_for_and_the_log_is_quoted(poisoned: Log) -> None:
-    cold = compare.cold(poisoned.store, "t")
+    cold = compare.read_cold_topic(poisoned.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
     outcome = poisoned.convert(split, null_timestamps=True)
-    assert (outcome.stop, outcome.end, outcome.beyond) == (None, 200, ((150, BEYOND_MS), (151, BEYOND_MS)))
+    assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (None, 200, ((150, BEYOND_MS), (151, BEYOND_MS)))
     assert outcome.file is not None
     held = pq.read_table(poisoned.folder / outcome.file.path)
     assert [i for i, at in enumerate(held["timestamp"].cast("int64").to_pylist()) if at is None] == [150, 151]
@@ -143,7 +143,7 @@ def test_what_stands_before_a_transaction_is_loaded(tmp_path: Path) -> None:
     open_ended = encode_batch([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True)
     batches = [encode_batch([record], leader_epoch=epoch), open_ended]
     filling.upload(store, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 2, b"".join(batches))])
-    cold = compare.cold(store, "t")
+    cold = compare.read_cold_topic(store, "t")
     (split,) = splits(cold, {0: (0, 2)}, 1)
     log = Log(store, tmp_path / "table")
     outcome = log.convert(split)
@@ -153,9 +153,9 @@ def test_what_stands_before_a_transaction_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [None, 1700])
 def test_a_repair_converts_exactly_the_offsets_that_lack(log: Log, size: int | None) -> None:
-    cold = compare.cold(log.store, "t")
+    cold = compare.read_cold_topic(log.store, "t")
     lacking = [(5, 6), (150, 250), (2050, 2051), (2999, 3000)]
-    plan = pieces(cold, cold.partitions[0], lacking, 2, size)
+    plan = plan_missing_splits(cold, cold.partitions[0], lacking, 2, size)
     assert {entry.base_offset for split, _ in plan for entry in split.entries} == {0, 2000}
-    found = [log.offsets(convert(log.store, split, f"file:{log.folder}", only=only)) for split, only in plan]
+    found = [log.offsets(convert(log.store, split, f"file:{log.folder}", ranges=only)) for split, only in plan]
     assert sorted(offset for part in found for offset in part) == [5, *range(150, 250), 2050, 2999]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pyspark_tiered import history
-from pyspark_tiered.history import Commit, Extent, Taker
+from pyspark_tiered.history import TableCommit, FileExtent, RowRemoval
 from pyspark_tiered.table import Advance, LoadedFile
 
 ID = "topic"
@@ -27,11 +27,11 @@ def lines(
 
 
 def load(adds: str) -> str:
-    return lines("WRITE", adds, mark=history.mark("t", [], [], None, 1), mode="Append")
+    return lines("WRITE", adds, mark=history.encode_mark("t", [], [], None, 1), mode="Append")
 
 
-def found(*commits: str) -> list[Taker]:
-    return history.takers([history.commit(version, text, ID) for version, text in enumerate(commits)])
+def found(*commits: str) -> list[RowRemoval]:
+    return history.find_row_removals([history.parse_commit(version, text, ID) for version, text in enumerate(commits)])
 
 
 def test_what_rewrites_or_only_adds_takes_nothing() -> None:
@@ -50,14 +50,14 @@ def test_each_wholesale_taker_is_named() -> None:
     }
     for name, text in takers.items():
         (taker,) = found(load("A"), load("B"), text)
-        assert (taker.chosen, taker.what) == (False, f"{name} (version 2, 2023-11-14 22:13:20 UTC)")
+        assert (taker.is_selective, taker.description) == (False, f"{name} (version 2, 2023-11-14 22:13:20 UTC)")
 
 
 def test_a_users_choice_of_rows_is_told_apart() -> None:
     for operation in ("DELETE", "UPDATE", "MERGE"):
         (taker,) = found(load("A"), lines(operation, "B", "A", predicate='["(offset = 17)"]'))
-        assert taker.chosen and taker.what.startswith(f'{operation} ["(offset = 17)"] (version 1')
-        assert taker.may_have_taken(0, 9) and not taker.may_have_taken(0, 10) and not taker.may_have_taken(1, 9)
+        assert taker.is_selective and taker.description.startswith(f'{operation} ["(offset = 17)"] (version 1')
+        assert taker.may_have_removed(0, 9) and not taker.may_have_removed(0, 10) and not taker.may_have_removed(1, 9)
 
 
 def test_what_came_back_was_not_taken() -> None:
@@ -89,35 +89,35 @@ def test_a_deletion_vector_makes_another_file() -> None:
             {"add": {"path": "A", "dataChange": True, "deletionVector": {"pathOrInlineDv": "v", "offset": 1}}},
         )
     )
-    assert [taker.chosen for taker in found(load("A"), text)] == [True]
+    assert [taker.is_selective for taker in found(load("A"), text)] == [True]
 
 
 def test_a_mark_says_what_a_commit_brought() -> None:
     file = LoadedFile(1, "p", 9, 5, 10, 14, 0, 0, 0)
-    said = history.mark("t", [file], [Advance(0, -1, 3), Advance(1, 10, 15)], 7, 2, accepted=[])
-    each = history.commit(8, lines("WRITE", "p", mark=said), ID)
+    said = history.encode_mark("t", [file], [Advance(0, -1, 3), Advance(1, 10, 15)], 7, 2, accepted=[])
+    each = history.parse_commit(8, lines("WRITE", "p", mark=said), ID)
     offsets = {"0": [0, 3], "1": [10, 15]}
     assert each.mark == {"topic": "t", "offsets": offsets, "rows": 5, "identifiers": 2, "checked": 7}
-    assert each.ours
-    assert not history.commit(8, lines("WRITE", "p", mark="{not ours"), ID).ours
+    assert each.by_loader
+    assert not history.parse_commit(8, lines("WRITE", "p", mark="{not ours"), ID).by_loader
 
 
 def test_a_commit_of_a_loader_without_marks_is_known_by_its_identifiers() -> None:
-    assert _with_txn(f"{ID}/3").ours
-    assert not _with_txn(f"{ID}x/3").ours
+    assert _with_txn(f"{ID}/3").by_loader
+    assert not _with_txn(f"{ID}x/3").by_loader
 
 
-def _with_txn(app: str) -> Commit:
-    return history.commit(0, json.dumps({"txn": {"appId": app, "version": 1}}), ID)
+def _with_txn(app: str) -> TableCommit:
+    return history.parse_commit(0, json.dumps({"txn": {"appId": app, "version": 1}}), ID)
 
 
 def test_files_are_suspect_where_their_rows_may_be_unaccounted_for() -> None:
     loaded = {0: 10, 2: 20}
-    assert not history.suspects([Extent(0, 0, 9), Extent(2, 2, 19), Extent(0, 2, 9)][:2], loaded, None)
-    assert history.suspects([Extent(0, 0, 10)], loaded, 2)
-    assert history.suspects([Extent(1, 1, 0)], loaded, 2)
-    assert history.suspects([Extent(None, None, None)], loaded, 2)
-    mixed = [Extent(0, 2, 19)]
-    assert history.suspects(mixed, loaded, None)
-    assert not history.suspects(mixed, loaded, 2)
-    assert history.suspects(mixed, loaded, 3), "an identifier is gone since the mark"
+    assert not history.may_hold_unaccounted([FileExtent(0, 0, 9), FileExtent(2, 2, 19), FileExtent(0, 2, 9)][:2], loaded, None)
+    assert history.may_hold_unaccounted([FileExtent(0, 0, 10)], loaded, 2)
+    assert history.may_hold_unaccounted([FileExtent(1, 1, 0)], loaded, 2)
+    assert history.may_hold_unaccounted([FileExtent(None, None, None)], loaded, 2)
+    mixed = [FileExtent(0, 2, 19)]
+    assert history.may_hold_unaccounted(mixed, loaded, None)
+    assert not history.may_hold_unaccounted(mixed, loaded, 2)
+    assert history.may_hold_unaccounted(mixed, loaded, 3), "an identifier is gone since the mark"

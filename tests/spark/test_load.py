@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.load import Choices, Progress, load
+from pyspark_tiered.load import LoadOptions, LoadProgress, load
 from pyspark_tiered.sql import sql
 from pyspark_tiered.table import Advance
 from pyspark_tiered.verify import Gap, verify
@@ -59,7 +59,7 @@ def more(store: str, partition: int, first: int, count: int, name: str = "flight
 def held_up_to_the_bounds(spark: SparkSession, warehouse: str) -> dict[int, int]:
     """The bounds, after it was seen that the table holds the offsets below them once each, and no others."""
     url = f"file:{warehouse}/flights"
-    bounds = DeltaTable(spark, url, "flights", TOPIC).loaded()
+    bounds = DeltaTable(spark, url, "flights", TOPIC).loaded_offsets()
     if bounds:
         found = spark.read.format("delta").load(url).groupBy("partition")
         counted = found.agg(f.count("offset"), f.count_distinct("offset"), f.min("offset"), f.max("offset"))
@@ -92,7 +92,7 @@ def test_a_load_holds_every_record_once_and_a_second_one_adds_only_what_is_new(
     fill(place("store"))
     steps: list[str] = []
 
-    def report(progress: Progress) -> None:
+    def report(progress: LoadProgress) -> None:
         steps.append(progress.step)
 
     first = load(place("store"), "flights", place("warehouse"), progress=report, spark=spark, split_bytes=SMALL)
@@ -120,7 +120,7 @@ def test_a_following_load_takes_what_becomes_cold_later(
     fill(store, partitions=1)
     done: list[int] = []
 
-    def report(progress: Progress) -> None:
+    def report(progress: LoadProgress) -> None:
         if progress.step == "done":
             done.append(progress.rows)
             if len(done) == 2:
@@ -174,7 +174,7 @@ def test_a_damaged_segment_stops_its_partition_only(spark: SparkSession, store: 
     damaged = sorted(Path(store.removeprefix("file://")).rglob("*/1/*.seg"))[1]
     held = damaged.read_bytes()
     damaged.write_bytes(held[:4000] + bytes([held[4000] ^ 1]) + held[4001:])
-    steps: list[Progress] = []
+    steps: list[LoadProgress] = []
     with pytest.raises(Corrupt, match=rf"flights-1 is loaded up to offset (\d+): .*{damaged.name} position=\d+"):
         load(store, "flights", warehouse, progress=steps.append, spark=spark, split_bytes=3000)
     bounds = held_up_to_the_bounds(spark, warehouse)
@@ -200,7 +200,7 @@ def test_a_timestamp_beyond_what_spark_holds_is_refused_or_null_and_never_anothe
     ):
         load(store, "flights", warehouse, spark=spark)
     assert held_up_to_the_bounds(spark, warehouse) == {0: 2, 1: 100}
-    assert load(store, "flights", warehouse, spark=spark, choices=Choices(null_timestamps=True)).rows == 3
+    assert load(store, "flights", warehouse, spark=spark, options=LoadOptions(null_timestamps=True)).rows == 3
     found = sql(warehouse, "SELECT offset, timestamp FROM flights WHERE partition = 0 ORDER BY offset", spark=spark)
     assert found.rows == (
         (0, "1970-01-01 00:00:00"),
@@ -234,7 +234,7 @@ def test_a_plan_whose_start_has_moved_commits_nothing(spark: SparkSession, store
     table = DeltaTable(spark, f"file:{warehouse}/flights", "flights", TOPIC)
     assert not table.commit([], [Advance(0, -1, 3000)])
     assert not table.commit([], [Advance(0, 3000, 4000), Advance(1, 2999, 4000)])
-    assert table.loaded() == {0: 3000, 1: 3000}
+    assert table.loaded_offsets() == {0: 3000, 1: 3000}
 
 
 def test_a_segment_that_vanishes_during_a_round_means_a_new_plan(
@@ -243,7 +243,7 @@ def test_a_segment_that_vanishes_during_a_round_means_a_new_plan(
     fill(store)
     vanish = threading.Event()
 
-    def report(progress: Progress) -> None:
+    def report(progress: LoadProgress) -> None:
         if progress.step == "planned" and not vanish.is_set():
             vanish.set()
             filling.expire(store, "flights", PartitionId(TOPIC, 0), 1000)

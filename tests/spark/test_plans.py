@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table
-from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, Kind, bounds
+from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, Split, splits
-from pyspark_tiered.rounds import Skipped, is_overtaken, loadable, next_round, skipped
+from pyspark_tiered.rounds import ExpiredRange, has_missing_segments, select_committable, next_round, find_expired_ranges
 from pyspark_tiered.session import s3a_settings, spark_url
-from pyspark_tiered.table import Advance, Converted, LoadedFile, Stop
+from pyspark_tiered.table import Advance, ConversionResult, LoadedFile, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId
@@ -84,14 +84,14 @@ def test_a_plan_cuts_inside_batches_where_its_size_says_so(size: int) -> None:
     assert plan.advances == (Advance(0, -1, plan.splits[-1].end),)
 
 
-def converted(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) -> list[Converted]:
+def converted(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) -> list[ConversionResult]:
     """The outcome of each split; `stops` by partition and first offset of the split."""
     outcomes = []
     for split in splits:
         stop = stops.get((split.partition, split.start))
         end = split.end if stop is None else stop.offset
         file = LoadedFile(split.partition, f"{split.partition}-{split.start}", 1, end - split.start, 0, 0, 0, 0, 0)
-        outcomes.append(Converted(split.partition, split.start, end, file if end > split.start else None, stop))
+        outcomes.append(ConversionResult(split.partition, split.start, end, file if end > split.start else None, stop))
     return outcomes
 
 
@@ -99,7 +99,7 @@ def test_a_stop_ends_its_partition_and_leaves_out_what_was_converted_behind_it()
     cold = topic([(10, 100)] * 3, [(10, 100)] * 3, [(10, 100)] * 3)
     plan = next_round(cold, {1: 10}, tasks=4, split_bytes=100)
     stops = {(0, 10): Stop(0, 14, True, "rot"), (1, 10): Stop(1, 10, True, "rot")}
-    taken = loadable(plan, converted(plan.splits, stops))
+    taken = select_committable(plan, converted(plan.splits, stops))
     assert taken.advances == (Advance(0, -1, 14), Advance(2, -1, 30))
     assert [file.path for file in taken.files] == ["0-0", "0-10", "2-0", "2-10", "2-20"]
     assert [stop.partition for stop in taken.stops] == [0, 1]
@@ -126,8 +126,8 @@ def test_a_round_takes_the_oldest_of_all_partitions_and_says_what_is_left() -> N
 def test_what_expired_is_skipped_and_a_table_ahead_of_its_bucket_is_refused() -> None:
     cold = topic([(10, 100)], log_start=4)
     assert next_round(cold, {0: 2}, 1).advances == (Advance(0, 2, 10),)
-    assert skipped(cold, {0: 2}) == [Skipped(0, 2, 4)]
-    assert skipped(cold, {}) == []
+    assert find_expired_ranges(cold, {0: 2}) == [ExpiredRange(0, 2, 4)]
+    assert find_expired_ranges(cold, {}) == []
     assert next_round(cold, {0: 10}, 1).splits == ()
     with pytest.raises(Refused, match="only up to 10"):
         next_round(cold, {0: 11}, 1)
@@ -136,18 +136,18 @@ def test_what_expired_is_skipped_and_a_table_ahead_of_its_bucket_is_refused() ->
 def test_a_plan_is_overtaken_when_one_of_its_segments_is_named_no_more() -> None:
     before, after = topic([(10, 100)] * 2), topic([(10, 100)])
     plan = next_round(before, {}, 1)
-    assert is_overtaken(plan.splits, after)
-    assert not is_overtaken(plan.splits, before)
+    assert has_missing_segments(plan.splits, after)
+    assert not has_missing_segments(plan.splits, before)
 
 
 def test_offset_options_as_in_sparks_kafka_source() -> None:
     given_json = {"startingoffsets": '{"t": {"0": 5, "1": -2, "2": -1}}'}
     found = bounds(given_json, "starting", "t", [0, 1, 2], EARLIEST)
-    assert found == {0: Bound(Kind.OFFSET, 5), 1: EARLIEST, 2: LATEST}
+    assert found == {0: Bound(BoundKind.OFFSET, 5), 1: EARLIEST, 2: LATEST}
     assert bounds({}, "ending", "t", [0], LATEST) == {0: LATEST}
     assert bounds({"endingoffsets": "latest"}, "ending", "t", [0], LATEST) == {0: LATEST}
     both = {"startingtimestamp": "7", "startingoffsets": "earliest"}
-    assert bounds(both, "starting", "t", [0, 1], EARLIEST) == dict.fromkeys([0, 1], Bound(Kind.TIMESTAMP, 7))
+    assert bounds(both, "starting", "t", [0, 1], EARLIEST) == dict.fromkeys([0, 1], Bound(BoundKind.TIMESTAMP, 7))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_bad_bounds_are_refused_by_the_options_name(option: str, text: str) -> N
 
 def test_a_commit_is_its_files_and_then_one_version_per_partition() -> None:
     file = LoadedFile(3, "part.parquet", 99, 2, 10, 11, 1_500_999, 2_000_001, 5)
-    add, txn = map(json.loads, table.actions("ID", [file], [Advance(3, 10, 12)], 77))
+    add, txn = map(json.loads, table.commit_actions("ID", [file], [Advance(3, 10, 12)], 77))
     stats = json.loads(add["add"].pop("stats"))
     assert add == {
         "add": {"path": "part.parquet", "partitionValues": {}, "size": 99, "modificationTime": 5, "dataChange": True}
@@ -177,12 +177,12 @@ def test_a_commit_is_its_files_and_then_one_version_per_partition() -> None:
     assert stats["minValues"] == {"partition": 3, "offset": 10, "timestamp": "1970-01-01T00:00:01.500Z"}
     assert stats["maxValues"] == {"partition": 3, "offset": 11, "timestamp": "1970-01-01T00:00:02.000Z"}
     assert txn == {"txn": {"appId": "ID/3", "version": 12, "lastUpdated": 77}}
-    assert table.loaded({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
+    assert table.loaded_offsets({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
 
 
 def test_times_beyond_the_calendar_have_no_statistics_rather_than_wrong_ones() -> None:
     file = LoadedFile(0, "p", 1, 1, 0, 0, -(1 << 63), (1 << 63) - 1, 0)
-    stats = json.loads(json.loads(table.actions("ID", [file], [], 0)[0])["add"]["stats"])
+    stats = json.loads(json.loads(table.commit_actions("ID", [file], [], 0)[0])["add"]["stats"])
     assert stats["minValues"] == stats["maxValues"] == {"partition": 0, "offset": 0}
 
 
@@ -250,4 +250,4 @@ def test_jars_are_kept_by_the_hash_of_their_sources(monkeypatch: pytest.MonkeyPa
     assert jars.cache_folder() != jars.cache_folder(["kafka"])
     jars.cache_folder().mkdir()
     (jars.cache_folder() / "a.jar").touch()
-    assert jars.jars() == [jars.cache_folder() / "a.jar"]
+    assert jars.ensure_jars() == [jars.cache_folder() / "a.jar"]

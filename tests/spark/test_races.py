@@ -65,7 +65,7 @@ def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
     other.start("commits", url, 0, 4)
     told = racing.commits(spark, "self", url, 0, 4) + other.result()
     assert told == 8
-    assert table.loaded() == {0: 80}
+    assert table.loaded_offsets() == {0: 80}
 
 
 @pytest.mark.also
@@ -78,6 +78,6 @@ def test_two_loaders_of_different_partitions_both_get_all_of_their_commits(
     other.start("commits", url, 1, 4)
     racing.commits(spark, "self", url, 0, 4)
     other.result()
-    assert table.loaded() == {0: 40, 1: 40}
+    assert table.loaded_offsets() == {0: 40, 1: 40}
     log = spark.read.json(f"{url}/_delta_log/*.json")
     assert log.where("add is not null").count() == 8

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.load import load
-from pyspark_tiered.repair import Repaired, repair
+from pyspark_tiered.repair import RepairProgress, repair
 from pyspark_tiered.verify import Gap, verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
@@ -122,9 +122,9 @@ def test_a_bucket_that_the_table_is_ahead_of_is_refused(spark: SparkSession, sto
 def test_another_repair_and_a_load_in_between_double_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     harmed(spark, store, warehouse)
-    between: list[Repaired] = []
+    between: list[RepairProgress] = []
 
-    def report(progress: Repaired) -> None:
+    def report(progress: RepairProgress) -> None:
         if progress.step == "compared" and not between:
             between.append(repair(store, "flights", warehouse, spark=spark))
             more(store, 1, 3000, 500)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from pyspark_tiered import rows
-from pyspark_tiered.rows import OPENED_BYTES, decoded
+from pyspark_tiered.rows import DECOMPRESSED_BYTES_MAX, decode_rows
 from tiered.errors import Corrupt
 from tiered.records.arrow import record_batch as record_batch_of
 from tiered.records.batch import encode_batch
@@ -23,7 +23,7 @@ def offsets_of(data: bytes) -> tuple[list[int], list[int], str]:
     found: list[int] = []
     groups: list[int] = []
     try:
-        for group in decoded([(memoryview(data), list(walk(data, check_crc=False).batches))], BOUNDS, ("offset",)):
+        for group in decode_rows([(memoryview(data), list(walk(data, check_crc=False).batches))], BOUNDS, ("offset",)):
             some = group.rows.column(0).to_pylist()
             found += some
             groups.append(len(some))
@@ -46,8 +46,8 @@ def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
     with patch.object(rows, "record_batch", noted):
         found, groups, why = offsets_of(data)
     assert (found, why) == ([*range(100)], "")
-    assert OPENED_BYTES // 2 < most <= OPENED_BYTES
-    assert max(groups) <= OPENED_BYTES // MIB + 1
+    assert DECOMPRESSED_BYTES_MAX // 2 < most <= DECOMPRESSED_BYTES_MAX
+    assert max(groups) <= DECOMPRESSED_BYTES_MAX // MIB + 1
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import Choices, load
+from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.repair import repair
 from pyspark_tiered.verify import verify
 from tests.spark import filling
@@ -42,8 +42,8 @@ class Lake:
         filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
         self.ends[partition] += count
 
-    def load(self, choices: Choices = Choices()) -> int:  # noqa: B008
-        return load(self.store, "t", self.warehouse, spark=self.spark, choices=choices).rows
+    def load(self, choices: LoadOptions = LoadOptions()) -> int:  # noqa: B008
+        return load(self.store, "t", self.warehouse, spark=self.spark, options=choices).rows
 
     def sql(self, statement: str) -> None:
         self.spark.sql(statement.format(t=self.name))
@@ -143,7 +143,7 @@ def test_whoever_takes_rows_wholesale_is_named_and_a_restore_of_all_is_no_loss(
 def test_rows_that_shall_stay_away_are_accepted_once_and_for_all(lake: Lake) -> None:
     lake.sql("TRUNCATE TABLE {t}")
     lake.more(0, 30)
-    assert lake.load(Choices(accept_deletes=True)) == 30
+    assert lake.load(LoadOptions(accept_deletes=True)) == 30
     assert lake.load() == 0
     found = verify(lake.store, "t", lake.warehouse, spark=lake.spark)
     assert len(found.faults) == 400

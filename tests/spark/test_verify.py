@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.load import load
-from pyspark_tiered.sql import Answer, render, sql
-from pyspark_tiered.verify import Fault, Gap, explained, verify
+from pyspark_tiered.sql import QueryResult, render, sql
+from pyspark_tiered.verify import RowFault, Gap, explain_gap, verify
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId
@@ -20,15 +20,15 @@ REST = "timestamp, timestamp_type, key, value, headers"
 
 
 HARM = {
-    "DELETE FROM {t} WHERE offset = 17": [Fault("missing", 0, 17)],
+    "DELETE FROM {t} WHERE offset = 17": [RowFault("missing", 0, 17)],
     "INSERT INTO {t} SELECT * FROM {t} WHERE (offset = 5 OR offset = 299)": [
-        Fault("duplicate", 0, 5),
-        Fault("duplicate", 0, 299),
+        RowFault("duplicate", 0, 5),
+        RowFault("duplicate", 0, 299),
     ],
-    "UPDATE {t} SET value = CAST('value 8!' AS binary) WHERE offset = 8": [Fault("changed", 0, 8)],
-    "UPDATE {t} SET key = NULL WHERE offset = 9": [Fault("changed", 0, 9)],
-    f"INSERT INTO {{t}} SELECT partition, 300, {REST} FROM {{t}} WHERE offset = 1": [Fault("extra", 0, 300)],
-    f"INSERT INTO {{t}} SELECT 4, offset, {REST} FROM {{t}} WHERE offset = 1": [Fault("extra", 4, 1)],
+    "UPDATE {t} SET value = CAST('value 8!' AS binary) WHERE offset = 8": [RowFault("changed", 0, 8)],
+    "UPDATE {t} SET key = NULL WHERE offset = 9": [RowFault("changed", 0, 9)],
+    f"INSERT INTO {{t}} SELECT partition, 300, {REST} FROM {{t}} WHERE offset = 1": [RowFault("extra", 0, 300)],
+    f"INSERT INTO {{t}} SELECT 4, offset, {REST} FROM {{t}} WHERE offset = 1": [RowFault("extra", 4, 1)],
 }
 """What a statement does to a table of the offsets 0 to 299, and what is then wrong with it."""
 
@@ -73,12 +73,12 @@ def test_what_was_never_loaded_cannot_be_verified(spark: SparkSession, tmp_path:
 
 
 def test_a_hole_is_cut_at_the_log_start() -> None:
-    assert explained(2, 10, 30, 20) == [
+    assert explain_gap(2, 10, 30, 20) == [
         Gap(2, 10, 20, "expired before it was loaded"),
         Gap(2, 20, 30, "no record in the log has this offset"),
     ]
-    assert explained(2, 10, 30, 0) == [Gap(2, 10, 30, "no record in the log has this offset")]
-    assert explained(2, 10, 30, 40) == [Gap(2, 10, 30, "expired before it was loaded")]
+    assert explain_gap(2, 10, 30, 0) == [Gap(2, 10, 30, "no record in the log has this offset")]
+    assert explain_gap(2, 10, 30, 40) == [Gap(2, 10, 30, "expired before it was loaded")]
 
 
 @java
@@ -97,7 +97,7 @@ def test_sql_knows_topics_by_name_and_refuses_in_words(spark: SparkSession, tmp_
 
 
 def test_answers_in_three_forms() -> None:
-    answer = Answer(("name", "n"), (("a", 1), (b"bytes", None), (b"\xff", 2.5)))
+    answer = QueryResult(("name", "n"), (("a", 1), (b"bytes", None), (b"\xff", 2.5)))
     assert render(answer) == "name   n\n-----  ----\na      1\nbytes  NULL\nff     2.5"
     assert render(answer, "csv") == "name,n\na,1\nbytes,NULL\nff,2.5"
     assert render(answer, "json") == '{"name": "a", "n": 1}\n{"name": "bytes", "n": null}\n{"name": "ff", "n": 2.5}'

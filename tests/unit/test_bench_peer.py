@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.figures import paired
-from bench.peer.brokers import Tiered, environment
-from bench.peer.machine import Window, cpu_of
-from bench.peer.report import Pair, interval, row, table
+from bench.figures import run_pairs
+from bench.peer.brokers import TieredBroker, broker_environment
+from bench.peer.machine import CpuWindow, cpu_of
+from bench.peer.report import Pair, confidence_interval, make_row, table
 from bench.peer.throughput import JSON_LINES, json_lines
-from bench.peer.wire import api_versions, produce, produce_error_at
+from bench.peer.wire import api_versions_request, produce_request, produce_error_offset
 from bench.peer.workload import Metric, Workload, cpu, rate
 from tiered.records.native import walk
 from tiered_api.kafka.protocol.codec import decode, encode
@@ -33,20 +33,20 @@ def test_legs_alternate_so_that_a_drift_hits_both() -> None:
         order.append(side)
         return side
 
-    assert list(paired(3, lambda: leg("A"), lambda: leg("B"))) == [("A", "B")] * 3
+    assert list(run_pairs(3, lambda: leg("A"), lambda: leg("B"))) == [("A", "B")] * 3
     assert "".join(order) == "ABBAAB"
 
 
 def test_the_interval_of_equal_ratios_is_that_ratio_and_of_unequal_ones_holds_the_median() -> None:
-    assert interval([0.5] * 5) == (0.5, 0.5)
-    low, high = interval([0.4, 0.5, 0.6, 0.7, 2.0])
+    assert confidence_interval([0.5] * 5) == (0.5, 0.5)
+    low, high = confidence_interval([0.4, 0.5, 0.6, 0.7, 2.0])
     assert 0.4 <= low < 0.6 < high <= 2.0
 
 
 def test_a_goal_is_met_only_by_the_whole_interval() -> None:
-    assert (rate("records/s", 1.2).met(1.3, 1.5), rate("records/s", 1.2).met(1.1, 1.5)) == (True, False)
-    assert (cpu("s/GB", 0.4).met(0.2, 0.3), cpu("s/GB", 0.4).met(0.2, 0.5)) == (True, False)
-    assert Metric("peak_rss_mb", "MB").met(0.0, 1.0) is None
+    assert (rate("records/s", 1.2).is_met(1.3, 1.5), rate("records/s", 1.2).is_met(1.1, 1.5)) == (True, False)
+    assert (cpu("s/GB", 0.4).is_met(0.2, 0.3), cpu("s/GB", 0.4).is_met(0.2, 0.5)) == (True, False)
+    assert Metric("peak_rss_mb", "MB").is_met(0.0, 1.0) is None
 
 
 def pair(ours: float, kafka: float, foreign: float = 0.0) -> Pair:
@@ -56,26 +56,26 @@ def pair(ours: float, kafka: float, foreign: float = 0.0) -> Pair:
 def test_a_row_is_made_of_paired_ratios_not_of_medians() -> None:
     workload = Workload("w", "what it is", (cpu("s/GB", 0.5),), lambda _: {})
     pairs = [pair(1.0, 10.0), pair(2.0, 4.0), pair(9.0, 10.0)]
-    made = row(workload, workload.metrics[0], pairs)
+    made = make_row(workload, workload.metrics[0], pairs)
     assert (made.ours, made.kafka, made.ratio, made.met) == (2.0, 10.0, 0.5, False)
     assert "| what it is | cpu (s/GB) | 2 | 10 | 0.50 |" in table({"w": workload.title}, [made])
 
 
 def test_a_ratio_with_strangers_at_work_is_marked() -> None:
     workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
-    made = row(workload, workload.metrics[0], [pair(1.0, 2.0), pair(1.0, 2.0, foreign=0.2)])
+    made = make_row(workload, workload.metrics[0], [pair(1.0, 2.0), pair(1.0, 2.0, foreign=0.2)])
     assert (made.pairs, made.noisy_pairs) == (2, 1)
     assert "| ~0.50 |" in table({"w": workload.title}, [made])
 
 
 def test_a_side_that_used_nothing_measurable_has_a_ratio_all_the_same() -> None:
     workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
-    assert row(workload, workload.metrics[0], [pair(0.0, 0.0)]).ratio == 1.0
+    assert make_row(workload, workload.metrics[0], [pair(0.0, 0.0)]).ratio == 1.0
 
 
 @pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
 def test_produce_requests_are_what_the_codec_reads(topic: str) -> None:
-    frame = memoryview(produce(topic, 3, b"v" * 100))
+    frame = memoryview(produce_request(topic, 3, b"v" * 100))
     header = request_header(frame[4:])
     request = decode(ProduceRequest, 9, frame[4:], header.position)
     (data,) = request.topic_data
@@ -89,12 +89,12 @@ def test_produce_requests_are_what_the_codec_reads(topic: str) -> None:
 def test_the_error_code_is_where_the_loader_looks_for_it(topic: str) -> None:
     response = ProduceResponse([TopicProduceResponse(topic, partition_responses=[PartitionProduceResponse(3, 0x0607)])])
     answer = response_header(0, 9, 1) + encode(response, 9)
-    at = produce_error_at(topic)
+    at = produce_error_offset(topic)
     assert (len(answer).to_bytes(4, "big") + answer)[at : at + 2] == b"\x06\x07"
 
 
 def test_the_oldest_request_names_its_key_and_version() -> None:
-    header = request_header(memoryview(api_versions())[4:])
+    header = request_header(memoryview(api_versions_request())[4:])
     assert (header.key, header.version) == (18, 0)
 
 
@@ -115,13 +115,13 @@ def test_cpu_of_this_process_is_told_and_of_none_is_nothing() -> None:
 
 
 def test_an_interval_without_strangers_has_no_negative_share() -> None:
-    window = Window([os.getpid()])
+    window = CpuWindow([os.getpid()])
     before = cpu_of(os.getpid())
     while cpu_of(os.getpid()) - before < 0.05:
         pass
     spent = window.close()
     assert spent.broker_cpu >= 0.05
-    assert 0.0 <= spent.foreign <= 1.0
+    assert 0.0 <= spent.foreign_share <= 1.0
 
 
 def test_a_broker_of_a_leg_starts_from_compiled_modules_whatever_the_shell_says(
@@ -129,13 +129,13 @@ def test_a_broker_of_a_leg_starts_from_compiled_modules_whatever_the_shell_says(
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("TIERED_LOG_LEVEL", "debug")
-    assert "PYTHONDONTWRITEBYTECODE" not in environment()
-    assert environment()["TIERED_LOG_LEVEL"] == "debug"
+    assert "PYTHONDONTWRITEBYTECODE" not in broker_environment()
+    assert broker_environment()["TIERED_LOG_LEVEL"] == "debug"
 
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_files_of_a_leg_go_with_it_unless_they_are_kept_for_the_end(tmp_path: Path, keeps: bool) -> None:
-    broker = Tiered(tmp_path, keeps=keeps)
+    broker = TieredBroker(tmp_path, keep_files=keeps)
     (broker.directory / "data").mkdir()
     broker.close()
     assert broker.directory.exists() is keeps

@@ -16,14 +16,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tiered.controller.requests import CreateTopic
-from tiered.coordinator.loader import amend, load
-from tiered.coordinator.runtime import Coordinator, Counts
-from tiered.coordinator.snapshot import ImageName, beginning
-from tiered.coordinator.snapshot_store import Footing, GroupImages
-from tiered.coordinator.snapshotter import GroupKeeping, Place
+from tiered.coordinator.loader import correct_offsets, load_shard
+from tiered.coordinator.runtime import CoordinatorRuntime, CoordinatorCounters
+from tiered.coordinator.snapshot import SnapshotName, choose_snapshot
+from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
+from tiered.coordinator.snapshotter import CoordinatorSnapshotter, CoordinatorPartition
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import JoinGroup, Listed, ListedGroup, ListGroups, Request, SyncGroup
+from tiered.groups.requests import JoinGroup, ListGroupsReply, ListedGroup, ListGroups, Request, SyncGroup
 from tiered.groups.shard import GroupShard
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
@@ -55,10 +55,10 @@ class Coordinators:
         self._node = node
         self._clock = node.world.clock
         self._chance = node.world.rng.stream("groups")
-        self.images = GroupImages(node.store, node.world.clock, node.metrics)
-        self.counts = Counts()
-        self._keeping = GroupKeeping(self.images)
-        self._places: dict[int, Place] = {}
+        self.images = CoordinatorSnapshotStore(node.store, node.world.clock, node.metrics)
+        self.counts = CoordinatorCounters()
+        self._keeping = CoordinatorSnapshotter(self.images)
+        self._places: dict[int, CoordinatorPartition] = {}
         self._creating = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
         self._early: list[Coroutine[Any, Any, None]] = []
@@ -102,7 +102,7 @@ class Coordinators:
         if place is not None and len(place.replica.state.replicas) > 1 and not self._node.cluster.in_touch:
             # Its members' sessions may be over at the next one, which has their partitions given to others.
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, "no controller is heard: another broker may keep the groups")
-        token, answer = coordinator.ask(request)
+        token, answer = coordinator.submit(request)
         if not isinstance(answer, asyncio.Future):
             return answer
         try:
@@ -113,14 +113,14 @@ class Coordinators:
         except TimeoutError:
             raise Refused(Code.REQUEST_TIMED_OUT, f"no answer within {timeout:g} s") from None
         finally:
-            coordinator.forget(token)
+            coordinator.cancel_request(token)
 
     async def partition_for(self, group: str) -> int:
         """The partition of `__consumer_offsets` whose leader coordinates a group; the topic is made on first need."""
         await self.ensure_topic()
         return partition_of(group, len(self._node.image.topics[OFFSETS_TOPIC].partitions))
 
-    async def _ready(self, group: str) -> Coordinator:
+    async def _ready(self, group: str) -> CoordinatorRuntime:
         partition = await self.partition_for(group)
         if self._ended is not None:
             raise self._ended
@@ -140,9 +140,9 @@ class Coordinators:
         for place in list(self._places.values()):
             if place.coordinator is None:
                 raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.at} are being loaded")
-            _, answer = place.coordinator.ask(request)
+            _, answer = place.coordinator.submit(request)
             listed = await answer if isinstance(answer, asyncio.Future) else answer
-            found += cast(Listed, listed).groups
+            found += cast(ListGroupsReply, listed).groups
         return found
 
     async def ensure_topic(self) -> None:
@@ -171,19 +171,19 @@ class Coordinators:
     def held(self) -> int:
         """Bytes of memory that all groups hold here, about."""
         shards = (place.coordinator.shard for place in self._places.values() if place.coordinator is not None)
-        return sum(shard.live.held for shard in shards)
+        return sum(shard.state.memory_bytes for shard in shards)
 
     def committed(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         """Offsets of all groups that are coordinated here: group, topic, offset by partition."""
         for place in self._places.values():
             if place.coordinator is not None:
-                for group, topics in place.coordinator.shard.live.log.offsets.items():
+                for group, topics in place.coordinator.shard.state.log_state.offsets.items():
                     for topic, offsets in topics.items():
                         yield group, topic, {partition: each.offset for partition, each in offsets.items()}
 
     def troubles(self) -> dict[str, str]:
         """Partitions whose groups cannot be served, with the reason."""
-        return {str(place.replica.at): place.trouble for place in self._places.values() if place.trouble}
+        return {str(place.replica.at): place.load_error for place in self._places.values() if place.load_error}
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class Coordinators:
         """This broker leads a partition from now on. One that is new has nothing to load."""
         if replica.topic != OFFSETS_TOPIC or self._ended is not None:
             return
-        base = self.images.base(replica.pid)
-        place = self._places[replica.partition] = Place(replica, names=base.names)
+        base = self.images.take_base(replica.pid)
+        place = self._places[replica.partition] = CoordinatorPartition(replica, snapshot_names=base.names)
         if replica.leader_epoch == 0 and replica.log.end_offset == 0:
             self._serve(place, self._fresh())
         else:
@@ -211,18 +211,18 @@ class Coordinators:
         meant for the topics that have their names then."""
         for place in self._places.values():
             if place.coordinator is not None:
-                place.coordinator.topics_deleted(tuple(names))
+                place.coordinator.on_topics_deleted(tuple(names))
             else:
-                place.deleted.update(dict.fromkeys(names))
+                place.deleted_topics.update(dict.fromkeys(names))
 
     def follow(self, old: Image, new: Image) -> None:
         """The same for partitions that are led since."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         for place in self._places.values() if deleted else ():
             if place.coordinator is None:
-                place.deleted.update((name, None) for name in sorted(old.topics_by_id[each].name for each in deleted))
+                place.deleted_topics.update((name, None) for name in sorted(old.topics_by_id[each].name for each in deleted))
 
-    async def _load(self, place: Place, base: Footing, pause: float = 0.0) -> None:
+    async def _load(self, place: CoordinatorPartition, base: SnapshotBase, pause: float = 0.0) -> None:
         """Until it is served or led elsewhere; what fails is tried again after a growing pause."""
         started, replica = self._clock.mono_ns(), place.replica
         while True:
@@ -232,42 +232,42 @@ class Coordinators:
                 return
             try:
                 shard = self._fresh()
-                loaded = await load(replica, shard, self.images, base, self._clock)
-                if loaded.lost >= 0:
-                    log.error("changes of groups may be gone partition=%s below_offset=%d", replica.at, loaded.lost)
+                loaded = await load_shard(replica, shard, self.images, base, self._clock)
+                if loaded.lost_below_offset >= 0:
+                    log.error("changes of groups may be gone partition=%s below_offset=%d", replica.at, loaded.lost_below_offset)
                 await self._node.partitions.settled()
-                amended = await amend(shard, self._end_of, self._clock)
-                if self._may_be_deleted(replica, loaded.base):
-                    await self._keeping.write(place, replica.log.end_offset, shard.image())
+                amended = await correct_offsets(shard, self._end_of, self._clock)
+                if self._may_be_deleted(replica, loaded.snapshot):
+                    await self._keeping.write(place, replica.log.end_offset, shard.snapshot())
             except (Unavailable, Corrupt, Refused) as error:
                 pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
                 base = self._footing(place)
-                place.trouble = f"its groups cannot be loaded: {error}"
+                place.load_error = f"its groups cannot be loaded: {error}"
                 log.warning("groups are loaded later partition=%s again_in=%.1f why=%s", replica.at, pause, error)
                 continue
             if self._places.get(replica.partition) is not place or replica.is_stopped:
                 return
-            place.trouble = ""
+            place.load_error = ""
             coordinator = self._serve(place, shard)
-            if loaded.unsaved:  # whoever led it before may have saved none of that
-                coordinator.since_ms = self._clock.mono_ns() // 1_000_000
-            for key, offset, end in amended.cut:
+            if loaded.has_unsaved:  # whoever led it before may have saved none of that
+                coordinator.unsaved_since_ms = self._clock.mono_ns() // 1_000_000
+            for key, offset, end in amended.lowered:
                 log.warning("committed offset is cut back key=%s offset=%d end=%d", key, offset, end)
             if amended.records:
-                coordinator.amend(amended.records)
-            place.deleted.update(dict.fromkeys(amended.unknown))
-            if place.deleted:
-                coordinator.topics_deleted(tuple(place.deleted))
-                place.deleted.clear()
+                coordinator.append_corrections(amended.records)
+            place.deleted_topics.update(dict.fromkeys(amended.deleted_topics))
+            if place.deleted_topics:
+                coordinator.on_topics_deleted(tuple(place.deleted_topics))
+                place.deleted_topics.clear()
             self._load_seconds.observe((self._clock.mono_ns() - started) / 1e9)
             return
 
-    def _serve(self, place: Place, shard: GroupShard) -> Coordinator:
-        place.coordinator = coordinator = Coordinator(
+    def _serve(self, place: CoordinatorPartition, shard: GroupShard) -> CoordinatorRuntime:
+        place.coordinator = coordinator = CoordinatorRuntime(
             place.replica, shard, self._clock, self.counts,
-            spawn=self._spawn, changed=self._moved, failed=lambda why: self._lost(place, why),
+            spawn=self._spawn, on_deadline_changed=self._moved, on_failed=lambda why: self._lost(place, why),
         )  # fmt: skip
-        shard.loaded(coordinator.now())
+        shard.on_loaded(coordinator.now())
         if shard.next_due_ms is not None:
             self._moved(shard.next_due_ms)
         return coordinator
@@ -286,30 +286,30 @@ class Coordinators:
                 bytes_max=settings.tiered_groups_max_bytes,
             ),
             lambda: str(uuid.UUID(int=self._chance.getrandbits(128), version=4)),
-            lambda: self.held - shard.live.held,
+            lambda: self.held - shard.state.memory_bytes,
         )
         return shard
 
-    def _lost(self, place: Place, why: Refused) -> None:
+    def _lost(self, place: CoordinatorPartition, why: Refused) -> None:
         """The log did not take a change: what it holds is loaded anew."""
         place.coordinator = None
         log.error("groups are loaded anew partition=%s why=%s", place.replica.at, why)
         if self._places.get(place.replica.partition) is place and not place.replica.is_stopped:
             self._spawn(self._load(place, self._footing(place), RETRY_SECONDS[0]))
 
-    def _may_be_deleted(self, replica: LeaderReplica, base: ImageName | None) -> bool:
+    def _may_be_deleted(self, replica: LeaderReplica, base: SnapshotName | None) -> bool:
         """Whether somebody who led before, and does not know that this is over, may delete what this log begins at."""
         own = base is not None and base.epoch == replica.leader_epoch
         settled = self._node.partitions.is_settled(replica.at, replica.leader_epoch)
         return replica.log_start_offset > 0 and not own and not settled
 
     @staticmethod
-    def _footing(place: Place) -> Footing:
+    def _footing(place: CoordinatorPartition) -> SnapshotBase:
         """What to load again from: the log may have been cut since, at an image that was not there before."""
         hot = place.replica.log
-        names = [name for name in place.names if name.offset <= hot.end_offset]
-        base = beginning(names, place.replica.log_start_offset, hot.end_offset, hot.epochs).base
-        return Footing(base, None, place.names)
+        names = [name for name in place.snapshot_names if name.offset <= hot.end_offset]
+        base = choose_snapshot(names, place.replica.log_start_offset, hot.end_offset, hot.epochs).base
+        return SnapshotBase(base, None, place.snapshot_names)
 
     def _end_of(self, topic: str, partition: int) -> int | None:
         """Where a partition ends that lost records when this broker began to lead it; -1 for a topic that is gone."""
@@ -353,7 +353,7 @@ class Coordinators:
             self._earlier.clear()
             self._sleeps_until = NEVER_MS
             for place in list(self._places.values()):
-                due = place.coordinator.due() if place.coordinator is not None else None
+                due = place.coordinator.run_due() if place.coordinator is not None else None
                 if due is not None:
                     self._sleeps_until = min(self._sleeps_until, due)
             now_ms = self._clock.mono_ns() // 1_000_000
@@ -367,7 +367,7 @@ class Coordinators:
         while True:
             await self._clock.sleep(IMAGE_SECONDS)
             if self._node.store.outage is None:
-                await self._keeping.save(list(self._places.values()))
+                await self._keeping.save_changed(list(self._places.values()))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class Coordinators:
         if self._ended is None:
             self._ended = Refused(Code.NOT_COORDINATOR, why)
         for place in self._places.values():
-            self._keeping.set_aside(place)
+            self._keeping.prepare_final_snapshot(place)
             if place.coordinator is not None:
                 place.coordinator.end(self._ended)
         for task in self._early:
@@ -386,7 +386,7 @@ class Coordinators:
     async def save_last(self) -> None:
         """Of a clean stop; not while the bucket is away."""
         if self._node.store.outage is None:
-            await self._keeping.save_last()
+            await self._keeping.save_final_snapshots()
 
     # -- figures ------------------------------------------------------------------------------------------------------
 
@@ -394,12 +394,12 @@ class Coordinators:
         found: dict[tuple[str, ...], float] = {}
         for place in self._places.values():
             if place.coordinator is not None:
-                for state, count in place.coordinator.states().items():
+                for state, count in place.coordinator.count_states().items():
                     found[(state,)] = found.get((state,), 0) + count
         return found
 
     def _image_lag(self) -> float:
-        since = [p.coordinator.since_ms for p in self._places.values() if p.coordinator and p.coordinator.since_ms >= 0]
+        since = [p.coordinator.unsaved_since_ms for p in self._places.values() if p.coordinator and p.coordinator.unsaved_since_ms >= 0]
         return (self._clock.mono_ns() // 1_000_000 - min(since)) / 1000 if since else 0.0
 
 

@@ -13,7 +13,7 @@ from tiered.broker.data_directory import DataDirectory, Found
 from tiered.broker.log_store import OPENING_AT_ONCE, Logs
 from tiered.broker.suspects import Doubts
 from tiered.config.settings import Settings
-from tiered.coordinator.snapshot_store import GroupImages
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
@@ -59,7 +59,7 @@ class Partitions:
         disk: DiskState,
         directory: DataDirectory,
         cold: ColdTier,
-        images: GroupImages,
+        images: CoordinatorSnapshotStore,
         peers: Peers | None,
         begun: Callable[[LeaderReplica], None],
         closed: Callable[[LeaderReplica], None],
@@ -303,7 +303,7 @@ class Partitions:
             return
 
     async def _lead_all(self, image: Image, leads: Iterable[Lead]) -> None:
-        self._images.renew()
+        self._images.invalidate_listing()
         places = asyncio.Semaphore(OPENING_AT_ONCE)
         await asyncio.gather(*(self._lead(image, lead, places) for lead in leads))
 
@@ -366,7 +366,7 @@ class Partitions:
             past = PreviousLeader.WAS_IN_SYNC_WITH
         self._never_cold.discard(lead.at)
         if topic.name == OFFSETS_TOPIC and not lead.fresh:
-            begun = await self._images.begin(hot, pid)
+            begun = await self._images.reconcile(hot, pid)
         else:
             begun = await prepare_leader_log(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
         cold_end = begun.manifest.cold_end_offset if begun.manifest is not None else 0

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tiered.coordinator.snapshot import ImageName, beginning, decode_batch
-from tiered.coordinator.snapshot_store import Footing, GroupImages
+from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, decode_batch
+from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
 from tiered.errors import Corrupt
-from tiered.groups.records import OffsetKey, Record, offset_record
+from tiered.groups.records import OffsetKey, CoordinatorRecord, offset_record
 from tiered.groups.shard import GroupShard
 from tiered.ports import Clock, FileSlice
 from tiered.records.batch import decode_records
@@ -28,42 +28,42 @@ COMMIT_MS = 30_000
 """How long the in-sync replicas may take to have what the log held when this broker began to lead it."""
 
 
-class Loaded(NamedTuple):
+class LoadedShard(NamedTuple):
     """`base`: the image that was used. `lost`: the offset below which something may be missing, -1 for nothing.
     `unsaved`: the log says more than the image."""
 
-    base: ImageName | None
-    lost: int
-    unsaved: bool
+    snapshot: SnapshotName | None
+    lost_below_offset: int
+    has_unsaved: bool
 
 
-async def load(replica: LeaderReplica, shard: GroupShard, images: GroupImages, base: Footing, clock: Clock) -> Loaded:
+async def load_shard(replica: LeaderReplica, shard: GroupShard, store: CoordinatorSnapshotStore, base: SnapshotBase, clock: Clock) -> LoadedShard:
     """The shard knows what the log knew when this broker began to lead it. `Unavailable` (the bucket), `Corrupt` (the
     log), `Refused` (led elsewhere by now)."""
     end = replica.log.end_offset
     await replica.wait_committed(end, COMMIT_MS)
     start = replica.log_start_offset
-    name, batches = await _image(replica, images, base)
+    snapshot, batches = await _read_snapshot(replica, store, base)
     for each in batches:
         shard.load(decode_batch(each))
         await clock.sleep(0)
-    from_offset = start if name is None else max(start, name.offset)
+    from_offset = start if snapshot is None else max(start, snapshot.offset)
     await _replay(replica, shard, from_offset, end, clock)
-    below = 0 if name is None else name.offset
-    return Loaded(name, start if below < start else -1, from_offset < end)
+    below = 0 if snapshot is None else snapshot.offset
+    return LoadedShard(snapshot, start if below < start else -1, from_offset < end)
 
 
-async def _image(replica: LeaderReplica, images: GroupImages, base: Footing) -> tuple[ImageName | None, list[bytes]]:
+async def _read_snapshot(replica: LeaderReplica, store: CoordinatorSnapshotStore, base: SnapshotBase) -> tuple[SnapshotName | None, list[bytes]]:
     """The image to begin with; an older one where it does not prove itself."""
     name, batches, end = base.name, base.batches, replica.log.end_offset
-    rest = [each for each in base.names if each.offset <= end]
+    candidates = [each for each in base.names if each.offset <= end]
     while name is not None and batches is None:
         try:
-            batches = await images.read(name)
+            batches = await store.read(name)
         except Corrupt as error:
             log.error("image of groups is passed over key=%s why=%s", name.key, error)
-            rest = [each for each in rest if each != name]
-            name = beginning(rest, replica.log_start_offset, end, replica.log.epochs).base
+            candidates = [each for each in candidates if each != name]
+            name = choose_snapshot(candidates, replica.log_start_offset, end, replica.log.epochs).base
     return name, batches or []
 
 
@@ -79,37 +79,37 @@ async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: i
         for each in walked.batches:
             if not each.attributes & CONTROL:
                 rows = (row for row in decode_records(data, each.position) if row.offset >= offset)
-                shard.load(Record(row.key, row.value) for row in rows if row.key is not None)
+                shard.load(CoordinatorRecord(row.key, row.value) for row in rows if row.key is not None)
         offset = walked.batches[-1].last_offset + 1
         await clock.sleep(0)
 
 
-class Amended(NamedTuple):
+class OffsetCorrections(NamedTuple):
     """`records` to append so that offsets stand within their partitions, `cut` of them; `unknown`: topics that are not
     any more."""
 
-    records: list[Record]
-    cut: list[tuple[OffsetKey, int, int]]
-    unknown: tuple[str, ...]
+    records: list[CoordinatorRecord]
+    lowered: list[tuple[OffsetKey, int, int]]
+    deleted_topics: tuple[str, ...]
 
 
-async def amend(shard: GroupShard, ends: Callable[[str, int], int | None], clock: Clock) -> Amended:
+async def correct_offsets(shard: GroupShard, end_offset_of: Callable[[str, int], int | None], clock: Clock) -> OffsetCorrections:
     """What was committed, held against the cluster. `ends` gives the offset at which a partition ends that lost records
     (rule R5), -1 where there is no such topic, None where there is nothing to say."""
-    cut: list[tuple[OffsetKey, int, int]] = []
-    made: list[Record] = []
-    unknown: dict[str, None] = {}
+    lowered: list[tuple[OffsetKey, int, int]] = []
+    made: list[CoordinatorRecord] = []
+    deleted_topics: dict[str, None] = {}
     looked_at = 0
-    for group in list(shard.hard.offsets):
-        for topic, partition, kept in shard.hard.rows(group):
+    for group in list(shard.log_state.offsets):
+        for topic, partition, kept in shard.log_state.iterate_offsets(group):
             looked_at += 1
-            end = ends(topic, partition)
+            end = end_offset_of(topic, partition)
             if end is not None and end < 0:
-                unknown[topic] = None
+                deleted_topics[topic] = None
             elif end is not None and kept.offset > end:
-                cut.append((OffsetKey(group, topic, partition), kept.offset, end))
+                lowered.append((OffsetKey(group, topic, partition), kept.offset, end))
                 made.append(offset_record(group, topic, partition, kept._replace(offset=end, leader_epoch=-1)))
         if looked_at > SLICE_RECORDS:
             looked_at = 0
             await clock.sleep(0)
-    return Amended(made, cut, tuple(unknown))
+    return OffsetCorrections(made, lowered, tuple(deleted_topics))

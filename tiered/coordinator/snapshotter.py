@@ -10,87 +10,87 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiered.coordinator.runtime import Coordinator
-from tiered.coordinator.snapshot import ImageName
-from tiered.coordinator.snapshot_store import GroupImages
+from tiered.coordinator.runtime import CoordinatorRuntime
+from tiered.coordinator.snapshot import SnapshotName
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Refused, Unavailable
-from tiered.groups.records import Record
+from tiered.groups.records import CoordinatorRecord
 from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
-LAST_IMAGES_SECONDS = 3.0
+FINAL_SNAPSHOTS_SECONDS = 3.0
 """What a clean stop gives the last images: the log is whole without them."""
-IMAGES_AT_ONCE = 4
+CONCURRENT_SNAPSHOTS = 4
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class CoordinatorPartition:
     """A partition that is led here. `coordinator` is None while it is loaded; `trouble` says why that takes long;
     `names` are the images in the bucket, as far as this leader knows; `deleted` are topics that went meanwhile."""
 
     replica: LeaderReplica
-    coordinator: Coordinator | None = None
-    names: tuple[ImageName, ...] = ()
-    trouble: str = ""
-    deleted: dict[str, None] = field(default_factory=dict)
+    coordinator: CoordinatorRuntime | None = None
+    snapshot_names: tuple[SnapshotName, ...] = ()
+    load_error: str = ""
+    deleted_topics: dict[str, None] = field(default_factory=dict)
 
 
-class GroupKeeping:
+class CoordinatorSnapshotter:
     """Keeps what the coordinators of a broker know in the bucket."""
 
-    def __init__(self, images: GroupImages) -> None:
-        self._images = images
-        self._last: list[tuple[Place, int, list[Record]]] = []
+    def __init__(self, store: CoordinatorSnapshotStore) -> None:
+        self._store = store
+        self._final_snapshots: list[tuple[CoordinatorPartition, int, list[CoordinatorRecord]]] = []
 
-    async def save(self, places: Iterable[Place]) -> None:
+    async def save_changed(self, partitions: Iterable[CoordinatorPartition]) -> None:
         """An image of each that changed; one that fails comes with the next call."""
-        for place in places:
-            coordinator = place.coordinator
-            if coordinator is None or coordinator.since_ms < 0:
+        for partition in partitions:
+            coordinator = partition.coordinator
+            if coordinator is None or coordinator.unsaved_since_ms < 0:
                 continue
-            since = coordinator.since_ms
+            since = coordinator.unsaved_since_ms
             try:
-                await self.write(place, *await coordinator.snapshot())
+                await self.write(partition, *await coordinator.snapshot())
             except (Unavailable, Refused) as error:
-                coordinator.since_ms = since
-                log.warning("image of groups comes later partition=%s why=%s", place.replica.at, error)
+                coordinator.unsaved_since_ms = since
+                log.warning("image of groups comes later partition=%s why=%s", partition.replica.at, error)
 
-    async def write(self, place: Place, offset: int, records: list[Record]) -> None:
+    async def write(self, partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
         """`records` are what the log says below `offset`. `Unavailable` when it is not known to be in the bucket."""
-        replica = place.replica
-        name = ImageName(replica.pid, replica.leader_epoch, offset)
-        await self._images.write(name, records)
-        place.names = (*place.names, name)
+        replica = partition.replica
+        name = SnapshotName(replica.pid, replica.leader_epoch, offset)
+        await self._store.write(name, records)
+        partition.snapshot_names = (*partition.snapshot_names, name)
         if replica.is_stopped:
             return
         replica.advance_start(offset)  # the image has what lies below: it may as well come back
         try:
-            place.names = await self._images.delete_older(place.names, name)
+            partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
         except Unavailable as error:  # they go with the next image
             log.warning("older images of groups stay for now partition=%s why=%s", replica.at, error)
 
-    def set_aside(self, place: Place) -> None:
+    def prepare_final_snapshot(self, partition: CoordinatorPartition) -> None:
         """What the last image of this partition is to hold, before its log is closed."""
-        coordinator = place.coordinator
-        if coordinator is not None and coordinator.since_ms >= 0:
+        coordinator = partition.coordinator
+        if coordinator is not None and coordinator.unsaved_since_ms >= 0:
             try:
-                self._last.append((place, coordinator.settled(), coordinator.shard.image()))
+                self._final_snapshots.append((partition, coordinator.flush(), coordinator.shard.snapshot()))
             except Refused as refused:
-                log.warning("last image of groups is not made partition=%s why=%s", place.replica.at, refused)
+                log.warning("last image of groups is not made partition=%s why=%s", partition.replica.at, refused)
 
-    async def save_last(self) -> None:
+    async def save_final_snapshots(self) -> None:
         """A clean stop: whoever finds another disk at the next start finds the groups as they are now."""
-        places = asyncio.Semaphore(IMAGES_AT_ONCE)
+        semaphore = asyncio.Semaphore(CONCURRENT_SNAPSHOTS)
 
-        async def save(place: Place, offset: int, records: list[Record]) -> None:
-            async with places:
-                if place.replica.is_committed(offset):
-                    name = ImageName(place.replica.pid, place.replica.leader_epoch, offset)
-                    await self._images.write(name, records)
+        async def save(partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
+            async with semaphore:
+                if partition.replica.is_committed(offset):
+                    name = SnapshotName(partition.replica.pid, partition.replica.leader_epoch, offset)
+                    await self._store.write(name, records)
 
         try:
-            async with asyncio.timeout(LAST_IMAGES_SECONDS):
-                await asyncio.gather(*(save(*each) for each in self._last))
+            async with asyncio.timeout(FINAL_SNAPSHOTS_SECONDS):
+                await asyncio.gather(*(save(*each) for each in self._final_snapshots))
         except (TimeoutError, Unavailable) as error:
             log.warning("last images of groups are not all stored why=%s", error or "the store was too slow")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tiered.errors import Code
-from tiered.groups.classic import ClassicGroup, State
-from tiered.groups.decision import Turn
-from tiered.groups.offsets import tombstone
-from tiered.groups.rebalance import drop
-from tiered.groups.records import Record, group_key
+from tiered.groups.classic import ClassicGroup, ClassicGroupState
+from tiered.groups.decision import Decision
+from tiered.groups.offsets import offset_tombstone
+from tiered.groups.rebalance import drop_group
+from tiered.groups.records import CoordinatorRecord, group_key
 from tiered.groups.requests import (
-    Deleted,
+    DeleteReply,
     DeleteGroup,
-    Described,
+    DescribeGroupReply,
     DescribedMember,
     DescribeGroup,
-    Listed,
+    ListGroupsReply,
     ListedGroup,
     ListGroups,
 )
@@ -24,12 +24,12 @@ from tiered.groups.requests import (
 CLASSIC = "classic"
 
 
-def describe(groups: dict[str, ClassicGroup], request: DescribeGroup) -> Described:
+def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGroup) -> DescribeGroupReply:
     """The chosen protocol and what members said for it, once there is one that all agreed on."""
     group = groups.get(request.group)
     if group is None:
-        return Described(Code.GROUP_ID_NOT_FOUND, request.group, State.DEAD.value)
-    protocol = (group.protocol or "") if group.state is State.STABLE else ""
+        return DescribeGroupReply(Code.GROUP_ID_NOT_FOUND, request.group, ClassicGroupState.DEAD.value)
+    protocol = (group.protocol or "") if group.state is ClassicGroupState.STABLE else ""
     members = tuple(
         DescribedMember(
             member.member_id,
@@ -41,37 +41,37 @@ def describe(groups: dict[str, ClassicGroup], request: DescribeGroup) -> Describ
         )
         for member in group.members.values()
     )
-    return Described(Code.NONE, group.name, group.state.value, group.protocol_type or "", protocol, members)
+    return DescribeGroupReply(Code.NONE, group.name, group.state.value, group.protocol_type or "", protocol, members)
 
 
-def list_groups(groups: Iterable[ClassicGroup], request: ListGroups) -> Listed:
+def handle_list_groups(groups: Iterable[ClassicGroup], request: ListGroups) -> ListGroupsReply:
     """Those that pass both filters."""
     states = {state.lower() for state in request.states}
     if request.types and CLASSIC not in {each.lower() for each in request.types}:
-        return Listed(())
+        return ListGroupsReply(())
     found = [
         ListedGroup(group.name, group.protocol_type or "", group.state.value, CLASSIC)
         for group in groups
         if not states or group.state.value.lower() in states
     ]
-    return Listed(tuple(sorted(found)))
+    return ListGroupsReply(tuple(sorted(found)))
 
 
-def delete_group(turn: Turn, request: DeleteGroup) -> Deleted:
+def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply:
     """Offsets and all."""
-    group = turn.live.groups.get(request.group)
+    group = decision.state.groups.get(request.group)
     if group is None:
-        return Deleted(Code.GROUP_ID_NOT_FOUND)
-    if group.state is not State.EMPTY:
-        return Deleted(Code.NON_EMPTY_GROUP)
-    bury(turn, group)
-    return Deleted(Code.NONE)
+        return DeleteReply(Code.GROUP_ID_NOT_FOUND)
+    if group.state is not ClassicGroupState.EMPTY:
+        return DeleteReply(Code.NON_EMPTY_GROUP)
+    remove_group(decision, group)
+    return DeleteReply(Code.NONE)
 
 
-def bury(turn: Turn, group: ClassicGroup) -> None:
+def remove_group(decision: Decision, group: ClassicGroup) -> None:
     """Tombstones for all that the log has of it."""
-    log = turn.live.log
-    turn.write(*[tombstone(group.name, topic, partition) for topic, partition, _ in log.rows(group.name)])
-    if group.name in log.groups:
-        turn.write(Record(group_key(group.name), None))
-    drop(turn, group)
+    log_state = decision.state.log_state
+    decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition, _ in log_state.iterate_offsets(group.name)])
+    if group.name in log_state.groups:
+        decision.write(CoordinatorRecord(group_key(group.name), None))
+    drop_group(decision, group)

@@ -6,85 +6,85 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiered.groups.classic import ClassicGroup, Said
+from tiered.groups.classic import ClassicGroup, ProtocolBytes
 from tiered.groups.deadlines import Deadlines
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.groups.member import Member
-from tiered.groups.records import Record
+from tiered.groups.member import ClassicGroupMember
+from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import Now, Reply
 
-MEMBER, JOIN, SYNC, SWEEP = "member", "join", "sync", "sweep"
+MEMBER, JOIN, SYNC, EXPIRY = "member", "join", "sync", "sweep"
 """What can be due: a member shows no life; a rebalance waits no longer for joins; nor for syncs; offsets expire."""
 
 
-class Waiter(NamedTuple):
+class ParkedRequest(NamedTuple):
     """Who waits for an answer."""
 
     group: str
-    member: Member
+    member: ClassicGroupMember
 
 
 @dataclass(slots=True)
-class Live:
+class GroupState:
     """All that a shard is made of: the log's state, and the soft state beside it."""
 
     settings: GroupSettings
-    draw: Callable[[], str]
-    log: LogState = field(default_factory=LogState)
+    new_uuid: Callable[[], str]
+    log_state: LogState = field(default_factory=LogState)
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
-    waiting: dict[int, Waiter] = field(default_factory=dict)
-    said: Said = field(default_factory=Said)
-    held_elsewhere: Callable[[], int] = lambda: 0
+    parked_requests: dict[int, ParkedRequest] = field(default_factory=dict)
+    protocol_bytes: ProtocolBytes = field(default_factory=ProtocolBytes)
+    other_shards_bytes: Callable[[], int] = lambda: 0
     """Bytes that the other shards of this broker hold."""
-    given: dict[tuple[str, str], None] = field(default_factory=dict)
+    issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
     """Group and member id of the ids given out last, oldest first; some are used or gone by now."""
 
     @property
-    def held(self) -> int:
+    def memory_bytes(self) -> int:
         """Bytes of memory that this shard holds, about: words of members, and what the log keeps."""
-        return self.said.bytes + self.log.held
+        return self.protocol_bytes.total + self.log_state.memory_bytes
 
     def has_room(self, size: int) -> bool:
         """Whether the groups of this broker may hold so much more; they may always hold less."""
-        return size <= 0 or self.held + self.held_elsewhere() + size <= self.settings.bytes_max
+        return size <= 0 or self.memory_bytes + self.other_shards_bytes() + size <= self.settings.bytes_max
 
 
-class Turn:
+class Decision:
     """Collects changes, which hold for the rest of the decision already, and replies."""
 
-    __slots__ = ("changes", "live", "now", "replies")
+    __slots__ = ("changes", "state", "now", "replies")
 
-    def __init__(self, live: Live, now: Now) -> None:
-        self.live = live
+    def __init__(self, state: GroupState, now: Now) -> None:
+        self.state = state
         self.now = now
-        self.changes: list[Record] = []
+        self.records: list[CoordinatorRecord] = []
         self.replies: list[tuple[int, Reply]] = []
 
-    def write(self, *records: Record) -> None:
+    def write(self, *records: CoordinatorRecord) -> None:
         """To the log."""
-        self.changes += records
-        self.live.log.apply(records)
+        self.records += records
+        self.state.log_state.apply(records)
 
-    def answer(self, token: int, reply: Reply) -> None:
+    def reply(self, token: int, reply: Reply) -> None:
         """To the caller of this decision."""
         self.replies.append((token, reply))
 
-    def release(self, token: int, reply: Reply) -> None:
+    def reply_to_parked(self, token: int, reply: Reply) -> None:
         """To one who waited, unless it is gone."""
-        if self.live.waiting.pop(token, None) is not None:
+        if self.state.parked_requests.pop(token, None) is not None:
             self.replies.append((token, reply))
 
-    def park(self, token: int, group: ClassicGroup, member: Member) -> None:
+    def park(self, token: int, group: ClassicGroup, member: ClassicGroupMember) -> None:
         """The answer comes later."""
-        self.live.waiting[token] = Waiter(group.name, member)
+        self.state.parked_requests[token] = ParkedRequest(group.name, member)
 
-    def expect(self, group: ClassicGroup, member: Member, timeout_ms: int | None = None) -> None:
+    def schedule_heartbeat(self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None) -> None:
         """The member shows life within its session timeout."""
-        after = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        self.live.deadlines.set((MEMBER, group.name, member.member_id), self.now.mono_ms + after)
+        session_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        self.state.deadlines.set((MEMBER, group.name, member.member_id), self.now.mono_ms + session_ms)
 
-    def let_go(self, group: ClassicGroup, member_id: str) -> None:
+    def cancel_heartbeat(self, group: ClassicGroup, member_id: str) -> None:
         """Nobody waits for this member any more."""
-        self.live.deadlines.cancel((MEMBER, group.name, member_id))
+        self.state.deadlines.cancel((MEMBER, group.name, member_id))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiered.groups.classic import ClassicGroup, State
-from tiered.groups.log_state import Offsets
-from tiered.groups.records import NO_TIME, Offset
+from tiered.groups.classic import ClassicGroup, ClassicGroupState
+from tiered.groups.log_state import GroupOffsets
+from tiered.groups.records import NO_TIME, OffsetValue
 
 
-def expired(group: ClassicGroup, offsets: Offsets, wall_ms: int, retention_ms: int) -> Iterator[tuple[str, int]]:
+def find_expired_offsets(group: ClassicGroup, offsets: GroupOffsets, wall_ms: int, retention_ms: int) -> Iterator[tuple[str, int]]:
     """Topic and partition of the offsets whose time has come."""
     for topic, partitions in offsets.items():
         if not _may_expire(group, topic):
@@ -27,14 +27,14 @@ def expired(group: ClassicGroup, offsets: Offsets, wall_ms: int, retention_ms: i
 def _may_expire(group: ClassicGroup, topic: str) -> bool:
     if group.protocol_type is None:
         return True
-    if group.state is State.STABLE:
-        return group.topics is not None and topic not in group.topics
-    return group.state is State.EMPTY
+    if group.state is ClassicGroupState.STABLE:
+        return group.subscribed_topics is not None and topic not in group.subscribed_topics
+    return group.state is ClassicGroupState.EMPTY
 
 
-def _has_expired(group: ClassicGroup, offset: Offset, wall_ms: int, retention_ms: int) -> bool:
+def _has_expired(group: ClassicGroup, offset: OffsetValue, wall_ms: int, retention_ms: int) -> bool:
     if offset.expire_ms != NO_TIME:
         return wall_ms >= offset.expire_ms
-    was_group = group.protocol_type is not None and group.state is State.EMPTY
-    since = group.since_ms if was_group and group.since_ms != NO_TIME else offset.commit_ms
+    was_group = group.protocol_type is not None and group.state is ClassicGroupState.EMPTY
+    since = group.state_since_ms if was_group and group.state_since_ms != NO_TIME else offset.commit_ms
     return wall_ms - since >= retention_ms

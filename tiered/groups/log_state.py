@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from tiered.errors import Corrupt
 from tiered.groups.records import (
     GroupKey,
-    Offset,
+    OffsetValue,
     OffsetKey,
-    Record,
+    CoordinatorRecord,
     group_key,
     offset_record,
     read_group,
@@ -17,7 +17,7 @@ from tiered.groups.records import (
     read_offset,
 )
 
-Offsets = dict[str, dict[int, Offset]]
+GroupOffsets = dict[str, dict[int, OffsetValue]]
 """Of one group: topic, partition, what was committed."""
 
 
@@ -25,7 +25,7 @@ OFFSET_BYTES = 300
 """What a committed offset takes in memory beside its metadata."""
 
 
-def size_of(offset: Offset | None) -> int:
+def offset_size(offset: OffsetValue | None) -> int:
     """Bytes that a committed offset takes in memory, about; 0 for none."""
     return OFFSET_BYTES + len(offset.metadata) if offset is not None else 0
 
@@ -36,62 +36,62 @@ class LogState:
 
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
-        self.offsets: dict[str, Offsets] = {}
-        self.passed_over = 0
-        self.held = 0
+        self.offsets: dict[str, GroupOffsets] = {}
+        self.skipped_records = 0
+        self.memory_bytes = 0
 
-    def apply(self, records: Iterable[Record]) -> None:
+    def apply(self, records: Iterable[CoordinatorRecord]) -> None:
         """Takes what it knows; what it does not know, or cannot read, is counted and passed over."""
         for key, value in records:
             try:
                 self._apply(key, value)
             except Corrupt:
-                self.passed_over += 1
+                self.skipped_records += 1
 
     def _apply(self, raw: bytes, value: bytes | None) -> None:
         match read_key(raw):
             case OffsetKey(group, topic, partition):
                 if value is None:
-                    self._drop(group, topic, partition)
+                    self._remove_offset(group, topic, partition)
                 else:
                     offset = read_offset(value)
                     partitions = self.offsets.setdefault(group, {}).setdefault(topic, {})
-                    self.held += size_of(offset) - size_of(partitions.get(partition))
+                    self.memory_bytes += offset_size(offset) - offset_size(partitions.get(partition))
                     partitions[partition] = offset
             case GroupKey(group):
                 if value is not None:
                     read_group(value)
-                self.held -= len(self.groups.pop(group, b""))
+                self.memory_bytes -= len(self.groups.pop(group, b""))
                 if value is not None:
                     self.groups[group] = value
-                    self.held += len(value)
+                    self.memory_bytes += len(value)
             case None:
-                self.passed_over += 1
+                self.skipped_records += 1
 
-    def _drop(self, group: str, topic: str, partition: int) -> None:
+    def _remove_offset(self, group: str, topic: str, partition: int) -> None:
         topics = self.offsets.get(group, {})
         partitions = topics.get(topic, {})
         dropped = partitions.pop(partition, None)
-        self.held -= size_of(dropped)
+        self.memory_bytes -= offset_size(dropped)
         if dropped is not None and not partitions:
             del topics[topic]
             if not topics:
                 del self.offsets[group]
 
-    def offset(self, group: str, topic: str, partition: int) -> Offset | None:
+    def committed_offset(self, group: str, topic: str, partition: int) -> OffsetValue | None:
         """What was committed for this partition."""
         return self.offsets.get(group, {}).get(topic, {}).get(partition)
 
-    def rows(self, group: str) -> Iterator[tuple[str, int, Offset]]:
+    def iterate_offsets(self, group: str) -> Iterator[tuple[str, int, OffsetValue]]:
         """All that was committed by this group."""
         for topic, partitions in self.offsets.get(group, {}).items():
             for partition, offset in partitions.items():
                 yield topic, partition, offset
 
-    def image(self) -> Iterator[Record]:
+    def snapshot(self) -> Iterator[CoordinatorRecord]:
         """The fewest records that give this state."""
         for group, value in self.groups.items():
-            yield Record(group_key(group), value)
+            yield CoordinatorRecord(group_key(group), value)
         for group in self.offsets:
-            for topic, partition, offset in self.rows(group):
+            for topic, partition, offset in self.iterate_offsets(group):
                 yield offset_record(group, topic, partition, offset)

@@ -11,7 +11,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ClassicGroupMember:
     """What a member said when it joined, what it was assigned, and whom to answer.
 
     `is_new`: it joins for the first time, so it cannot send heartbeats yet. `knows_id`: it can come back by its id.
@@ -31,7 +31,7 @@ class Member:
     knows_id: bool = True
 
     @classmethod
-    def from_value(cls, value: MemberValue, protocol: str) -> Member:
+    def from_value(cls, value: MemberValue, protocol: str) -> ClassicGroupMember:
         """As the log has it: of its protocols the chosen one is known."""
         return cls(
             value.member_id,
@@ -44,7 +44,7 @@ class Member:
             value.assignment,
         )
 
-    def value(self, protocol: str) -> MemberValue:
+    def to_value(self, protocol: str) -> MemberValue:
         """As the log is to have it."""
         return MemberValue(
             self.member_id,
@@ -66,7 +66,7 @@ class Member:
         return next((name for name, _ in self.protocols if name in candidates), None)
 
     @property
-    def waits(self) -> bool:
+    def has_satisfied_heartbeat(self) -> bool:
         """Whether it is known to be there without a heartbeat: the coordinator owes it an answer. A new member can be
         missed even then, for it has no other way to show itself than to ask again."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)

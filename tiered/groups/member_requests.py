@@ -3,110 +3,110 @@
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.classic import REASON_MAX, ClassicGroup, State
-from tiered.groups.decision import SYNC, Turn
+from tiered.groups.classic import REASON_MAX, ClassicGroup, ClassicGroupState
+from tiered.groups.decision import SYNC, Decision
 from tiered.groups.rebalance import (
-    answer_sync,
-    assign,
-    complete_if_all_joined,
-    drop_if_nothing,
-    prepare,
-    remove,
-    synced,
+    reply_to_sync,
+    apply_assignments,
+    complete_join_if_all_joined,
+    drop_group_if_unused,
+    prepare_rebalance,
+    remove_member,
+    make_sync_reply,
 )
-from tiered.groups.requests import Beaten, Heartbeat, LeaveGroup, Leaver, Left, Synced, SyncGroup
+from tiered.groups.requests import HeartbeatReply, Heartbeat, LeaveGroup, LeavingMember, LeaveGroupReply, SyncGroupReply, SyncGroup
 
 # -- assignments ------------------------------------------------------------------------------------------------------
 
 
-def sync(turn: Turn, request: SyncGroup, token: int) -> None:
+def handle_sync_group(decision: Decision, request: SyncGroup, token: int) -> None:
     """Answers `Synced`, now or when the leader has assigned."""
-    group = turn.live.groups.get(request.group)
-    code = _refusal(group, request)
+    group = decision.state.groups.get(request.group)
+    code = _validate_sync(group, request)
     if group is None or code is not None:
-        turn.answer(token, Synced(code or Code.UNKNOWN_MEMBER_ID))
+        decision.reply(token, SyncGroupReply(code or Code.UNKNOWN_MEMBER_ID))
         return
     member = group.members[request.member_id]
-    group.unsynced.discard(member.member_id)
-    if not group.unsynced:
-        turn.live.deadlines.cancel((SYNC, group.name, ""))
-    if group.state is State.STABLE:
-        turn.answer(token, synced(group, member))
-        turn.expect(group, member)
+    group.pending_sync_members.discard(member.member_id)
+    if not group.pending_sync_members:
+        decision.state.deadlines.cancel((SYNC, group.name, ""))
+    if group.state is ClassicGroupState.STABLE:
+        decision.reply(token, make_sync_reply(group, member))
+        decision.schedule_heartbeat(group, member)
         return
-    answer_sync(turn, group, member, Synced(Code.REBALANCE_IN_PROGRESS))
+    reply_to_sync(decision, group, member, SyncGroupReply(Code.REBALANCE_IN_PROGRESS))
     member.sync_token = token
-    turn.park(token, group, member)
+    decision.park(token, group, member)
     if group.leader == member.member_id:
-        assign(turn, group, dict(request.assignments))
+        apply_assignments(decision, group, dict(request.assignments))
 
 
-def _refusal(group: ClassicGroup | None, request: SyncGroup) -> Code | None:
+def _validate_sync(group: ClassicGroup | None, request: SyncGroup) -> Code | None:
     if not request.group:
         return Code.INVALID_GROUP_ID
-    if group is None or group.state is State.EMPTY:
+    if group is None or group.state is ClassicGroupState.EMPTY:
         return Code.UNKNOWN_MEMBER_ID
-    code = group.refusal(request.member_id, request.instance_id)
+    code = group.validate_member(request.member_id, request.instance_id)
     if code is not None:
         return code
     if request.generation != group.generation:
         return Code.ILLEGAL_GENERATION
     if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
         return Code.INCONSISTENT_GROUP_PROTOCOL
-    return Code.REBALANCE_IN_PROGRESS if group.state is State.PREPARING else None
+    return Code.REBALANCE_IN_PROGRESS if group.state is ClassicGroupState.PREPARING else None
 
 
 # -- life -------------------------------------------------------------------------------------------------------------
 
 
-def beat(turn: Turn, request: Heartbeat) -> Beaten:
+def handle_heartbeat(decision: Decision, request: Heartbeat) -> HeartbeatReply:
     """Each beat begins the session anew, while members gather too."""
     if not request.group:
-        return Beaten(Code.INVALID_GROUP_ID)
-    group = turn.live.groups.get(request.group)
+        return HeartbeatReply(Code.INVALID_GROUP_ID)
+    group = decision.state.groups.get(request.group)
     if group is None:
-        return Beaten(Code.UNKNOWN_MEMBER_ID)
-    code = group.refusal(request.member_id, request.instance_id)
+        return HeartbeatReply(Code.UNKNOWN_MEMBER_ID)
+    code = group.validate_member(request.member_id, request.instance_id)
     if code is None and request.generation != group.generation:
         code = Code.ILLEGAL_GENERATION
     if code is not None:
-        return Beaten(code)
-    turn.expect(group, group.members[request.member_id])
-    return Beaten(Code.REBALANCE_IN_PROGRESS if group.state is State.PREPARING else Code.NONE)
+        return HeartbeatReply(code)
+    decision.schedule_heartbeat(group, group.members[request.member_id])
+    return HeartbeatReply(Code.REBALANCE_IN_PROGRESS if group.state is ClassicGroupState.PREPARING else Code.NONE)
 
 
-def leave(turn: Turn, request: LeaveGroup) -> Left:
+def handle_leave_group(decision: Decision, request: LeaveGroup) -> LeaveGroupReply:
     """Each member for itself; one rebalance for all of them."""
     if not request.group:
-        return Left(Code.INVALID_GROUP_ID)
-    group = turn.live.groups.get(request.group)
+        return LeaveGroupReply(Code.INVALID_GROUP_ID)
+    group = decision.state.groups.get(request.group)
     if group is None:
-        return Left(Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(request.members))
-    codes = tuple(_leave(turn, group, leaver) for leaver in request.members)
-    gone = [leaver for leaver, code in zip(request.members, codes, strict=True) if code is Code.NONE]
-    if gone:
-        if group.state in (State.STABLE, State.COMPLETING):
-            first = gone[0].instance_id or gone[0].member_id
-            why = (gone[0].reason or "not provided")[:REASON_MAX]
-            prepare(turn, group, f"{len(gone)} members left, {first} among them; client reason: {why}")
+        return LeaveGroupReply(Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(request.members))
+    codes = tuple(_remove_leaving_member(decision, group, leaver) for leaver in request.members)
+    left_members = [leaver for leaver, code in zip(request.members, codes, strict=True) if code is Code.NONE]
+    if left_members:
+        if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
+            first = left_members[0].instance_id or left_members[0].member_id
+            why = (left_members[0].reason or "not provided")[:REASON_MAX]
+            prepare_rebalance(decision, group, f"{len(left_members)} members left, {first} among them; client reason: {why}")
         else:
-            complete_if_all_joined(turn, group)
-        drop_if_nothing(turn, group)
-    return Left(Code.NONE, codes)
+            complete_join_if_all_joined(decision, group)
+        drop_group_if_unused(decision, group)
+    return LeaveGroupReply(Code.NONE, codes)
 
 
-def _leave(turn: Turn, group: ClassicGroup, leaver: Leaver) -> Code:
-    member_id = leaver.member_id
+def _remove_leaving_member(decision: Decision, group: ClassicGroup, leaving: LeavingMember) -> Code:
+    member_id = leaving.member_id
     if not member_id:
-        known = group.static.get(leaver.instance_id or "")
-        if known is None:
+        current_id = group.static_members.get(leaving.instance_id or "")
+        if current_id is None:
             return Code.UNKNOWN_MEMBER_ID
-        member_id = known
-    elif member_id in group.pending:
+        member_id = current_id
+    elif member_id in group.pending_members:
         group.remove(member_id)
-        turn.let_go(group, member_id)
+        decision.cancel_heartbeat(group, member_id)
         return Code.NONE
-    code = group.refusal(member_id, leaver.instance_id)
+    code = group.validate_member(member_id, leaving.instance_id)
     if code is None:
-        remove(turn, group, group.members[member_id])
+        remove_member(decision, group, group.members[member_id])
     return code or Code.NONE

@@ -11,23 +11,23 @@ I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 
 
-def string(value: str) -> bytes:
+def encode_string(value: str) -> bytes:
     """A string that may not be null."""
     raw = value.encode()
     return I16.pack(len(raw)) + raw
 
 
-def nullable(value: str | None) -> bytes:
+def encode_nullable_string(value: str | None) -> bytes:
     """A string that may be null."""
-    return b"\xff\xff" if value is None else string(value)
+    return b"\xff\xff" if value is None else encode_string(value)
 
 
-def data(value: bytes) -> bytes:
+def encode_bytes(value: bytes) -> bytes:
     """Bytes that may not be null."""
     return I32.pack(len(value)) + value
 
 
-def uvarint(value: int) -> bytes:
+def encode_uvarint(value: int) -> bytes:
     """An unsigned varint, as compact fields have it for a length."""
     out = bytearray()
     while value > 0x7F:
@@ -37,7 +37,7 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-class Fields:
+class FieldReader:
     """Reads a record field by field; `Corrupt` where it ends too early or says what cannot be."""
 
     def __init__(self, raw: bytes, position: int = 0, *, flexible: bool = False) -> None:
@@ -71,7 +71,7 @@ class Fields:
                 return value
         raise Corrupt("a varint of more than five bytes", position=self._position)
 
-    def nullable(self) -> str | None:
+    def nullable_string(self) -> str | None:
         """A string, or None."""
         length = self.uvarint() - 1 if self._flexible else self.i16()
         if length == -1:
@@ -82,7 +82,7 @@ class Fields:
             raise Corrupt("a string is not UTF-8", position=self._position) from None
 
     def string(self) -> str:
-        value = self.nullable()
+        value = self.nullable_string()
         if value is None:
             raise Corrupt("null where a string must be", position=self._position)
         return value

@@ -11,7 +11,7 @@ import uuid
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import I16, I32, I64, Fields, data, nullable, string, uvarint
+from tiered.groups.record_fields import I16, I32, I64, FieldReader, encode_bytes, encode_nullable_string, encode_string, encode_uvarint
 from tiered.ids import id_bytes, text_id
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
@@ -24,7 +24,7 @@ _TOPIC_ID_TAG = 0
 _ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
 
 
-class Record(NamedTuple):
+class CoordinatorRecord(NamedTuple):
     """One record of the log; no value: a tombstone."""
 
     key: bytes
@@ -45,7 +45,7 @@ class GroupKey(NamedTuple):
     group: str
 
 
-class Offset(NamedTuple):
+class OffsetValue(NamedTuple):
     """What was committed. `expire_ms`: NO_TIME unless the client named one (OffsetCommit v2-4)."""
 
     offset: int
@@ -76,7 +76,7 @@ class GroupValue(NamedTuple):
     generation: int
     protocol: str | None
     leader: str | None
-    since_ms: int
+    state_since_ms: int
     members: tuple[MemberValue, ...] = ()
 
 
@@ -85,57 +85,57 @@ class GroupValue(NamedTuple):
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
     """The key of one partition's offset."""
-    return I16.pack(OFFSET_KEY) + string(group) + string(topic) + I32.pack(partition)
+    return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic) + I32.pack(partition)
 
 
-def offset_record(group: str, topic: str, partition: int, value: Offset) -> Record:
+def offset_record(group: str, topic: str, partition: int, value: OffsetValue) -> CoordinatorRecord:
     """A commit."""
-    return Record(offset_key(group, topic, partition), offset_value(value))
+    return CoordinatorRecord(offset_key(group, topic, partition), offset_value(value))
 
 
-def offset_value(value: Offset) -> bytes:
+def offset_value(value: OffsetValue) -> bytes:
     """Version 1 for an offset that names its own expiry, version 4 for one that knows its topic's id, else 3."""
     offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
     if value.expire_ms != NO_TIME:
-        return I16.pack(OFFSET_EXPIRING) + offset + string(metadata) + when + I64.pack(value.expire_ms)
+        return I16.pack(OFFSET_EXPIRING) + offset + encode_string(metadata) + when + I64.pack(value.expire_ms)
     if value.topic_id:
         text = metadata.encode()
         head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
-        return head + uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + id_bytes(value.topic_id)
-    return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + string(metadata) + when
+        return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + id_bytes(value.topic_id)
+    return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + encode_string(metadata) + when
 
 
 def group_key(group: str) -> bytes:
     """The key of a group."""
-    return I16.pack(GROUP_KEY) + string(group)
+    return I16.pack(GROUP_KEY) + encode_string(group)
 
 
-def group_record(group: str, value: GroupValue) -> Record:
+def group_record(group: str, value: GroupValue) -> CoordinatorRecord:
     """A group after a rebalance."""
-    return Record(group_key(group), group_value(value))
+    return CoordinatorRecord(group_key(group), group_value(value))
 
 
 def group_value(value: GroupValue) -> bytes:
     """Version 3."""
     parts = [
         I16.pack(GROUP_PLAIN),
-        string(value.protocol_type),
+        encode_string(value.protocol_type),
         I32.pack(value.generation),
-        nullable(value.protocol),
-        nullable(value.leader),
-        I64.pack(value.since_ms),
+        encode_nullable_string(value.protocol),
+        encode_nullable_string(value.leader),
+        I64.pack(value.state_since_ms),
         I32.pack(len(value.members)),
     ]
     for member in value.members:
         parts += (
-            string(member.member_id),
-            nullable(member.instance_id),
-            string(member.client_id),
-            string(member.client_host),
+            encode_string(member.member_id),
+            encode_nullable_string(member.instance_id),
+            encode_string(member.client_id),
+            encode_string(member.client_host),
             I32.pack(member.rebalance_timeout_ms),
             I32.pack(member.session_timeout_ms),
-            data(member.subscription),
-            data(member.assignment),
+            encode_bytes(member.subscription),
+            encode_bytes(member.assignment),
         )
     return b"".join(parts)
 
@@ -145,10 +145,10 @@ def group_value(value: GroupValue) -> bytes:
 
 def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
     """None for a kind that is not ours; `Corrupt` for one of ours that cannot be."""
-    return _quick_key(raw) or _read_key(raw)
+    return _read_offset_key_fast(raw) or _read_key(raw)
 
 
-def _quick_key(raw: bytes) -> OffsetKey | None:
+def _read_offset_key_fast(raw: bytes) -> OffsetKey | None:
     """The key of an offset in one go, as nearly all are; None where the slow way has to judge."""
     try:
         kind, size = _KEY_HEAD.unpack_from(raw)
@@ -165,19 +165,19 @@ def _quick_key(raw: bytes) -> OffsetKey | None:
 
 
 def _read_key(raw: bytes) -> OffsetKey | GroupKey | None:
-    fields = Fields(raw)
+    fields = FieldReader(raw)
     kind = fields.i16()
     if kind in (OFFSET_KEY_OLD, OFFSET_KEY):
         return OffsetKey(fields.string(), fields.string(), fields.i32())
     return GroupKey(fields.string()) if kind == GROUP_KEY else None
 
 
-def read_offset(raw: bytes) -> Offset:
+def read_offset(raw: bytes) -> OffsetValue:
     """Versions 0 to 4."""
-    return _quick_offset(raw) or _read_offset(raw)
+    return _read_offset_fast(raw) or _read_offset(raw)
 
 
-def _quick_offset(raw: bytes) -> Offset | None:
+def _read_offset_fast(raw: bytes) -> OffsetValue | None:
     """An offset of the version that is written nearly always, in one go; None where the slow way has to judge."""
     try:
         version, offset, epoch, size = _PLAIN_HEAD.unpack_from(raw)
@@ -185,16 +185,16 @@ def _quick_offset(raw: bytes) -> Offset | None:
             return None
         end = _PLAIN_HEAD.size + size
         (when,) = I64.unpack_from(raw, end)
-        return Offset(offset, epoch, str(raw[_PLAIN_HEAD.size : end], "utf-8"), when)
+        return OffsetValue(offset, epoch, str(raw[_PLAIN_HEAD.size : end], "utf-8"), when)
     except (struct.error, UnicodeDecodeError):
         return None
 
 
-def _read_offset(raw: bytes) -> Offset:
-    version = Fields(raw).i16()
+def _read_offset(raw: bytes) -> OffsetValue:
+    version = FieldReader(raw).i16()
     if not 0 <= version <= OFFSET_FLEXIBLE:
         raise Corrupt(f"version {version} of an offset is not known")
-    fields = Fields(raw, 2, flexible=version == OFFSET_FLEXIBLE)
+    fields = FieldReader(raw, 2, flexible=version == OFFSET_FLEXIBLE)
     offset = fields.i64()
     epoch = fields.i32() if version >= 3 else -1
     metadata, committed = fields.string(), fields.i64()
@@ -202,25 +202,25 @@ def _read_offset(raw: bytes) -> Offset:
     topic_id = fields.tags().get(_TOPIC_ID_TAG)
     if topic_id is not None and len(topic_id) != 16:
         raise Corrupt("a topic id of another size than 16 bytes")
-    return Offset(offset, epoch, metadata, committed, expires, text_id(uuid.UUID(bytes=topic_id)) if topic_id else "")
+    return OffsetValue(offset, epoch, metadata, committed, expires, text_id(uuid.UUID(bytes=topic_id)) if topic_id else "")
 
 
 def read_group(raw: bytes) -> GroupValue:
     """Versions 0 to 4."""
-    version = Fields(raw).i16()
+    version = FieldReader(raw).i16()
     if not 0 <= version <= GROUP_FLEXIBLE:
         raise Corrupt(f"version {version} of a group is not known")
-    fields = Fields(raw, 2, flexible=version == GROUP_FLEXIBLE)
-    kind, generation, protocol, leader = fields.string(), fields.i32(), fields.nullable(), fields.nullable()
+    fields = FieldReader(raw, 2, flexible=version == GROUP_FLEXIBLE)
+    kind, generation, protocol, leader = fields.string(), fields.i32(), fields.nullable_string(), fields.nullable_string()
     since = fields.i64() if version >= 2 else NO_TIME
     members = tuple(_read_member(fields, version) for _ in range(fields.count()))
     fields.tags()
     return GroupValue(kind, generation, protocol, leader, since, members)
 
 
-def _read_member(fields: Fields, version: int) -> MemberValue:
+def _read_member(fields: FieldReader, version: int) -> MemberValue:
     member_id = fields.string()
-    instance_id = fields.nullable() if version >= 3 else None
+    instance_id = fields.nullable_string() if version >= 3 else None
     client_id, client_host = fields.string(), fields.string()
     rebalance_ms = fields.i32() if version >= 1 else -1
     session_ms = fields.i32()

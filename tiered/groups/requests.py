@@ -48,7 +48,7 @@ class JoinGroup:
     protocols: tuple[tuple[str, bytes], ...]
     reason: str | None = None
     member_id_required: bool = True
-    skip_assignment_known: bool = True
+    supports_skip_assignment: bool = True
 
 
 class JoinedMember(NamedTuple):
@@ -60,7 +60,7 @@ class JoinedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinGroupReply:
     """Only the leader is told the `members`."""
 
     code: Code
@@ -87,7 +87,7 @@ class SyncGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncGroupReply:
     """The bytes that the leader made for this member."""
 
     code: Code
@@ -107,13 +107,13 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
+class HeartbeatReply:
     """REBALANCE_IN_PROGRESS tells the member to join again."""
 
     code: Code
 
 
-class Leaver(NamedTuple):
+class LeavingMember(NamedTuple):
     """Who leaves: a static member may be named by its instance alone."""
 
     member_id: str
@@ -126,11 +126,11 @@ class LeaveGroup:
     """-> Left. Below v3 there is one member, and its code is the answer's."""
 
     group: str
-    members: tuple[Leaver, ...]
+    members: tuple[LeavingMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeaveGroupReply:
     """`codes` in the order of the request's members; empty when `code` is not NONE."""
 
     code: Code
@@ -140,7 +140,7 @@ class Left:
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-class Commit(NamedTuple):
+class PartitionOffset(NamedTuple):
     """One partition's offset, as it is to be kept. `topic_id`: "" when the client names topics."""
 
     topic: str
@@ -157,7 +157,7 @@ class CommitOffsets:
     GROUP_ID_NOT_FOUND reads ILLEGAL_GENERATION below v9."""
 
     group: str
-    offsets: tuple[Commit, ...]
+    offsets: tuple[PartitionOffset, ...]
     generation: int = NO_GENERATION
     member_id: str = ""
     instance_id: str | None = None
@@ -165,7 +165,7 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitOffsetsReply:
     """One code for each row of the request, in its order."""
 
     codes: tuple[Code, ...]
@@ -184,11 +184,11 @@ class FetchOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchOffsetsReply:
     """Rows in the order of the request (by topic and partition when all were asked); NO_OFFSET where there is none."""
 
     code: Code
-    offsets: tuple[Commit, ...] = ()
+    offsets: tuple[PartitionOffset, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class DeleteOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteReply:
     """`codes` in the order of the request; empty when `code` is not NONE, and for a whole group."""
 
     code: Code
@@ -236,7 +236,7 @@ class DescribedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribeGroupReply:
     """An unknown group is Dead with GROUP_ID_NOT_FOUND; below v6 the code reads NONE."""
 
     code: Code
@@ -265,7 +265,7 @@ class ListedGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListGroupsReply:
     """In the order of their names."""
 
     groups: tuple[ListedGroup, ...]
@@ -291,4 +291,4 @@ Request = (
     | ListGroups
     | DeleteGroup
 )
-Reply = Joined | Synced | Beaten | Left | Committed | Fetched | Deleted | Described | Listed
+Reply = JoinGroupReply | SyncGroupReply | HeartbeatReply | LeaveGroupReply | CommitOffsetsReply | FetchOffsetsReply | DeleteReply | DescribeGroupReply | ListGroupsReply

@@ -12,29 +12,29 @@ from dataclasses import dataclass
 
 from tiered.errors import Code
 from tiered.groups import requests
-from tiered.groups.admin import bury, delete_group, describe, list_groups
-from tiered.groups.classic import ClassicGroup, State
-from tiered.groups.decision import JOIN, MEMBER, SWEEP, SYNC, Live, Turn
-from tiered.groups.expiry import expired
-from tiered.groups.invariants import broken
-from tiered.groups.join import join
+from tiered.groups.admin import remove_group, handle_delete_group, handle_describe_group, handle_list_groups
+from tiered.groups.classic import ClassicGroup, ClassicGroupState
+from tiered.groups.decision import JOIN, MEMBER, EXPIRY, SYNC, GroupState, Decision
+from tiered.groups.expiry import find_expired_offsets
+from tiered.groups.invariants import find_violations
+from tiered.groups.join import handle_join_group
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.groups.member_requests import beat, leave, sync
-from tiered.groups.offsets import commit, delete, delete_topics, fetch, tombstone
-from tiered.groups.rebalance import join_is_due, member_is_due, prepare, sync_is_due
-from tiered.groups.records import Record, read_group
+from tiered.groups.member_requests import handle_heartbeat, handle_leave_group, handle_sync_group
+from tiered.groups.offsets import handle_commit_offsets, handle_delete_offsets, delete_topic_offsets, handle_fetch_offsets, offset_tombstone
+from tiered.groups.rebalance import on_join_timeout, on_member_timeout, prepare_rebalance, on_sync_timeout
+from tiered.groups.records import CoordinatorRecord, read_group
 from tiered.groups.requests import Now, Reply, Request
 
-SWEEP_OFFSETS = 10_000
+EXPIRY_SLICE_OFFSETS = 10_000
 """Offsets that are looked at in one turn of the sweep, or a few more: no turn takes long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CoordinatorResult:
     """What to append, and whom to answer once that and all before it is committed."""
 
-    changes: tuple[Record, ...] = ()
+    records: tuple[CoordinatorRecord, ...] = ()
     replies: tuple[tuple[int, Reply], ...] = ()
 
 
@@ -45,138 +45,138 @@ class GroupShard:
     on the monotonic clock; look at it after each call."""
 
     def __init__(
-        self, settings: GroupSettings, draw: Callable[[], str], held_elsewhere: Callable[[], int] = lambda: 0
+        self, settings: GroupSettings, new_uuid: Callable[[], str], other_shards_bytes: Callable[[], int] = lambda: 0
     ) -> None:
-        self.live = Live(settings, draw, held_elsewhere=held_elsewhere)
-        self._sweeping: list[str] = []
+        self.state = GroupState(settings, new_uuid, other_shards_bytes=other_shards_bytes)
+        self._groups_to_expire: list[str] = []
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    def load(self, records: Iterable[Record]) -> None:
+    def load(self, records: Iterable[CoordinatorRecord]) -> None:
         """From an image, then from the log, in order; records of other kinds and of other formats are passed over."""
         self.apply(records)
 
-    def loaded(self, now: Now) -> None:
+    def on_loaded(self, now: Now) -> None:
         """All is read: groups come alive, each member with a fresh session; one that is over the limit is to shrink."""
-        turn = Turn(self.live, now)
-        for name, raw in self.live.log.groups.items():
-            group = self.live.groups[name] = ClassicGroup.from_value(name, read_group(raw), self.live.said)
+        decision = Decision(self.state, now)
+        for name, raw in self.state.log_state.groups.items():
+            group = self.state.groups[name] = ClassicGroup.from_value(name, read_group(raw), self.state.protocol_bytes)
             for member in group.members.values():
-                turn.expect(group, member)
-            if len(group.members) > self.live.settings.size_max:
-                prepare(turn, group, f"the group has more than {self.live.settings.size_max} members")
-        for name in self.live.log.offsets:
-            if name not in self.live.groups:
-                self.live.groups[name] = ClassicGroup(name, now.wall_ms, self.live.said)
-        self._sweep_later(now)
+                decision.schedule_heartbeat(group, member)
+            if len(group.members) > self.state.settings.size_max:
+                prepare_rebalance(decision, group, f"the group has more than {self.state.settings.size_max} members")
+        for name in self.state.log_state.offsets:
+            if name not in self.state.groups:
+                self.state.groups[name] = ClassicGroup(name, now.wall_ms, self.state.protocol_bytes)
+        self._schedule_expiry(now)
 
-    def apply(self, records: Iterable[Record]) -> None:
+    def apply(self, records: Iterable[CoordinatorRecord]) -> None:
         """The only way in which hard state changes."""
-        self.live.log.apply(records)
+        self.state.log_state.apply(records)
 
-    def image(self) -> list[Record]:
+    def snapshot(self) -> list[CoordinatorRecord]:
         """The hard state, as the fewest records that give it."""
-        return list(self.live.log.image())
+        return list(self.state.log_state.snapshot())
 
     @property
-    def hard(self) -> LogState:
+    def log_state(self) -> LogState:
         """What the log holds."""
-        return self.live.log
+        return self.state.log_state
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
-    def decide(self, request: Request, now: Now, token: int) -> Outcome:
+    def decide(self, request: Request, now: Now, token: int) -> CoordinatorResult:
         """Answers `token` now or in a later outcome. Changes promise what the replies of this outcome say."""
-        turn = Turn(self.live, now)
+        decision = Decision(self.state, now)
         match request:
             case requests.Heartbeat():
-                turn.answer(token, beat(turn, request))
+                decision.reply(token, handle_heartbeat(decision, request))
             case requests.CommitOffsets():
-                turn.answer(token, commit(turn, request))
+                decision.reply(token, handle_commit_offsets(decision, request))
             case requests.FetchOffsets():
-                turn.answer(token, fetch(self.live.log, request))
+                decision.reply(token, handle_fetch_offsets(self.state.log_state, request))
             case requests.JoinGroup():
-                join(turn, request, token)
+                handle_join_group(decision, request, token)
             case requests.SyncGroup():
-                sync(turn, request, token)
+                handle_sync_group(decision, request, token)
             case requests.LeaveGroup():
-                turn.answer(token, leave(turn, request))
+                decision.reply(token, handle_leave_group(decision, request))
             case requests.DeleteOffsets():
-                turn.answer(token, delete(turn, request))
+                decision.reply(token, handle_delete_offsets(decision, request))
             case requests.TopicsDeleted():
-                delete_topics(turn, request.topics)
-                turn.answer(token, requests.Deleted(Code.NONE))
+                delete_topic_offsets(decision, request.topics)
+                decision.reply(token, requests.DeleteReply(Code.NONE))
             case requests.DescribeGroup():
-                turn.answer(token, describe(self.live.groups, request))
+                decision.reply(token, handle_describe_group(self.state.groups, request))
             case requests.ListGroups():
-                turn.answer(token, list_groups(self.live.groups.values(), request))
+                decision.reply(token, handle_list_groups(self.state.groups.values(), request))
             case requests.DeleteGroup():
-                turn.answer(token, delete_group(turn, request))
-        return Outcome(tuple(turn.changes), tuple(turn.replies))
+                decision.reply(token, handle_delete_group(decision, request))
+        return CoordinatorResult(tuple(decision.records), tuple(decision.replies))
 
-    def due(self, now: Now) -> Outcome:
+    def due(self, now: Now) -> CoordinatorResult:
         """Does all whose time has come."""
-        turn = Turn(self.live, now)
-        for kind, name, member_id in self.live.deadlines.take(now.mono_ms):
-            if kind == SWEEP:
-                self._sweep(turn)
+        decision = Decision(self.state, now)
+        for kind, name, member_id in self.state.deadlines.pop_due(now.mono_ms):
+            if kind == EXPIRY:
+                self._expire_offsets(decision)
                 continue
-            group = self.live.groups[name]
+            group = self.state.groups[name]
             if kind == MEMBER:
-                member_is_due(turn, group, member_id)
+                on_member_timeout(decision, group, member_id)
             elif kind == JOIN:
-                join_is_due(turn, group)
+                on_join_timeout(decision, group)
             elif kind == SYNC:
-                sync_is_due(turn, group)
-        return Outcome(tuple(turn.changes), tuple(turn.replies))
+                on_sync_timeout(decision, group)
+        return CoordinatorResult(tuple(decision.records), tuple(decision.replies))
 
     @property
     def next_due_ms(self) -> int | None:
         """When `due` has something to do."""
-        return self.live.deadlines.next()
+        return self.state.deadlines.next_due_ms()
 
-    def forget(self, token: int) -> None:
+    def cancel_request(self, token: int) -> None:
         """Whoever waits under this token is gone; a reply to it is not given any more. A new member that was never
         told its id cannot come back by it, so it does not hold up the others."""
-        waiter = self.live.waiting.pop(token, None)
-        if waiter is not None and waiter.member.is_new and not waiter.member.knows_id:
-            self.live.deadlines.set((MEMBER, waiter.group, waiter.member.member_id), 0)
+        parked = self.state.parked_requests.pop(token, None)
+        if parked is not None and parked.member.is_new and not parked.member.knows_id:
+            self.state.deadlines.set((MEMBER, parked.group, parked.member.member_id), 0)
 
-    def abandon(self) -> tuple[int, ...]:
+    def cancel_all_requests(self) -> tuple[int, ...]:
         """The tokens that still wait (the shard is given up: the carrier refuses them)."""
-        tokens = tuple(self.live.waiting)
-        self.live.waiting.clear()
+        tokens = tuple(self.state.parked_requests)
+        self.state.parked_requests.clear()
         return tokens
 
-    def check(self) -> tuple[str, ...]:
+    def find_violations(self) -> tuple[str, ...]:
         """What should hold and does not, in words."""
-        return tuple(broken(self.live))
+        return tuple(find_violations(self.state))
 
     # -- expiry --------------------------------------------------------------------------------------------------------
 
-    def _sweep(self, turn: Turn) -> None:
+    def _expire_offsets(self, decision: Decision) -> None:
         """Offsets whose time has come go, and with the last of them an empty group; a slice in each turn."""
-        if not self._sweeping:
-            self._sweeping = sorted(self.live.groups, reverse=True)
+        if not self._groups_to_expire:
+            self._groups_to_expire = sorted(self.state.groups, reverse=True)
         looked_at = 0
-        while self._sweeping and looked_at < SWEEP_OFFSETS:
-            group = self.live.groups.get(self._sweeping.pop())
+        while self._groups_to_expire and looked_at < EXPIRY_SLICE_OFFSETS:
+            group = self.state.groups.get(self._groups_to_expire.pop())
             if group is not None:
-                looked_at += self._sweep_group(turn, group)
-        if self._sweeping:
-            self.live.deadlines.set((SWEEP, "", ""), turn.now.mono_ms + 1)
+                looked_at += self._expire_group(decision, group)
+        if self._groups_to_expire:
+            self.state.deadlines.set((EXPIRY, "", ""), decision.now.mono_ms + 1)
         else:
-            self._sweep_later(turn.now)
+            self._schedule_expiry(decision.now)
 
-    def _sweep_group(self, turn: Turn, group: ClassicGroup) -> int:
-        log = self.live.log
-        offsets = log.offsets.get(group.name, {})
+    def _expire_group(self, decision: Decision, group: ClassicGroup) -> int:
+        log_state = self.state.log_state
+        offsets = log_state.offsets.get(group.name, {})
         count = sum(map(len, offsets.values()))
-        gone = list(expired(group, offsets, turn.now.wall_ms, self.live.settings.retention_ms))
-        turn.write(*[tombstone(group.name, topic, partition) for topic, partition in gone])
-        if group.state is State.EMPTY and not group.pending and group.name not in log.offsets:
-            bury(turn, group)
+        expired_keys = list(find_expired_offsets(group, offsets, decision.now.wall_ms, self.state.settings.retention_ms))
+        decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition in expired_keys])
+        if group.state is ClassicGroupState.EMPTY and not group.pending_members and group.name not in log_state.offsets:
+            remove_group(decision, group)
         return count + 1
 
-    def _sweep_later(self, now: Now) -> None:
-        self.live.deadlines.set((SWEEP, "", ""), now.mono_ms + self.live.settings.retention_check_ms)
+    def _schedule_expiry(self, now: Now) -> None:
+        self.state.deadlines.set((EXPIRY, "", ""), now.mono_ms + self.state.settings.retention_check_ms)

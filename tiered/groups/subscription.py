@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import Fields
+from tiered.groups.record_fields import FieldReader
 
 CONSUMER = "consumer"
 """The protocol type of consumers; other types (Connect, Streams' own) say something else in their metadata."""
 
 
-def topics_of(metadata: bytes) -> frozenset[str]:
+def parse_topics(metadata: bytes) -> frozenset[str]:
     """The topics of a subscription: all its versions begin with a version and the topics. `Corrupt` if it is none."""
-    fields = Fields(metadata)
+    fields = FieldReader(metadata)
     if fields.i16() < 0:
         raise Corrupt("a subscription of a negative version")
     return frozenset([fields.string() for _ in range(fields.count())])
 
 
-def all_topics(protocol_type: str | None, subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+def compute_subscribed_topics(protocol_type: str | None, subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """What a group subscribes to; None where nobody can tell: another protocol type, or metadata of another kind."""
     if protocol_type != CONSUMER:
         return None
     try:
-        return frozenset().union(*map(topics_of, subscriptions))
+        return frozenset().union(*map(parse_topics, subscriptions))
     except Corrupt:
         return None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.groups.requests import Commit, Described, DescribedMember, DescribeGroup, Fetched, FetchOffsets
+from tiered.groups.requests import PartitionOffset, DescribeGroupReply, DescribedMember, DescribeGroup, FetchOffsetsReply, FetchOffsets
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import MOVED, coordinator_of, patiently
 from tiered_api.http.partitions.remote_brokers import Leader
@@ -37,7 +37,7 @@ class Group(NamedTuple):
     """A group and the broker that coordinates it."""
 
     broker: int
-    described: Described
+    described: DescribeGroupReply
 
 
 async def describe(site: Site, group: str) -> Group:
@@ -55,14 +55,14 @@ async def describe(site: Site, group: str) -> Group:
     return await patiently(site, ask, MOVED)
 
 
-async def offsets(site: Site, group: str) -> Sequence[Commit]:
+async def offsets(site: Site, group: str) -> Sequence[PartitionOffset]:
     """All that a group has committed."""
 
-    async def ask() -> Sequence[Commit]:
+    async def ask() -> Sequence[PartitionOffset]:
         broker = await coordinator_of(site, group)
         if broker != site.node.settings.node_id:
             return await _offsets(site, broker, group)
-        fetched: Fetched = await site.node.coordinators.ask(group, FetchOffsets(group, None))
+        fetched: FetchOffsetsReply = await site.node.coordinators.ask(group, FetchOffsets(group, None))
         return fetched.offsets
 
     return await patiently(site, ask, MOVED)
@@ -115,7 +115,7 @@ async def _describe(site: Site, broker: int, names: Sequence[str]) -> list[Group
     return [Group(broker, _described(each)) for each in got.groups]
 
 
-def _described(group: DescribedGroup) -> Described:
+def _described(group: DescribedGroup) -> DescribeGroupReply:
     members = tuple(
         DescribedMember(
             each.member_id, each.group_instance_id, each.client_id, each.client_host,
@@ -124,10 +124,10 @@ def _described(group: DescribedGroup) -> Described:
         for each in group.members
     )  # fmt: skip
     code = code_of(group.error_code)
-    return Described(code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+    return DescribeGroupReply(code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
 
 
-async def _offsets(site: Site, broker: int, group: str) -> Sequence[Commit]:
+async def _offsets(site: Site, broker: int, group: str) -> Sequence[PartitionOffset]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None)])
     try:
         got = await site.elsewhere.ask(broker, request, OffsetFetchResponse, OFFSETS)
@@ -137,7 +137,7 @@ async def _offsets(site: Site, broker: int, group: str) -> Sequence[Commit]:
     if code is not Code.NONE:
         raise Refused(code, f"broker {broker} does not tell the offsets of group {group[:249]!r}: {code.name}")
     return [
-        Commit(topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or "")
+        PartitionOffset(topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or "")
         for topic in got.groups[0].topics
         for row in topic.partitions
     ]

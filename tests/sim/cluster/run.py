@@ -385,7 +385,7 @@ class Run:
                 if isinstance(held, FollowerReplica) and self.truth.follows(held.pid):
                     self.truth.of(held.pid).followed(host.node_id, held.high_watermark)
             for place in node.coordinators._places.values():
-                for broken in place.coordinator.shard.check() if place.coordinator is not None else ():
+                for broken in place.coordinator.shard.find_violations() if place.coordinator is not None else ():
                     self.findings.red("groups", f"{host.process}: {broken}")
         self.lasting.look()
         if self.loop.now_ns >= self._sampled_ns + SAMPLE_NS:

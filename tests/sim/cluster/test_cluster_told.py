@@ -19,7 +19,7 @@ from tests.sim.cluster.run import run
 from tests.sim.cluster.test_cluster_stored import peace
 from tests.sim.cluster.told import Told
 from tiered.controller.heartbeats import Sessions
-from tiered.coordinator.runtime import Coordinator
+from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.errors import Code
 from tiered.hot.producer_state import ProducerStateEntry
 from tiered.ids import PartitionId, TopicId, TopicPartition
@@ -184,7 +184,7 @@ def seed_of(how: str) -> int:
     ("owner", "name", "make", "seed", "of", "rule"),
     [
         (ProducerStateEntry, "find", last_only, 3, calm, "I11"),
-        (Coordinator, "_idle", lambda original: lambda self: True, 1, grouped, "I18"),
+        (CoordinatorRuntime, "_idle", lambda original: lambda self: True, 1, grouped, "I18"),
         (Sessions, "expired", lambda original: lambda self, now_ns: [], seed_of("freeze"), calm, "I19"),
     ],
 )

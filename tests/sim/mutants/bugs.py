@@ -13,7 +13,7 @@ from tiered.cold.uploader import Uploader
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopics, DeleteTopic
 from tiered.controller.runtime import Runtime, _Parked
 from tiered.controller.standby import Following
-from tiered.coordinator.snapshot_store import GroupImages
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Corrupt, Fenced, Unavailable
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
@@ -292,7 +292,7 @@ def leaves_the_stream_open(original: Any) -> Any:
 
 
 def keeps_nothing_of_groups(original: Any) -> Any:
-    async def write(self: GroupImages, name: Any, records: Any) -> None:
+    async def write(self: CoordinatorSnapshotStore, name: Any, records: Any) -> None:
         await original(self, name, [])
 
     return write

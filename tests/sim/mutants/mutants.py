@@ -26,7 +26,7 @@ from tiered.cold.uploader import Uploader
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
 from tiered.controller.standby import Following
-from tiered.coordinator.snapshot_store import GroupImages
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.groups import join
 from tiered.groups import offsets as commits
 from tiered.hot import retention
@@ -305,7 +305,7 @@ PLANTS = {
         ),
         Plant(
             "groups_lost", "images of groups hold nothing", ("I31",),
-            ((GroupImages, "write", bugs.keeps_nothing_of_groups),), _rebuilt,
+            ((CoordinatorSnapshotStore, "write", bugs.keeps_nothing_of_groups),), _rebuilt,
         ),
         Plant(
             "nobody_joins", "after a while no group takes a member", ("every partition of the group has an owner",),

@@ -307,7 +307,7 @@ def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
         for offset in (12, 13, 14):
             await commit(site, G, offset)
             keeping = frozen.coordinators._keeping
-            await keeping.save(list(frozen.coordinators._places.values()))
+            await keeping.save_changed(list(frozen.coordinators._places.values()))
         assert len({name.epoch for name in images(site, P)}) == 2
         site.node, site.machine = fresh, first
         await site.crash(first.kill)

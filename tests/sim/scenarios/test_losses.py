@@ -16,7 +16,7 @@ from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash,
 from tests.sim.scenarios.three import SESSION, Broker, Three, told
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
-from tiered.groups.requests import Commit, CommitOffsets
+from tiered.groups.requests import PartitionOffset, CommitOffsets
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
@@ -127,7 +127,7 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
 def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
     async def story(three: Three) -> None:
         controller, broker = three.controller, three.others()[0]
-        group = CommitOffsets("g", (Commit("t", 0, 0),))
+        group = CommitOffsets("g", (PartitionOffset("t", 0, 0),))
         assignments = [[broker.node_id]]
         for name in ("t", OFFSETS_TOPIC):
             await controller.node.submit(CreateTopic(name, assignments=assignments))

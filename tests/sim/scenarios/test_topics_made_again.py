@@ -20,7 +20,7 @@ from tests.sim.scenarios.test_what_an_ack_survives import crash
 from tests.sim.scenarios.three import Broker
 from tiered.controller.requests import CreateTopic, DeleteTopic, FenceBroker
 from tiered.errors import Code, Refused
-from tiered.groups.requests import NO_OFFSET, Commit, CommitOffsets, FetchOffsets
+from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, FetchOffsets
 from tiered.ids import TopicPartition, id_bytes
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
@@ -273,11 +273,11 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
             fetched = await node.coordinators.ask("g", FetchOffsets("g", (AT,)))
             return int(fetched.offsets[0].offset)
 
-        await node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 3),)))
+        await node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
         assert await committed() == 3
         await again.replace()
         assert await committed() == NO_OFFSET
-        await node.coordinators.ask("g", CommitOffsets("g", (Commit("t", 0, 1),)))
+        await node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
         await again.act()
         await asyncio.sleep(1)
         assert await committed() == 1

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_tiered.failures import first_line, in_words
-from pyspark_tiered.load import Progress
-from pyspark_tiered.repair import Repaired
-from pyspark_tiered.verify import Fault, Gap, Verified
+from pyspark_tiered.failures import first_line, translate_failure
+from pyspark_tiered.load import LoadProgress
+from pyspark_tiered.repair import RepairProgress
+from pyspark_tiered.verify import RowFault, Gap, VerifyResult
 from tiered.errors import Corrupt, Unavailable
 from tiered_api.cli.lake.commands import progress_line, repaired_lines, verified_lines
 
 
 def test_a_whole_table_is_said_to_be_whole() -> None:
-    found = Verified("file:/w/t", 1234, {1: 5, 0: 7}, (), (Gap(0, 2, 4, "expired before it was loaded"),))
+    found = VerifyResult("file:/w/t", 1234, {1: 5, 0: 7}, (), (Gap(0, 2, 4, "expired before it was loaded"),))
     assert verified_lines(found) == [
         "file:/w/t: 1,234 rows compared with the bucket; loaded up to 0: 7, 1: 5",
         "partition 0, offsets 2 to 3: expired before it was loaded",
@@ -22,8 +22,8 @@ def test_a_whole_table_is_said_to_be_whole() -> None:
 
 
 def test_faults_are_listed_and_the_rest_is_counted() -> None:
-    faults = tuple(Fault("missing", 0, offset) for offset in range(25))
-    lines = verified_lines(Verified("file:/w/t", 0, {}, faults, ()))
+    faults = tuple(RowFault("missing", 0, offset) for offset in range(25))
+    lines = verified_lines(VerifyResult("file:/w/t", 0, {}, faults, ()))
     assert lines[0].endswith("loaded up to nothing")
     assert lines[1] == "partition 0, offset 0: missing"
     assert lines[-2:] == ["... 25 faults in all", "the table does not hold every record once"]
@@ -31,31 +31,31 @@ def test_faults_are_listed_and_the_rest_is_counted() -> None:
 
 
 def test_progress_is_one_line() -> None:
-    line = progress_line(Progress("committed", "t", "file:/w/t", 1234, 2, 5_000_000, 1_000))
+    line = progress_line(LoadProgress("committed", "t", "file:/w/t", 1234, 2, 5_000_000, 1_000))
     assert line == "committed: 1,234 rows in 2 files, 5.0 MB of log loaded, 1.0 kB to go"
-    nothing = progress_line(Progress("done", "t", "file:/w/t"))
+    nothing = progress_line(LoadProgress("done", "t", "file:/w/t"))
     assert nothing.startswith("done: the bucket holds no record that is not loaded")
 
 
 def test_a_repair_says_what_it_did_and_what_nobody_can_put_back() -> None:
     gap = Gap(1, 50, 52, "expired before it was loaded")
-    assert repaired_lines(Repaired("compared", "t")) == []
-    assert repaired_lines(Repaired("mended", "t", 3)) == ["repairing: 3 rows put back"]
-    assert repaired_lines(Repaired("done", "t", 1234, 2, (gap,))) == [
+    assert repaired_lines(RepairProgress("compared", "t")) == []
+    assert repaired_lines(RepairProgress("mended", "t", 3)) == ["repairing: 3 rows put back"]
+    assert repaired_lines(RepairProgress("done", "t", 1234, 2, (gap,))) == [
         "repaired: 1,234 rows put back, wrong rows of 2 offsets taken out",
         "partition 1, offsets 50 to 51: not in the table, gone from the log",
     ]
-    assert repaired_lines(Repaired("done", "t")) == ["nothing to repair: the table is equal to the log"]
+    assert repaired_lines(RepairProgress("done", "t")) == ["nothing to repair: the table is equal to the log"]
 
 
 def test_a_load_that_stopped_says_so() -> None:
-    assert progress_line(Progress("stopped", "t", "file:/w/t")) == "stopped: nothing more can be loaded"
-    assert progress_line(Progress("stopped", "t", "file:/w/t", 5, 1, 100)).startswith("stopped: 5 rows in 1 files")
+    assert progress_line(LoadProgress("stopped", "t", "file:/w/t")) == "stopped: nothing more can be loaded"
+    assert progress_line(LoadProgress("stopped", "t", "file:/w/t", 5, 1, 100)).startswith("stopped: 5 rows in 1 files")
 
 
 def test_a_missing_row_names_the_commit_that_may_have_taken_it() -> None:
-    fault = Fault("missing", 0, 3, 'DELETE ["(offset = 3)"] (version 1, 2026-11-22 21:00:00 UTC)')
-    lines = verified_lines(Verified("file:/w/t", 5, {0: 6}, (fault,), ()))
+    fault = RowFault("missing", 0, 3, 'DELETE ["(offset = 3)"] (version 1, 2026-11-22 21:00:00 UTC)')
+    lines = verified_lines(VerifyResult("file:/w/t", 5, {0: 6}, (fault,), ()))
     assert lines[1] == f"partition 0, offset 3: missing, perhaps by {fault.why}"
 
 
@@ -72,7 +72,7 @@ def test_a_missing_row_names_the_commit_that_may_have_taken_it() -> None:
     ],
 )
 def test_what_failed_in_a_task_is_told_in_its_own_words(said: str, family: type[Exception], words: str) -> None:
-    found = in_words("t", ValueError(said))
+    found = translate_failure("t", ValueError(said))
     assert isinstance(found, family)
     assert str(found).startswith(words)
 

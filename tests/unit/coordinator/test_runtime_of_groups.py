@@ -13,24 +13,24 @@ import pytest
 
 from tests.unit.replication.rig import TP, INCARNATIONS, TOPIC_ID, ReplicationRig
 from tiered.config.settings import TopicConfig
-from tiered.coordinator.loader import load
-from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, Coordinator, Counts
+from tiered.coordinator.loader import load_shard
+from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorRuntime, CoordinatorCounters
 from tiered.coordinator.snapshot import BATCH_RECORDS
-from tiered.coordinator.snapshot_store import Footing, GroupImages
+from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import Commit, CommitOffsets, Fetched, FetchOffsets, Reply
+from tiered.groups.requests import PartitionOffset, CommitOffsets, FetchOffsetsReply, FetchOffsets, Reply
 from tiered.groups.shard import GroupShard
 from tiered.peers import FetchFrom
 from tiered.replication.leader_replica import LeaderReplica
 
 FOLLOWER = 2
 FETCH = FetchOffsets("g", (("t", 0),))
-NOTHING = Footing(None, None, ())
+NOTHING = SnapshotBase(None, None, ())
 
 
 def commits(offset: int) -> CommitOffsets:
-    return CommitOffsets("g", (Commit("t", 0, offset),))
+    return CommitOffsets("g", (PartitionOffset("t", 0, offset),))
 
 
 def shard() -> GroupShard:
@@ -43,7 +43,7 @@ class Desk:
 
     rig: ReplicationRig
     replica: LeaderReplica
-    coordinator: Coordinator
+    coordinator: CoordinatorRuntime
     failed: list[Refused]
 
     def copied(self) -> None:
@@ -53,7 +53,7 @@ class Desk:
 
     def ask(self, request: Any) -> asyncio.Future[Reply]:
         """The reply, or what it will come in."""
-        _, reply = self.coordinator.ask(request)
+        _, reply = self.coordinator.submit(request)
         if isinstance(reply, asyncio.Future):
             reply.add_done_callback(lambda each: each.exception())  # not every caller waits for it
             return reply
@@ -69,10 +69,10 @@ def told(story: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
         replica = await rig.brokers[1].lead(0, [1, FOLLOWER])
         failed: list[Refused] = []
         tasks: list[asyncio.Task[None]] = []
-        coordinator = Coordinator(
-            replica, shard(), rig.clock, Counts(),
+        coordinator = CoordinatorRuntime(
+            replica, shard(), rig.clock, CoordinatorCounters(),
             spawn=lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
-            changed=lambda _: None, failed=failed.append,
+            on_deadline_changed=lambda _: None, on_failed=failed.append,
         )  # fmt: skip
         await story(Desk(rig, replica, coordinator, failed))
         for task in tasks:
@@ -82,7 +82,7 @@ def told(story: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
 
 
 def offset_in(reply: Reply) -> int:
-    assert isinstance(reply, Fetched)
+    assert isinstance(reply, FetchOffsetsReply)
     return reply.offsets[0].offset
 
 
@@ -176,7 +176,7 @@ def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() ->
     """The image may have passed that group by: it is said again by the log from its offset on."""
 
     async def story(desk: Desk) -> None:
-        many = tuple(Commit("t", number, 1) for number in range(SLICE_RECORDS + 1))
+        many = tuple(PartitionOffset("t", number, 1) for number in range(SLICE_RECORDS + 1))
         for group in ("a", "b"):
             desk.ask(CommitOffsets(group, many))
         await asyncio.sleep(0.1)
@@ -184,7 +184,7 @@ def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() ->
         end = desk.replica.log.end_offset
         taking = asyncio.ensure_future(desk.coordinator.snapshot())
         await asyncio.sleep(0)
-        desk.ask(CommitOffsets("a", (Commit("t", 0, 2),)))
+        desk.ask(CommitOffsets("a", (PartitionOffset("t", 0, 2),)))
         await asyncio.sleep(0.1)
         desk.copied()
         offset, records = await taking
@@ -195,7 +195,7 @@ def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() ->
 
 def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches() -> None:
     async def story(desk: Desk) -> None:
-        answer = desk.ask(CommitOffsets("g", tuple(Commit("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
+        answer = desk.ask(CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
         await asyncio.sleep(0.1)
         assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
         asked = FetchFrom(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
@@ -211,7 +211,7 @@ def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches()
 def test_a_change_of_this_turn_is_below_the_offset_of_an_image() -> None:
     async def story(desk: Desk) -> None:
         desk.ask(commits(5))
-        assert desk.coordinator.settled() == 1, "what was decided is in the log by then"
+        assert desk.coordinator.flush() == 1, "what was decided is in the log by then"
 
     told(story)
 
@@ -220,14 +220,14 @@ def test_a_new_coordinator_serves_its_log_once_all_of_it_is_committed() -> None:
     async def story(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
-        images = GroupImages(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        images = CoordinatorSnapshotStore(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         fresh = shard()
-        loading = asyncio.ensure_future(load(desk.replica, fresh, images, NOTHING, desk.rig.clock))
+        loading = asyncio.ensure_future(load_shard(desk.replica, fresh, images, NOTHING, desk.rig.clock))
         await asyncio.sleep(1)
-        assert not loading.done() and not fresh.hard.offsets
+        assert not loading.done() and not fresh.log_state.offsets
         desk.copied()
         await loading
-        kept = fresh.hard.offset("g", "t", 0)
+        kept = fresh.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 5
 
     told(story)
@@ -237,9 +237,9 @@ def test_a_log_of_which_too_few_have_the_end_is_not_served() -> None:
     async def story(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
-        images = GroupImages(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        images = CoordinatorSnapshotStore(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         with pytest.raises(Refused) as refused:
-            await load(desk.replica, shard(), images, NOTHING, desk.rig.clock)
+            await load_shard(desk.replica, shard(), images, NOTHING, desk.rig.clock)
         assert refused.value.code is Code.REQUEST_TIMED_OUT
 
     told(story)

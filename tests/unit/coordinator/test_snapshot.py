@@ -6,25 +6,25 @@ import pytest
 
 from tiered.coordinator.snapshot import (
     BATCH_BYTES,
-    Beginning,
-    ImageName,
-    beginning,
+    SnapshotChoice,
+    SnapshotName,
+    choose_snapshot,
     decode_batch,
     encode_batches,
     parse_key,
-    seal,
-    unseal,
+    encode_snapshot,
+    decode_snapshot,
 )
 from tiered.errors import Code, Corrupt, Refused
-from tiered.groups.records import Record
+from tiered.groups.records import CoordinatorRecord
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 7)
 
 
-def name(epoch: int, offset: int) -> ImageName:
-    return ImageName(PID, epoch, offset)
+def name(epoch: int, offset: int) -> SnapshotName:
+    return SnapshotName(PID, epoch, offset)
 
 
 OLD, NEW = name(1, 50), name(1, 100)
@@ -33,26 +33,26 @@ OLD, NEW = name(1, 50), name(1, 100)
 @pytest.mark.parametrize(
     ("names", "log", "epochs", "found", "what"),
     [
-        ([], (0, 10), [(0, 0)], Beginning(None, False), "a log that was never cut"),
-        ([OLD, NEW], (0, 120), [(1, 0)], Beginning(NEW, False), "the newest within the log saves most of the replay"),
-        ([OLD, NEW], (100, 120), [(1, 0)], Beginning(NEW, False), "the one that the log was cut at"),
-        ([OLD, NEW], (0, 0), [], Beginning(NEW, True), "the log is lost: it begins anew where the image ends"),
-        ([OLD, NEW], (0, 80), [(1, 0)], Beginning(NEW, True), "a power cut took the log's tail: the image has it"),
-        ([OLD, NEW], (0, 80), [(1, 0), (2, 60)], Beginning(OLD, False), "the leader of 1 was fenced at 60"),
-        ([OLD, NEW], (0, 120), [(1, 0), (2, 60)], Beginning(OLD, False), "as before, and the log grew beyond both"),
-        ([OLD, NEW], (0, 120), [(1, 0), (2, 40)], Beginning(None, False), "both are of a history that parted at 40"),
-        ([OLD, name(2, 40)], (40, 80), [(2, 40)], Beginning(name(2, 40), False), "the higher epoch is the newer image"),
-        ([NEW, name(2, 40)], (0, 0), [], Beginning(name(2, 40), True), "also where the log is lost"),
-        ([name(3, 60)], (50, 80), [(2, 50)], Beginning(name(3, 60), False), "that leader wrote nothing but its image"),
-        ([OLD], (60, 80), [(1, 60)], Beginning(OLD, False), "what lies between is lost, the image is what there is"),
-        ([name(0, 50)], (50, 50), [], Beginning(name(0, 50), False), "cut to its end, and nothing written since"),
+        ([], (0, 10), [(0, 0)], SnapshotChoice(None, False), "a log that was never cut"),
+        ([OLD, NEW], (0, 120), [(1, 0)], SnapshotChoice(NEW, False), "the newest within the log saves most of the replay"),
+        ([OLD, NEW], (100, 120), [(1, 0)], SnapshotChoice(NEW, False), "the one that the log was cut at"),
+        ([OLD, NEW], (0, 0), [], SnapshotChoice(NEW, True), "the log is lost: it begins anew where the image ends"),
+        ([OLD, NEW], (0, 80), [(1, 0)], SnapshotChoice(NEW, True), "a power cut took the log's tail: the image has it"),
+        ([OLD, NEW], (0, 80), [(1, 0), (2, 60)], SnapshotChoice(OLD, False), "the leader of 1 was fenced at 60"),
+        ([OLD, NEW], (0, 120), [(1, 0), (2, 60)], SnapshotChoice(OLD, False), "as before, and the log grew beyond both"),
+        ([OLD, NEW], (0, 120), [(1, 0), (2, 40)], SnapshotChoice(None, False), "both are of a history that parted at 40"),
+        ([OLD, name(2, 40)], (40, 80), [(2, 40)], SnapshotChoice(name(2, 40), False), "the higher epoch is the newer image"),
+        ([NEW, name(2, 40)], (0, 0), [], SnapshotChoice(name(2, 40), True), "also where the log is lost"),
+        ([name(3, 60)], (50, 80), [(2, 50)], SnapshotChoice(name(3, 60), False), "that leader wrote nothing but its image"),
+        ([OLD], (60, 80), [(1, 60)], SnapshotChoice(OLD, False), "what lies between is lost, the image is what there is"),
+        ([name(0, 50)], (50, 50), [], SnapshotChoice(name(0, 50), False), "cut to its end, and nothing written since"),
     ],
 )  # fmt: skip
 def test_where_to_begin(
-    names: list[ImageName], log: tuple[int, int], epochs: list[tuple[int, int]], found: Beginning, what: str
+    names: list[SnapshotName], log: tuple[int, int], epochs: list[tuple[int, int]], found: SnapshotChoice, what: str
 ) -> None:
-    assert beginning(names, *log, LeaderEpochs(epochs)) == found, what
-    assert beginning(names[::-1], *log, LeaderEpochs(epochs)) == found, what
+    assert choose_snapshot(names, *log, LeaderEpochs(epochs)) == found, what
+    assert choose_snapshot(names[::-1], *log, LeaderEpochs(epochs)) == found, what
 
 
 def test_a_key_says_all_and_sorts_as_images_do() -> None:
@@ -62,22 +62,22 @@ def test_a_key_says_all_and_sorts_as_images_do() -> None:
     assert parse_key("groups/x") is None and parse_key(NEW.key + "x") is None
 
 
-RECORDS = [Record(b"k%d" % n, b"v%d" % n) for n in range(2500)]
+RECORDS = [CoordinatorRecord(b"k%d" % n, b"v%d" % n) for n in range(2500)]
 
 
-def sealed(records: list[Record]) -> bytes:
-    return seal(NEW, encode_batches(records, 5), len(records), 5)
+def sealed(records: list[CoordinatorRecord]) -> bytes:
+    return encode_snapshot(NEW, encode_batches(records, 5), len(records), 5)
 
 
 def test_large_records_share_no_batch() -> None:
-    large = [Record(b"k%d" % n, bytes(BATCH_BYTES)) for n in range(3)] + RECORDS[:5]
+    large = [CoordinatorRecord(b"k%d" % n, bytes(BATCH_BYTES)) for n in range(3)] + RECORDS[:5]
     assert [len(decode_batch(each)) for each in encode_batches(large, 5)] == [1, 1, 1, 5]
-    assert [record for each in unseal(NEW, sealed(large)) for record in decode_batch(each)] == large
+    assert [record for each in decode_snapshot(NEW, sealed(large)) for record in decode_batch(each)] == large
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
 def test_what_goes_in_comes_out(count: int) -> None:
-    found = [record for each in unseal(NEW, sealed(RECORDS[:count])) for record in decode_batch(each)]
+    found = [record for each in decode_snapshot(NEW, sealed(RECORDS[:count])) for record in decode_batch(each)]
     assert found == RECORDS[:count]
 
 
@@ -89,17 +89,17 @@ def test_a_byte_that_differs_anywhere_is_found() -> None:
         broken = bytearray(body)
         broken[at] ^= 1
         with pytest.raises(Corrupt):
-            unseal(NEW, bytes(broken))
+            decode_snapshot(NEW, bytes(broken))
     for end in range(len(body)):
         with pytest.raises(Corrupt):
-            unseal(NEW, body[:end])
+            decode_snapshot(NEW, body[:end])
     with pytest.raises(Corrupt):
-        unseal(OLD, body)
+        decode_snapshot(OLD, body)
 
 
 def test_what_a_newer_program_wrote_is_refused() -> None:
     body = bytearray(sealed(RECORDS[:2]))
     body[9] = 2
     with pytest.raises(Refused) as refused:
-        unseal(NEW, bytes(body))
+        decode_snapshot(NEW, bytes(body))
     assert refused.value.code is Code.UNSUPPORTED_VERSION

@@ -6,25 +6,25 @@ import pytest
 
 from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
-from tiered.coordinator.loader import load
-from tiered.coordinator.snapshot import ImageName, parse_key
-from tiered.coordinator.snapshot_store import Footing, GroupImages
-from tiered.coordinator.snapshotter import GroupKeeping, Place
+from tiered.coordinator.loader import load_shard
+from tiered.coordinator.snapshot import SnapshotName, parse_key
+from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
+from tiered.coordinator.snapshotter import CoordinatorSnapshotter, CoordinatorPartition
 from tiered.errors import Unavailable
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import Offset, Record, offset_record
+from tiered.groups.records import OffsetValue, CoordinatorRecord, offset_record
 from tiered.groups.shard import GroupShard
 from tiered.object_store.faulty import FaultRule, FaultKind
 from tiered.replication.leader_replica import LeaderReplica
 
 
-def record(offset: int) -> Record:
-    return offset_record("g", "t", 0, Offset(offset, -1, "", 0, -1, ""))
+def record(offset: int) -> CoordinatorRecord:
+    return offset_record("g", "t", 0, OffsetValue(offset, -1, "", 0, -1, ""))
 
 
-def images(rig: ReplicationRig, node: int = 1) -> GroupImages:
+def images(rig: ReplicationRig, node: int = 1) -> CoordinatorSnapshotStore:
     broker = rig.brokers[node]
-    return GroupImages(broker.store, broker.clock, broker.metrics)
+    return CoordinatorSnapshotStore(broker.store, broker.clock, broker.metrics)
 
 
 def stored(rig: ReplicationRig) -> list[tuple[int, int]]:
@@ -50,7 +50,7 @@ def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_ima
 
     async def story() -> None:
         replica = await led(rig)
-        place, keeping = Place(replica), GroupKeeping(images(rig))
+        place, keeping = CoordinatorPartition(replica), CoordinatorSnapshotter(images(rig))
         await keeping.write(place, 2, [record(1)])
         await keeping.write(place, 4, [record(2)])
         rig.brokers[1].faults.rules.append(FaultRule(kind, ("put",), key="groups/"))
@@ -65,7 +65,7 @@ def test_the_newest_image_and_the_one_before_it_stay() -> None:
     rig = small()
 
     async def story() -> None:
-        place, keeping = Place(await led(rig)), GroupKeeping(images(rig))
+        place, keeping = CoordinatorPartition(await led(rig)), CoordinatorSnapshotter(images(rig))
         for offset in (2, 4, 6, 8):
             await keeping.write(place, offset, [record(offset)])
         assert stored(rig) == [(0, 6), (0, 8)] and place.replica.log_start_offset == 8
@@ -78,7 +78,7 @@ def test_a_leader_deletes_no_image_of_a_later_one() -> None:
 
     async def story() -> None:
         replica, own = await led(rig), images(rig)
-        names = [ImageName(replica.pid, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
+        names = [SnapshotName(replica.pid, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
         for name in names:
             await own.write(name, [record(1)])
         await own.delete_older(names, names[1])
@@ -94,16 +94,16 @@ def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_th
 
     async def story() -> None:
         first = await led(rig)
-        await images(rig).write(ImageName(first.pid, 0, 10), [record(7)])
+        await images(rig).write(SnapshotName(first.pid, 0, 10), [record(7)])
         hot = await rig.brokers[2].open_log()
         second = images(rig, 2)
-        begun = await second.begin(hot, first.pid)
+        begun = await second.reconcile(hot, first.pid)
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
         heir = await rig.brokers[2].lead(1, [2])
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load(heir, shard, second, second.base(first.pid), rig.clock)
-        kept = shard.hard.offset("g", "t", 0)
-        assert kept is not None and kept.offset == 7 and loaded.lost == -1 and not loaded.unsaved
+        loaded = await load_shard(heir, shard, second, second.take_base(first.pid), rig.clock)
+        kept = shard.log_state.committed_offset("g", "t", 0)
+        assert kept is not None and kept.offset == 7 and loaded.lost_below_offset == -1 and not loaded.has_unsaved
 
     rig.run(story)
 
@@ -114,11 +114,11 @@ def test_what_is_missing_between_an_image_and_the_log_is_said() -> None:
     async def story() -> None:
         replica = await led(rig)
         own = images(rig)
-        name = ImageName(replica.pid, 0, 2)
+        name = SnapshotName(replica.pid, 0, 2)
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load(replica, shard, own, Footing(name, None, (name,)), rig.clock)
-        assert loaded.lost == 5
+        loaded = await load_shard(replica, shard, own, SnapshotBase(name, None, (name,)), rig.clock)
+        assert loaded.lost_below_offset == 5
 
     rig.run(story)

@@ -67,13 +67,13 @@ class Narrator:
 
     def _commit(self, command: Command) -> list[str]:
         (name,) = command.words or ("",)
-        rows = tuple(r.Commit(topic, 0, int(offset)) for topic, offset in command.named.items() if topic in "tu")
+        rows = tuple(r.PartitionOffset(topic, 0, int(offset)) for topic, offset in command.named.items() if topic in "tu")
         generation = self._generation(command) if name else -1
         request = r.CommitOffsets(G, rows, generation, self._ids.get(name, ""), self._instances.get(name))
-        return [code.name for code in self._rig.told(request, r.Committed).codes]
+        return [code.name for code in self._rig.told(request, r.CommitOffsetsReply).codes]
 
     def _fetch(self, _: Command) -> list[str]:
-        rows = self._rig.told(r.FetchOffsets(G, None), r.Fetched).offsets
+        rows = self._rig.told(r.FetchOffsets(G, None), r.FetchOffsetsReply).offsets
         return [f"{row.topic}={row.offset}" for row in rows] or ["nothing"]
 
     def _describe(self, _: Command) -> list[str]:
@@ -82,7 +82,7 @@ class Narrator:
         return [f"{told.state} {' '.join(members)}".rstrip()]
 
     def _delete(self, _: Command) -> list[str]:
-        return [self._rig.told(r.DeleteGroup(G), r.Deleted).code.name]
+        return [self._rig.told(r.DeleteGroup(G), r.DeleteReply).code.name]
 
     def _tick(self, command: Command) -> list[str]:
         self._rig.pass_ms(int(command.words[0]))
@@ -118,7 +118,7 @@ class Narrator:
     def _heard(self) -> list[str]:
         answers = [(self._waiting.pop(token), self._rig.replies[token]) for token in self._answered()]
         for name, reply in answers:
-            if isinstance(reply, r.Joined) and reply.code in (Code.NONE, Code.MEMBER_ID_REQUIRED):
+            if isinstance(reply, r.JoinGroupReply) and reply.code in (Code.NONE, Code.MEMBER_ID_REQUIRED):
                 self._ids[name] = reply.member_id
                 self._generations[name] = reply.generation
         return [f"{name}: {self._told(reply)}" for name, reply in answers]
@@ -127,14 +127,14 @@ class Narrator:
         return [token for token in self._waiting if token in self._rig.replies]
 
     def _told(self, reply: r.Reply) -> str:
-        if isinstance(reply, r.Joined):
+        if isinstance(reply, r.JoinGroupReply):
             if reply.code is not Code.NONE:
                 return reply.code.name
             roster = ",".join(self._name(member.member_id) for member in reply.members)
             skip = " skip-assignment" if reply.skip_assignment else ""
             members = f" members={roster}" if roster else ""
             return f"joined generation={reply.generation} leader={self._name(reply.leader)}{members}{skip}"
-        assert isinstance(reply, r.Synced)
+        assert isinstance(reply, r.SyncGroupReply)
         return reply.code.name if reply.code is not Code.NONE else f"assigned {reply.assignment.decode() or 'nothing'}"
 
     def _written(self) -> list[str]:

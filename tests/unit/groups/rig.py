@@ -13,30 +13,30 @@ from typing import TypeVar
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.groups.record_fields import I16, I32, string
-from tiered.groups.records import Record
+from tiered.groups.record_fields import I16, I32, encode_string
+from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import (
-    Beaten,
-    Commit,
+    HeartbeatReply,
+    PartitionOffset,
     CommitOffsets,
-    Committed,
-    Described,
+    CommitOffsetsReply,
+    DescribeGroupReply,
     DescribeGroup,
-    Fetched,
+    FetchOffsetsReply,
     FetchOffsets,
     Heartbeat,
-    Joined,
+    JoinGroupReply,
     JoinGroup,
     LeaveGroup,
-    Leaver,
-    Left,
+    LeavingMember,
+    LeaveGroupReply,
     Now,
     Reply,
     Request,
-    Synced,
+    SyncGroupReply,
     SyncGroup,
 )
-from tiered.groups.shard import GroupShard, Outcome
+from tiered.groups.shard import GroupShard, CoordinatorResult
 
 R = TypeVar("R", bound=Reply)
 WALL = 1_700_000_000_000
@@ -48,7 +48,7 @@ def subscription(*topics: str, user_data: bytes = b"") -> bytes:
     return (
         I16.pack(1)
         + I32.pack(len(topics))
-        + b"".join(map(string, topics))
+        + b"".join(map(encode_string, topics))
         + I32.pack(len(user_data))
         + user_data
         + I32.pack(0)
@@ -68,7 +68,7 @@ class Rig:
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self.ms = 0
-        self.log: list[Record] = []
+        self.log: list[CoordinatorRecord] = []
         self.replies: dict[int, Reply] = {}
         self._syncs: dict[int, SyncGroup] = {}
         self._assigned: dict[tuple[str, int, str], bytes] = {}
@@ -106,32 +106,32 @@ class Rig:
 
     def reload(self, *, through_image: bool = False) -> None:
         """The coordinator moves: another one reads the log. Callers who waited hear nothing from it."""
-        self.shard.abandon()
-        self.shard = self._fresh(self.shard.image() if through_image else self.log)
+        self.shard.cancel_all_requests()
+        self.shard = self._fresh(self.shard.snapshot() if through_image else self.log)
         self.check()
 
     def check(self) -> None:
         """What must hold at any time."""
-        assert self.shard.check() == ()
-        for records in (self.log, self.shard.image()):
+        assert self.shard.find_violations() == ()
+        for records in (self.log, self.shard.snapshot()):
             replayed = LogState()
             replayed.apply(records)
-            assert (replayed.groups, replayed.offsets) == (self.shard.hard.groups, self.shard.hard.offsets)
-            assert replayed.held == self.shard.hard.held
-        assert self.shard.live.said.bytes == sum(group.said for group in self.shard.live.groups.values())
+            assert (replayed.groups, replayed.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
+            assert replayed.memory_bytes == self.shard.log_state.memory_bytes
+        assert self.shard.state.protocol_bytes.total == sum(group.protocol_bytes for group in self.shard.state.groups.values())
 
-    def _fresh(self, records: Iterable[Record]) -> GroupShard:
+    def _fresh(self, records: Iterable[CoordinatorRecord]) -> GroupShard:
         shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere)
         shard.load(records)
-        shard.loaded(self.now)
+        shard.on_loaded(self.now)
         return shard
 
-    def _take(self, outcome: Outcome) -> None:
-        self.log += outcome.changes
+    def _take(self, outcome: CoordinatorResult) -> None:
+        self.log += outcome.records
         for token, reply in outcome.replies:
             assert token not in self.replies, "answered twice"
             self.replies[token] = reply
-            if isinstance(reply, Synced) and reply.code is Code.NONE:
+            if isinstance(reply, SyncGroupReply) and reply.code is Code.NONE:
                 asked = self._syncs[token]
                 told = self._assigned.setdefault((asked.group, asked.generation, asked.member_id), reply.assignment)
                 assert told == reply.assignment
@@ -172,7 +172,7 @@ class Rig:
 
     def new_id(self, *, group: str = G, client_id: str = "c") -> str:
         """An id for a member to be."""
-        told = self.reply(self.join(group=group, client_id=client_id), Joined)
+        told = self.reply(self.join(group=group, client_id=client_id), JoinGroupReply)
         assert told.code is Code.MEMBER_ID_REQUIRED
         return told.member_id
 
@@ -187,35 +187,35 @@ class Rig:
         return self.ask(SyncGroup(group, generation, leader, assignments=tuple(assignments.items())))
 
     def beat(self, member_id: str, generation: int, *, group: str = G, instance_id: str | None = None) -> Code:
-        return self.told(Heartbeat(group, generation, member_id, instance_id), Beaten).code
+        return self.told(Heartbeat(group, generation, member_id, instance_id), HeartbeatReply).code
 
-    def leave(self, *members: Leaver | str, group: str = G) -> tuple[Code, ...]:
-        leavers = tuple(Leaver(each) if isinstance(each, str) else each for each in members)
-        return self.told(LeaveGroup(group, leavers), Left).codes
+    def leave(self, *members: LeavingMember | str, group: str = G) -> tuple[Code, ...]:
+        leavers = tuple(LeavingMember(each) if isinstance(each, str) else each for each in members)
+        return self.told(LeaveGroup(group, leavers), LeaveGroupReply).codes
 
     def commit(
         self, member_id: str = "", generation: int = -1, offset: int = 1, *, topic: str = "t", group: str = G
     ) -> Code:
-        (code,) = self.told(CommitOffsets(group, (Commit(topic, 0, offset),), generation, member_id), Committed).codes
+        (code,) = self.told(CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member_id), CommitOffsetsReply).codes
         return code
 
     def committed(self, topic: str = "t", *, group: str = G) -> int:
-        (row,) = self.told(FetchOffsets(group, ((topic, 0),)), Fetched).offsets
+        (row,) = self.told(FetchOffsets(group, ((topic, 0),)), FetchOffsetsReply).offsets
         return row.offset
 
-    def describe(self, group: str = G) -> Described:
-        return self.told(DescribeGroup(group), Described)
+    def describe(self, group: str = G) -> DescribeGroupReply:
+        return self.told(DescribeGroup(group), DescribeGroupReply)
 
     def stable(self, count: int = 1, *, group: str = G) -> tuple[list[str], int]:
         """Members of a fresh stable group, the leader first, and its generation."""
         ids = [self.new_id(group=group) for _ in range(count)]
         tokens = [self.join(each, group=group) for each in ids]
         self.pass_ms(2 * self.settings.initial_rebalance_delay_ms)
-        answers = [self.reply(token, Joined) for token in tokens]
+        answers = [self.reply(token, JoinGroupReply) for token in tokens]
         leader = answers[0].leader
         ids.sort(key=lambda each: each != leader)
         generation = answers[0].generation
         waiting = [self.sync(each, generation, group=group) for each in ids[1:]]
         waiting.append(self.assign(leader, generation, {each: each.encode() for each in ids}, group=group))
-        assert {self.reply(token, Synced).code for token in waiting} == {Code.NONE}
+        assert {self.reply(token, SyncGroupReply).code for token in waiting} == {Code.NONE}
         return ids, generation

@@ -8,12 +8,12 @@ from tests.unit.groups.rig import G, Rig, subscription
 from tiered.errors import Code
 from tiered.groups.requests import (
     NO_OFFSET,
-    Deleted,
+    DeleteReply,
     DeleteGroup,
-    Described,
+    DescribeGroupReply,
     DescribedMember,
-    Joined,
-    Listed,
+    JoinGroupReply,
+    ListGroupsReply,
     ListGroups,
 )
 
@@ -24,17 +24,17 @@ def rig() -> Rig:
 
 
 def names(rig: Rig, *, states: frozenset[str] = frozenset(), types: frozenset[str] = frozenset()) -> list[str]:
-    return [each.group for each in rig.told(ListGroups(states, types), Listed).groups]
+    return [each.group for each in rig.told(ListGroups(states, types), ListGroupsReply).groups]
 
 
 def test_a_group_that_nobody_knows_is_dead(rig: Rig) -> None:
-    assert rig.describe() == Described(Code.GROUP_ID_NOT_FOUND, G, "Dead")
+    assert rig.describe() == DescribeGroupReply(Code.GROUP_ID_NOT_FOUND, G, "Dead")
 
 
 def test_a_stable_group_says_what_its_members_said_and_got(rig: Rig) -> None:
     (first,), _ = rig.stable()
     member = DescribedMember(first, None, "c", "/127.0.0.1", subscription("t"), first.encode())
-    assert rig.describe() == Described(Code.NONE, G, "Stable", "consumer", "range", (member,))
+    assert rig.describe() == DescribeGroupReply(Code.NONE, G, "Stable", "consumer", "range", (member,))
 
 
 def test_during_a_rebalance_no_protocol_is_named(rig: Rig) -> None:
@@ -57,15 +57,15 @@ def test_a_list_has_what_passes_its_filters(rig: Rig) -> None:
     assert names(rig, states=frozenset({"Empty", "PREPARINGREBALANCE"})) == ["a", "c", "d"]
     assert names(rig, types=frozenset({"Classic"})) == ["a", "b", "c", "d"]
     assert names(rig, types=frozenset({"consumer"})) == []
-    assert rig.told(ListGroups(), Listed).groups[1] == ("b", "consumer", "Stable", "classic")
+    assert rig.told(ListGroups(), ListGroupsReply).groups[1] == ("b", "consumer", "Stable", "classic")
 
 
 def test_a_group_with_members_cannot_be_deleted(rig: Rig) -> None:
     (first,), _ = rig.stable()
-    assert rig.told(DeleteGroup(G), Deleted).code is Code.NON_EMPTY_GROUP
+    assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
     rig.join(first)
-    assert rig.told(DeleteGroup(G), Deleted).code is Code.NON_EMPTY_GROUP
-    assert rig.told(DeleteGroup("nobody"), Deleted).code is Code.GROUP_ID_NOT_FOUND
+    assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
+    assert rig.told(DeleteGroup("nobody"), DeleteReply).code is Code.GROUP_ID_NOT_FOUND
 
 
 def test_a_deleted_group_leaves_nothing(rig: Rig) -> None:
@@ -73,8 +73,8 @@ def test_a_deleted_group_leaves_nothing(rig: Rig) -> None:
     rig.commit(first, generation)
     rig.commit(first, generation, topic="u")
     rig.leave(first)
-    assert rig.told(DeleteGroup(G), Deleted).code is Code.NONE
-    assert not rig.shard.image()
+    assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NONE
+    assert not rig.shard.snapshot()
     assert (rig.committed(), rig.describe().state) == (NO_OFFSET, "Dead")
     rig.reload()
     assert rig.describe().state == "Dead"
@@ -83,6 +83,6 @@ def test_a_deleted_group_leaves_nothing(rig: Rig) -> None:
 def test_an_id_that_was_given_out_ends_with_its_group(rig: Rig) -> None:
     rig.commit()
     member = rig.new_id()
-    rig.told(DeleteGroup(G), Deleted)
-    assert rig.reply(rig.join(member), Joined).code is Code.UNKNOWN_MEMBER_ID
+    rig.told(DeleteGroup(G), DeleteReply)
+    assert rig.reply(rig.join(member), JoinGroupReply).code is Code.UNKNOWN_MEMBER_ID
     rig.pass_ms(100_000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.groups.deadlines import Deadlines, Name
+from tiered.groups.deadlines import Deadlines, DeadlineKey
 
-NAMES: list[Name] = [("member", "g", str(n)) for n in range(4)]
+NAMES: list[DeadlineKey] = [("member", "g", str(n)) for n in range(4)]
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("set"), st.sampled_from(NAMES), st.integers(0, 50)),
@@ -19,8 +19,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_what_is_due_is_what_a_dictionary_says(steps: list[tuple[str, Name, int]]) -> None:
-    deadlines, plain = Deadlines(), dict[Name, int]()
+def test_what_is_due_is_what_a_dictionary_says(steps: list[tuple[str, DeadlineKey, int]]) -> None:
+    deadlines, plain = Deadlines(), dict[DeadlineKey, int]()
     for what, name, at in steps:
         if what == "set":
             deadlines.set(name, at)
@@ -30,10 +30,10 @@ def test_what_is_due_is_what_a_dictionary_says(steps: list[tuple[str, Name, int]
             plain.pop(name, None)
         else:
             due = sorted((when, each) for each, when in plain.items() if when <= at)
-            assert list(deadlines.take(at)) == [each for _, each in due]
+            assert list(deadlines.pop_due(at)) == [each for _, each in due]
             for _, each in due:
                 del plain[each]
-        assert deadlines.next() == min(plain.values(), default=None)
+        assert deadlines.next_due_ms() == min(plain.values(), default=None)
         assert {each for each in NAMES if each in deadlines} == set(plain)
 
 
@@ -41,13 +41,13 @@ def test_one_that_is_set_while_others_are_taken_is_due_too() -> None:
     deadlines = Deadlines()
     deadlines.set(NAMES[0], 1)
     taken = []
-    for name in deadlines.take(10):
+    for name in deadlines.pop_due(10):
         taken.append(name)
         if name == NAMES[0]:
             deadlines.set(NAMES[1], 5)
             deadlines.set(NAMES[2], 11)
     assert taken == NAMES[:2]
-    assert deadlines.next() == 11
+    assert deadlines.next_due_ms() == 11
 
 
 def test_what_is_set_again_and_again_takes_no_room() -> None:
@@ -58,4 +58,4 @@ def test_what_is_set_again_and_again_takes_no_room() -> None:
         deadlines.set(("member", "g", f"m{n}"), 1_000_000 + n)
         deadlines.cancel(("member", "g", f"m{n}"))
     assert len(deadlines._heap) < 200
-    assert deadlines.next() == 9_999
+    assert deadlines.next_due_ms() == 9_999

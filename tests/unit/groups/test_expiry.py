@@ -7,8 +7,8 @@ import pytest
 from tests.unit.groups.rig import G, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import GroupValue, Offset, group_record, offset_record
-from tiered.groups.requests import NO_OFFSET, Commit, CommitOffsets
+from tiered.groups.records import GroupValue, OffsetValue, group_record, offset_record
+from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets
 
 CHECK, RETENTION = 1_000, 100_000
 SETTINGS = GroupSettings(retention_ms=RETENTION, retention_check_ms=CHECK)
@@ -37,7 +37,7 @@ def test_a_simple_group_keeps_each_offset_from_its_last_commit(rig: Rig) -> None
     assert (rig.committed("t"), rig.committed("u")) == (NO_OFFSET, 1)
     rig.pass_ms(50_000)
     assert rig.describe().state == "Dead"
-    assert not rig.shard.image()
+    assert not rig.shard.snapshot()
 
 
 def test_an_empty_group_keeps_all_from_when_it_became_empty(rig: Rig) -> None:
@@ -91,8 +91,8 @@ def test_nothing_goes_where_nobody_can_tell_what_is_in_use(rig: Rig) -> None:
 
 
 def test_an_offset_that_names_its_end_has_it_then(rig: Rig) -> None:
-    rig.ask(CommitOffsets(G, (Commit("t", 0, 1),), retention_ms=3 * RETENTION))
-    rig.ask(CommitOffsets(G, (Commit("u", 0, 1),), retention_ms=5_000))
+    rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 1),), retention_ms=3 * RETENTION))
+    rig.ask(CommitOffsets(G, (PartitionOffset("u", 0, 1),), retention_ms=5_000))
     rig.pass_ms(6_000)
     assert (rig.committed("t"), rig.committed("u")) == (1, NO_OFFSET)
     rig.pass_ms(2 * RETENTION)
@@ -107,7 +107,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_check(rig: Rig) -> None
     assert rig.describe().state == "Empty"
     rig.pass_ms(CHECK)
     assert rig.describe().state == "Dead"
-    assert not rig.shard.image()
+    assert not rig.shard.snapshot()
 
 
 def test_a_group_to_which_somebody_is_to_come_stays(rig: Rig) -> None:
@@ -122,7 +122,7 @@ def test_a_group_to_which_somebody_is_to_come_stays(rig: Rig) -> None:
 def test_an_old_record_without_a_time_counts_from_the_last_commit(rig: Rig) -> None:
     rig.log = [
         group_record(G, GroupValue("consumer", 3, None, None, -1)),
-        offset_record(G, "t", 0, Offset(1, -1, "", rig.now.wall_ms)),
+        offset_record(G, "t", 0, OffsetValue(1, -1, "", rig.now.wall_ms)),
     ]
     rig.reload()
     rig.pass_ms(RETENTION - CHECK)
@@ -137,7 +137,7 @@ def test_many_offsets_are_looked_at_in_several_turns(rig: Rig, monkeypatch: pyte
         rig.commit(group=f"g{n}")
     rig.pass_ms(RETENTION)
     turns, before = 0, len(rig.log)
-    while rig.shard.live.groups:
+    while rig.shard.state.groups:
         turns += 1
         rig.pass_ms(1)
         assert len(rig.log) - before <= 25

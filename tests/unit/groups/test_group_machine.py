@@ -15,17 +15,17 @@ from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.requests import (
     NO_OFFSET,
-    Commit,
+    PartitionOffset,
     CommitOffsets,
-    Committed,
-    Deleted,
+    CommitOffsetsReply,
+    DeleteReply,
     DeleteGroup,
     DeleteOffsets,
-    Fetched,
+    FetchOffsetsReply,
     FetchOffsets,
-    Joined,
-    Leaver,
-    Synced,
+    JoinGroupReply,
+    LeavingMember,
+    SyncGroupReply,
     TopicsDeleted,
 )
 
@@ -56,7 +56,7 @@ class Groups(RuleBasedStateMachine):
         return known[-1 - number % len(known)] if known else ("stranger", None)
 
     def generation(self, group: str, off: int) -> int:
-        found = self.rig.shard.live.groups.get(group)
+        found = self.rig.shard.state.groups.get(group)
         return (found.generation if found else 1) + off
 
     def heard(self) -> None:
@@ -64,7 +64,7 @@ class Groups(RuleBasedStateMachine):
         for token in [each for each in self.parked if each in self.rig.replies]:
             group, instance = self.parked.pop(token)
             reply = self.rig.replies[token]
-            if isinstance(reply, Joined) and reply.member_id:
+            if isinstance(reply, JoinGroupReply) and reply.member_id:
                 self.ids[group].append((reply.member_id, instance))
 
     @initialize(instances=st.lists(INSTANCES, min_size=1, max_size=4, unique_by=lambda each: each or object()))
@@ -108,7 +108,7 @@ class Groups(RuleBasedStateMachine):
     @rule(group=GROUPS)
     def join_all_again(self, group: str) -> None:
         """As heartbeats would have told them."""
-        found = self.rig.shard.live.groups.get(group)
+        found = self.rig.shard.state.groups.get(group)
         for member in list(found.members.values()) if found else []:
             token = self.rig.join(
                 member.member_id, group=group, instance_id=member.instance_id, protocols=member.protocols
@@ -123,7 +123,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(group=GROUPS)
     def sync_all(self, group: str) -> None:
-        found = self.rig.shard.live.groups.get(group)
+        found = self.rig.shard.state.groups.get(group)
         for member in list(found.members) if found else []:
             given = {each: each.encode() for each in found.members} if found else {}
             self.parked[self.rig.assign(member, self.generation(group, 0), given, group=group)] = (group, None)
@@ -133,7 +133,7 @@ class Groups(RuleBasedStateMachine):
         """All join again, and some of them get as far as to sync."""
         self.join_all_again(group)
         self.rig.pass_ms(1_000)
-        found = self.rig.shard.live.groups.get(group)
+        found = self.rig.shard.state.groups.get(group)
         if found is not None and found.leader is not None:
             for member in [found.leader, *list(found.members)[1 : 1 + followers]]:
                 self.parked[self.rig.assign(member, found.generation, {}, group=group)] = (group, None)
@@ -141,10 +141,10 @@ class Groups(RuleBasedStateMachine):
     @rule(group=GROUPS, number=PICK)
     def restart(self, group: str, number: int) -> None:
         """A static member that is there is started anew."""
-        found = self.rig.shard.live.groups.get(group)
-        if found is not None and found.static:
-            instance = list(found.static)[number % len(found.static)]
-            member = found.members[found.static[instance]]
+        found = self.rig.shard.state.groups.get(group)
+        if found is not None and found.static_members:
+            instance = list(found.static_members)[number % len(found.static_members)]
+            member = found.members[found.static_members[instance]]
             token = self.rig.join(group=group, instance_id=instance, protocols=member.protocols)
             self.parked[token] = (group, instance)
 
@@ -156,7 +156,7 @@ class Groups(RuleBasedStateMachine):
     @rule(group=GROUPS, number=PICK, by_instance=st.booleans())
     def leave(self, group: str, number: int, by_instance: bool) -> None:
         member, instance = self.pick(group, number)
-        self.rig.leave(Leaver("" if by_instance else member, instance), group=group)
+        self.rig.leave(LeavingMember("" if by_instance else member, instance), group=group)
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
@@ -164,26 +164,26 @@ class Groups(RuleBasedStateMachine):
     def commit(self, group: str, number: int, off: int, topic: str, offset: int, alone: bool) -> None:
         member, instance = ("", None) if alone else self.pick(group, number)
         generation = -1 if alone else self.generation(group, off)
-        rows = (Commit(topic, 0, offset), Commit(topic, 1, offset))
-        told = self.rig.told(CommitOffsets(group, rows, generation, member, instance), Committed)
+        rows = (PartitionOffset(topic, 0, offset), PartitionOffset(topic, 1, offset))
+        told = self.rig.told(CommitOffsets(group, rows, generation, member, instance), CommitOffsetsReply)
         for row, code in zip(rows, told.codes, strict=True):
             if code is Code.NONE:
                 self.offsets[group, topic, row.partition] = offset
 
     @rule(group=GROUPS, topic=TOPICS)
     def delete_offsets(self, group: str, topic: str) -> None:
-        told = self.rig.told(DeleteOffsets(group, ((topic, 0),)), Deleted)
+        told = self.rig.told(DeleteOffsets(group, ((topic, 0),)), DeleteReply)
         if told.codes == (Code.NONE,):
             self.offsets.pop((group, topic, 0), None)
 
     @rule(topic=TOPICS)
     def delete_topic(self, topic: str) -> None:
-        self.rig.told(TopicsDeleted((topic,)), Deleted)
+        self.rig.told(TopicsDeleted((topic,)), DeleteReply)
         self.offsets = {key: offset for key, offset in self.offsets.items() if key[1] != topic}
 
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
-        if self.rig.told(DeleteGroup(group), Deleted).code is Code.NONE:
+        if self.rig.told(DeleteGroup(group), DeleteReply).code is Code.NONE:
             self.offsets = {key: offset for key, offset in self.offsets.items() if key[0] != group}
 
     # -- the world -----------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Groups(RuleBasedStateMachine):
         """Members beat, and do nothing else."""
         for _ in range(steps):
             self.rig.pass_ms(5_000)
-            for name, group in list(self.rig.shard.live.groups.items()):
+            for name, group in list(self.rig.shard.state.groups.items()):
                 for member in list(group.members):
                     self.rig.beat(member, group.generation, group=name)
 
@@ -210,14 +210,14 @@ class Groups(RuleBasedStateMachine):
     def hang_up(self, number: int) -> None:
         if self.parked:
             token = list(self.parked)[number % len(self.parked)]
-            self.rig.shard.forget(token)
+            self.rig.shard.cancel_request(token)
             del self.parked[token]
 
     @invariant()
     def offsets_are_those_that_were_committed(self) -> None:
         self.heard()
         for group in ("g", "h"):
-            fetched = self.rig.told(FetchOffsets(group, None), Fetched).offsets
+            fetched = self.rig.told(FetchOffsets(group, None), FetchOffsetsReply).offsets
             assert {(group, row.topic, row.partition): row.offset for row in fetched} == {
                 key: offset for key, offset in self.offsets.items() if key[0] == group
             }
@@ -227,9 +227,9 @@ class Groups(RuleBasedStateMachine):
         """Nobody beats any more: all who wait are answered, all members go, and what is left is Empty (I19)."""
         self.rig.pass_ms(1_000_000)
         for token in self.parked:
-            assert isinstance(self.rig.replies[token], Joined | Synced)
-        assert {group.state.value for group in self.rig.shard.live.groups.values()} <= {"Empty"}
-        assert not self.rig.shard.live.waiting
+            assert isinstance(self.rig.replies[token], JoinGroupReply | SyncGroupReply)
+        assert {group.state.value for group in self.rig.shard.state.groups.values()} <= {"Empty"}
+        assert not self.rig.shard.state.parked_requests
 
 
 Groups.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -13,9 +13,9 @@ from tiered.groups.records import (
     GroupKey,
     GroupValue,
     MemberValue,
-    Offset,
+    OffsetValue,
     OffsetKey,
-    Record,
+    CoordinatorRecord,
     group_key,
     group_record,
     group_value,
@@ -43,20 +43,20 @@ GROUPS = st.builds(
 
 
 def test_an_offset_as_kafka_writes_it() -> None:
-    value = Offset(5, 3, "m", 258)
+    value = OffsetValue(5, 3, "m", 258)
     assert offset_key("g", "t", 2) == bytes.fromhex("0001 0001 67 0001 74 00000002")
     assert offset_value(value) == bytes.fromhex("0003 0000000000000005 00000003 0001 6d 0000000000000102")
 
 
 def test_an_offset_that_names_its_end_is_version_one() -> None:
-    value = Offset(5, 3, "m", 258, 259)
+    value = OffsetValue(5, 3, "m", 258, 259)
     raw = bytes.fromhex("0001 0000000000000005 0001 6d 0000000000000102 0000000000000103")
     assert offset_value(value) == raw
     assert read_offset(raw) == value._replace(leader_epoch=-1), "that version has no room for the epoch"
 
 
 def test_an_offset_that_knows_its_topic_is_version_four() -> None:
-    value = Offset(5, 3, "m", 258, NO_TIME, TOPIC_ID)
+    value = OffsetValue(5, 3, "m", 258, NO_TIME, TOPIC_ID)
     raw = bytes.fromhex("0004 0000000000000005 00000003 02 6d 0000000000000102 01 00 10" + "00" * 15 + "10")
     assert offset_value(value) == raw
     assert read_offset(raw) == value
@@ -80,13 +80,13 @@ def test_a_group_as_kafka_writes_it() -> None:
 @pytest.mark.parametrize(
     ("raw", "value"),
     [
-        ("0000 0000000000000005 0001 6d 0000000000000102", Offset(5, -1, "m", 258)),
-        ("0002 0000000000000005 0001 6d 0000000000000102", Offset(5, -1, "m", 258)),
-        ("0004 0000000000000005 00000003 02 6d 0000000000000102 00", Offset(5, 3, "m", 258)),
-        ("0004 0000000000000005 00000003 02 6d 0000000000000102 01 09 02 ffff", Offset(5, 3, "m", 258)),
+        ("0000 0000000000000005 0001 6d 0000000000000102", OffsetValue(5, -1, "m", 258)),
+        ("0002 0000000000000005 0001 6d 0000000000000102", OffsetValue(5, -1, "m", 258)),
+        ("0004 0000000000000005 00000003 02 6d 0000000000000102 00", OffsetValue(5, 3, "m", 258)),
+        ("0004 0000000000000005 00000003 02 6d 0000000000000102 01 09 02 ffff", OffsetValue(5, 3, "m", 258)),
     ],
 )
-def test_other_versions_of_an_offset(raw: str, value: Offset) -> None:
+def test_other_versions_of_an_offset(raw: str, value: OffsetValue) -> None:
     assert read_offset(bytes.fromhex(raw)) == value
 
 
@@ -136,7 +136,7 @@ def test_the_oldest_key_of_an_offset() -> None:
 @example(0, 0, "x" * 127, 0, TOPIC_ID)
 @example(0, 0, "x" * 20_000, 0, TOPIC_ID)
 def test_an_offset_that_is_written_is_read(offset: int, epoch: int, metadata: str, when: int, topic_id: str) -> None:
-    value = Offset(offset, epoch, metadata, when, NO_TIME, topic_id)
+    value = OffsetValue(offset, epoch, metadata, when, NO_TIME, topic_id)
     assert read_offset(offset_value(value)) == value
 
 
@@ -161,18 +161,18 @@ def test_values_that_cannot_be(raw: str) -> None:
 @given(st.data())
 def test_whatever_is_in_the_log_what_is_ours_is_found(data: st.DataObject) -> None:
     """Records of other kinds, of later versions, cut short or with a byte turned over: passed over, and counted."""
-    ours = [offset_record("g", "t", 0, Offset(1, 2, "x", 3)), group_record("h", GroupValue("c", 1, None, None, 4))]
-    strange = [Record(bytes.fromhex("0003 0001 67"), b"\0\0"), Record(b"", None), Record(b"\0", b"")]
+    ours = [offset_record("g", "t", 0, OffsetValue(1, 2, "x", 3)), group_record("h", GroupValue("c", 1, None, None, 4))]
+    strange = [CoordinatorRecord(bytes.fromhex("0003 0001 67"), b"\0\0"), CoordinatorRecord(b"", None), CoordinatorRecord(b"\0", b"")]
     for record in ours:
         assert record.value is not None
         cut = data.draw(st.integers(0, len(record.value) - 1))
-        strange.append(Record(record.key, record.value[:cut]))
-    strange += data.draw(st.lists(st.builds(Record, st.binary(max_size=30), st.none() | st.binary(max_size=60))))
+        strange.append(CoordinatorRecord(record.key, record.value[:cut]))
+    strange += data.draw(st.lists(st.builds(CoordinatorRecord, st.binary(max_size=30), st.none() | st.binary(max_size=60))))
     state = LogState()
     state.apply(strange)
-    assert state.passed_over >= 5
+    assert state.skipped_records >= 5
     state.apply(ours)
-    assert state.offset("g", "t", 0) == Offset(1, 2, "x", 3)
+    assert state.committed_offset("g", "t", 0) == OffsetValue(1, 2, "x", 3)
     assert read_group(state.groups["h"]).generation == 1
 
 
@@ -193,9 +193,9 @@ def test_offsets_that_cannot_be(raw: str) -> None:
 
 def test_a_tombstone_takes_away_what_it_names_and_no_more() -> None:
     state = LogState()
-    state.apply([offset_record("g", "t", p, Offset(p, 0, "", 0)) for p in range(2)])
-    state.apply([Record(offset_key("g", "t", 0), None), Record(offset_key("g", "u", 0), None)])
-    assert list(state.rows("g")) == [("t", 1, Offset(1, 0, "", 0))]
-    state.apply([Record(offset_key("g", "t", 1), None), Record(group_key("g"), None)])
+    state.apply([offset_record("g", "t", p, OffsetValue(p, 0, "", 0)) for p in range(2)])
+    state.apply([CoordinatorRecord(offset_key("g", "t", 0), None), CoordinatorRecord(offset_key("g", "u", 0), None)])
+    assert list(state.iterate_offsets("g")) == [("t", 1, OffsetValue(1, 0, "", 0))]
+    state.apply([CoordinatorRecord(offset_key("g", "t", 1), None), CoordinatorRecord(group_key("g"), None)])
     assert not state.offsets
-    assert not list(state.image())
+    assert not list(state.snapshot())

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.groups.rig import RANGE, G, Rig, subscription
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import GroupValue, MemberValue, Offset, group_record, offset_record, read_group
-from tiered.groups.requests import Commit, CommitOffsets, Committed, Heartbeat, Joined, JoinGroup, Reply, SyncGroup
-from tiered.groups.shard import GroupShard, Outcome
+from tiered.groups.records import GroupValue, MemberValue, OffsetValue, group_record, offset_record, read_group
+from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply, Heartbeat, JoinGroupReply, JoinGroup, Reply, SyncGroup
+from tiered.groups.shard import GroupShard, CoordinatorResult
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def rig() -> Rig:
 def test_nobody_answers_who_is_gone(rig: Rig) -> None:
     member = rig.new_id()
     token = rig.join(member)
-    rig.shard.forget(token)
+    rig.shard.cancel_request(token)
     rig.pass_ms(500)
     assert token not in rig.replies
     assert rig.describe().members[0].member_id == member, "it may come again by its id"
@@ -37,25 +37,25 @@ def test_a_new_member_that_was_never_told_its_id_holds_up_nobody_once_it_is_gone
     token = rig.join(first)
     assert token in rig.replies
     rig.assign(first, 2, {})
-    rig.shard.forget(gone)
+    rig.shard.cancel_request(gone)
     assert len(rig.describe().members) == 2, "it was told when the rebalance was complete"
     gone = rig.join(id_required=False)
-    rig.shard.forget(gone)
+    rig.shard.cancel_request(gone)
     rig.pass_ms(0)
     assert len(rig.describe().members) == 2
     rig.check()
 
 
 def test_forgetting_an_unknown_caller_is_nothing(rig: Rig) -> None:
-    rig.shard.forget(12_345)
+    rig.shard.cancel_request(12_345)
     rig.check()
 
 
 def test_a_shard_that_is_given_up_names_all_who_wait(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     tokens = {rig.join(ids[0]), rig.join(rig.new_id())}
-    assert set(rig.shard.abandon()) == tokens
-    assert rig.shard.abandon() == ()
+    assert set(rig.shard.cancel_all_requests()) == tokens
+    assert rig.shard.cancel_all_requests() == ()
 
 
 def test_nothing_is_due_before_its_time_and_all_of_it_then(rig: Rig) -> None:
@@ -63,9 +63,9 @@ def test_nothing_is_due_before_its_time_and_all_of_it_then(rig: Rig) -> None:
     due = rig.shard.next_due_ms
     assert due is not None
     rig.ms = due - 1
-    assert rig.shard.due(rig.now).changes == ()
+    assert rig.shard.due(rig.now).records == ()
     rig.ms = due
-    assert rig.shard.due(rig.now).changes != ()
+    assert rig.shard.due(rig.now).records != ()
 
 
 # -- moves ------------------------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ def test_a_leader_that_is_no_member_does_not_lead(rig: Rig) -> None:
     value = GroupValue("consumer", 1, "range", "gone", rig.now.wall_ms, (member,))
     shard = GroupShard(GroupSettings(), str)
     shard.load([group_record(G, value)])
-    shard.loaded(rig.now)
-    assert shard.live.groups[G].leader == "m"
+    shard.on_loaded(rig.now)
+    assert shard.state.groups[G].leader == "m"
 
 
 def test_members_get_a_fresh_session_from_a_new_coordinator(rig: Rig) -> None:
@@ -106,7 +106,7 @@ def test_members_get_a_fresh_session_from_a_new_coordinator(rig: Rig) -> None:
 def test_a_generation_that_was_only_being_formed_is_forgotten_by_a_move(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     tokens = [rig.join(each) for each in ids]
-    assert {rig.reply(token, Joined).generation for token in tokens} == {2}
+    assert {rig.reply(token, JoinGroupReply).generation for token in tokens} == {2}
     rig.reload()
     assert [rig.beat(each, 2) for each in ids] == [Code.ILLEGAL_GENERATION] * 2
     assert rig.commit(ids[0], 2) is Code.ILLEGAL_GENERATION
@@ -116,9 +116,9 @@ def test_a_generation_that_was_only_being_formed_is_forgotten_by_a_move(rig: Rig
 def test_a_tombstone_before_what_it_takes_away_is_nothing(rig: Rig) -> None:
     """Compaction may keep a tombstone whose record is gone already."""
     rig.log = [
-        offset_record(G, "t", 0, Offset(1, 0, "", 0))._replace(value=None),
+        offset_record(G, "t", 0, OffsetValue(1, 0, "", 0))._replace(value=None),
         group_record(G, read_group(b"\0\3\0\0" + bytes(4) + b"\xff\xff\xff\xff" + bytes(12)))._replace(value=None),
-        offset_record(G, "t", 1, Offset(5, 0, "", 0)),
+        offset_record(G, "t", 1, OffsetValue(5, 0, "", 0)),
     ]
     rig.reload()
     assert rig.committed() == -1
@@ -135,7 +135,7 @@ class Plain:
         numbers = iter(range(10**9))
         self.shard = GroupShard(GroupSettings(size_max=members), lambda: f"{next(numbers):032x}")
         self.rig = Rig()
-        self.shard.loaded(self.rig.now)
+        self.shard.on_loaded(self.rig.now)
         self.answers: dict[int, Reply] = {}
         self._tokens = iter(range(10**9))
 
@@ -148,7 +148,7 @@ class Plain:
         self.rig.ms += 1_000
         self._take(self.shard.due(self.rig.now))
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: CoordinatorResult) -> None:
         self.answers.update(outcome.replies)
 
 
@@ -159,7 +159,7 @@ def rebalanced_seconds(members: int) -> float:
     ids = []
     for _ in range(members):
         told = plain.ask(JoinGroup(G, "", None, "c", "h", 10_000, 60_000, "consumer", topics))
-        assert isinstance(told, Joined)
+        assert isinstance(told, JoinGroupReply)
         ids.append(told.member_id)
     for generation in (1, 2):
         for each in ids:
@@ -171,8 +171,8 @@ def rebalanced_seconds(members: int) -> float:
             plain.ask(SyncGroup(G, generation, each))
         given = tuple((each, bytes(100)) for each in ids)
         plain.ask(SyncGroup(G, generation, ids[0], assignments=given))
-    assert plain.shard.live.groups[G].generation == 2
-    assert len(plain.shard.live.groups[G].members) == members
+    assert plain.shard.state.groups[G].generation == 2
+    assert len(plain.shard.state.groups[G].members) == members
     return time.process_time() - begun
 
 
@@ -191,7 +191,7 @@ def test_a_heartbeat_costs_the_same_in_a_large_group() -> None:
             plain.ask(JoinGroup(G, "", f"i{number}", "c", "h", 10_000, 60_000, "consumer", RANGE))
         plain.until_quiet()
         plain.until_quiet()
-        ids = list(plain.shard.live.groups[G].members)
+        ids = list(plain.shard.state.groups[G].members)
         plain.ask(SyncGroup(G, 1, ids[0]))
         begun = time.process_time()
         for number in range(5_000):
@@ -205,10 +205,10 @@ def test_a_heartbeat_costs_the_same_in_a_large_group() -> None:
 
 def test_two_thousand_partitions_are_committed_in_one_turn() -> None:
     plain = Plain(10)
-    rows = tuple(Commit(f"topic-{p % 20}", p, p, 1, "") for p in range(2_000))
+    rows = tuple(PartitionOffset(f"topic-{p % 20}", p, p, 1, "") for p in range(2_000))
     begun = time.process_time()
     told = plain.ask(CommitOffsets(G, rows))
     took = time.process_time() - begun
-    assert isinstance(told, Committed)
+    assert isinstance(told, CommitOffsetsReply)
     assert set(told.codes) == {Code.NONE}
     assert took < 1.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.groups.rig import G, Rig
-from tiered.groups.classic import ClassicGroup, Gathering, State
-from tiered.groups.decision import JOIN, MEMBER, SYNC, Waiter
+from tiered.groups.classic import ClassicGroup, InitialRebalanceDelay, ClassicGroupState
+from tiered.groups.decision import JOIN, MEMBER, SYNC, ParkedRequest
 
 Break = Callable[[Rig, ClassicGroup], object]
 
@@ -33,22 +33,22 @@ def preparing() -> Rig:
 
 
 def _forget_group(rig: Rig, _: ClassicGroup) -> None:
-    del rig.shard.live.groups[G]
+    del rig.shard.state.groups[G]
 
 
 def _answer_twice(rig: Rig, group: ClassicGroup) -> None:
     group.members["c-id1"].join_token = group.members["c-id2"].join_token = 7
-    group.joined = 2
+    group.awaiting_join_count = 2
 
 
 def _wait_for_nothing(rig: Rig, group: ClassicGroup) -> None:
-    rig.shard.live.waiting[99] = Waiter(G, group.members["c-id1"])
+    rig.shard.state.parked_requests[99] = ParkedRequest(G, group.members["c-id1"])
 
 
 def _cancel(*name: str) -> Break:
     def do(rig: Rig, _: ClassicGroup) -> None:
         kind, group, member = name
-        rig.shard.live.deadlines.cancel((kind, group, member))
+        rig.shard.state.deadlines.cancel((kind, group, member))
 
     return do
 
@@ -56,7 +56,7 @@ def _cancel(*name: str) -> Break:
 def _set(*name: str) -> Break:
     def do(rig: Rig, _: ClassicGroup) -> None:
         kind, group, member = name
-        rig.shard.live.deadlines.set((kind, group, member), 1)
+        rig.shard.state.deadlines.set((kind, group, member), 1)
 
     return do
 
@@ -68,32 +68,32 @@ BREAKS: list[tuple[Callable[[], Rig], Break, str]] = [
     (preparing, _answer_twice, "or twice"),
     (stable, _wait_for_nothing, "wait for nothing"),
     (stable, lambda _, group: setattr(group.members["c-id1"], "member_id", "x"), "another id"),
-    (stable, lambda _, group: group.static.update(i="c-id1"), "static members"),
-    (stable, lambda _, group: group.pending.add("c-id1"), "members to be"),
-    (stable, lambda _, group: group.unsynced.add("x"), "or to sync"),
+    (stable, lambda _, group: group.static_members.update(i="c-id1"), "static members"),
+    (stable, lambda _, group: group.pending_members.add("c-id1"), "members to be"),
+    (stable, lambda _, group: group.pending_sync_members.add("x"), "or to sync"),
     (stable, lambda _, group: setattr(group, "joined", 1), "1 are counted"),
     (stable, lambda _, group: setattr(group, "leader", None), "leader None"),
     (stable, lambda _, group: setattr(group, "leader", "x"), "leader 'x'"),
-    (stable, lambda _, group: setattr(group, "state", State.EMPTY), "2 members"),
-    (stable, lambda _, group: setattr(group, "state", State.DEAD), "2 members"),
-    (stable, lambda _, group: setattr(group, "gathering", Gathering(1, 1)), "nobody prepares"),
+    (stable, lambda _, group: setattr(group, "state", ClassicGroupState.EMPTY), "2 members"),
+    (stable, lambda _, group: setattr(group, "state", ClassicGroupState.DEAD), "2 members"),
+    (stable, lambda _, group: setattr(group, "gathering", InitialRebalanceDelay(1, 1)), "nobody prepares"),
     (stable, lambda _, group: setattr(group.members["c-id1"], "sync_token", 5), "nobody makes"),
-    (completing, lambda _, group: group.unsynced.clear(), "nothing came of it"),
+    (completing, lambda _, group: group.pending_sync_members.clear(), "nothing came of it"),
     (stable, lambda _, group: setattr(group, "protocol", "x"), "not all support"),
     (stable, lambda _, group: setattr(group.members["c-id1"], "assignment", b"x"), "were told"),
-    (stable, lambda rig, _: rig.shard.hard.groups.clear(), "were told"),
+    (stable, lambda rig, _: rig.shard.log_state.groups.clear(), "were told"),
     (preparing, _cancel(JOIN, G, ""), "without an end"),
     (stable, _set(JOIN, G, ""), "without a rebalance"),
     (completing, _cancel(SYNC, G, ""), "or not at all"),
     (stable, _set(SYNC, G, ""), "or not at all"),
     (stable, _cancel(MEMBER, G, "c-id1"), "would miss member c-id1"),
-    (stable, lambda _, group: group.pending.add("x"), "id x is given out for ever"),
+    (stable, lambda _, group: group.pending_members.add("x"), "id x is given out for ever"),
 ]
 
 
 @pytest.mark.parametrize(("world", "damage", "words"), BREAKS)
 def test_what_is_broken_is_named(world: Callable[[], Rig], damage: Break, words: str) -> None:
     rig = world()
-    assert rig.shard.check() == ()
-    damage(rig, rig.shard.live.groups[G])
-    assert any(words in line for line in rig.shard.check()), rig.shard.check()
+    assert rig.shard.find_violations() == ()
+    damage(rig, rig.shard.state.groups[G])
+    assert any(words in line for line in rig.shard.find_violations()), rig.shard.find_violations()

@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.groups import join
 from tiered.groups.join import GROUP_BYTES_MAX, NEW_MEMBER_MS
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import Joined, JoinedMember, Synced
+from tiered.groups.requests import JoinGroupReply, JoinedMember, SyncGroupReply
 
 ROUND_ROBIN = (("roundrobin", subscription("t")),)
 
@@ -19,8 +19,8 @@ def rig() -> Rig:
     return Rig()
 
 
-def joined(rig: Rig, token: int) -> Joined:
-    return rig.reply(token, Joined)
+def joined(rig: Rig, token: int) -> JoinGroupReply:
+    return rig.reply(token, JoinGroupReply)
 
 
 # -- ids (KIP-394) ----------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def test_a_dynamic_member_gets_an_id_first_and_joins_with_it(rig: Rig) -> None:
     token = rig.join(told.member_id)
     assert token not in rig.replies
     rig.pass_ms(500)
-    assert joined(rig, token) == Joined(
+    assert joined(rig, token) == JoinGroupReply(
         Code.NONE,
         "reader-id1",
         1,
@@ -97,7 +97,7 @@ def test_an_id_given_to_a_dynamic_member_does_not_become_static(rig: Rig) -> Non
 )
 def test_what_cannot_be_a_member_leaves_no_trace(rig: Rig, request_: dict[str, object], code: Code) -> None:
     assert joined(rig, rig.join(**request_)).code is code  # type: ignore[arg-type]
-    assert not rig.shard.live.groups
+    assert not rig.shard.state.groups
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
@@ -180,7 +180,7 @@ def test_a_group_at_the_limit_is_left_alone_when_it_is_loaded() -> None:
 def test_a_follower_without_news_hears_of_the_current_generation(rig: Rig) -> None:
     (leader, follower), generation = rig.stable(2)
     told = joined(rig, rig.join(follower))
-    assert told == Joined(Code.NONE, follower, generation, "consumer", "range", leader)
+    assert told == JoinGroupReply(Code.NONE, follower, generation, "consumer", "range", leader)
     assert rig.describe().state == "Stable"
 
 
@@ -216,7 +216,7 @@ def test_news_before_the_assignment_begin_a_rebalance_and_say_so_to_those_who_wa
     rig.pass_ms(1_000)
     waiting = rig.sync(ids[1], 1)
     rig.join(ids[0], protocols=BOTH)
-    assert rig.reply(waiting, Synced) == Synced(Code.REBALANCE_IN_PROGRESS)
+    assert rig.reply(waiting, SyncGroupReply) == SyncGroupReply(Code.REBALANCE_IN_PROGRESS)
 
 
 def test_a_call_that_is_repeated_while_members_gather_replaces_the_older_one(rig: Rig) -> None:
@@ -265,7 +265,7 @@ def test_protocols_that_nobody_supports_any_more_are_forgotten(rig: Rig) -> None
     (first,), _ = rig.stable()
     for number in range(50):
         rig.join(first, protocols=(*RANGE, (f"p{number}", b"")))
-    assert len(rig.shard.live.groups["g"]._supported) == 2
+    assert len(rig.shard.state.groups["g"]._supported_protocols) == 2
 
 
 def test_what_members_say_has_a_bound_over_the_whole_group(rig: Rig) -> None:
@@ -288,7 +288,7 @@ def test_what_members_of_all_groups_say_has_a_bound() -> None:
     rig.pass_ms(3_000)
     codes = [joined(rig, token).code for token in tokens]
     assert codes == [Code.NONE] * 3 + [Code.COORDINATOR_NOT_AVAILABLE] * 2
-    assert rig.shard.live.held <= 100_000 and set(rig.shard.live.groups) == {"g0", "g1", "g2"}
+    assert rig.shard.state.memory_bytes <= 100_000 and set(rig.shard.state.groups) == {"g0", "g1", "g2"}
     first = joined(rig, tokens[0]).member_id
     assert rig.leave(first, group="g0") == (Code.NONE,)
     again = rig.join(group="g4", id_required=False, protocols=said)
@@ -306,8 +306,8 @@ def test_an_assignment_that_the_broker_has_no_room_for_is_not_made() -> None:
     rig.pass_ms(500)
     member = joined(rig, token)
     answer = rig.assign(member.member_id, member.generation, {member.member_id: bytes(60_000)})
-    assert rig.reply(answer, Synced).code is Code.COORDINATOR_NOT_AVAILABLE
-    assert rig.shard.live.held < 1_000
+    assert rig.reply(answer, SyncGroupReply).code is Code.COORDINATOR_NOT_AVAILABLE
+    assert rig.shard.state.memory_bytes < 1_000
     rig.check()
 
 
@@ -319,7 +319,7 @@ def test_of_ids_that_nobody_uses_the_oldest_is_forgotten(rig: Rig, monkeypatch: 
     rig.pass_ms(1)
     assert rig.describe("used").members, "who came with it stays"
     assert joined(rig, rig.join(ids[0], group="g0")).code is Code.UNKNOWN_MEMBER_ID
-    assert sorted(rig.shard.live.groups) == ["g1", "g2", "g3", "used"]
+    assert sorted(rig.shard.state.groups) == ["g1", "g2", "g3", "used"]
     last = rig.join(ids[3], group="g3")
     rig.pass_ms(500)
     assert joined(rig, last).code is Code.NONE

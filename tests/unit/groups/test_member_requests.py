@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.groups.rig import G, Rig
 from tiered.errors import Code
-from tiered.groups.requests import Beaten, Heartbeat, Joined, LeaveGroup, Left, Synced, SyncGroup
+from tiered.groups.requests import HeartbeatReply, Heartbeat, JoinGroupReply, LeaveGroup, LeaveGroupReply, SyncGroupReply, SyncGroup
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def rig() -> Rig:
 
 
 def sync_code(rig: Rig, request: SyncGroup) -> Code:
-    return rig.told(request, Synced).code
+    return rig.told(request, SyncGroupReply).code
 
 
 def completing(rig: Rig) -> list[str]:
@@ -53,7 +53,7 @@ def test_a_sync_names_the_protocol_that_was_chosen_or_none(rig: Rig) -> None:
         assert sync_code(rig, request) is Code.INCONSISTENT_GROUP_PROTOCOL
     waits = rig.ask(SyncGroup(G, 1, ids[1], None, "consumer", "range"))
     rig.assign(ids[0], 1, {ids[1]: b"x"})
-    assert rig.reply(waits, Synced) == Synced(Code.NONE, "consumer", "range", b"x")
+    assert rig.reply(waits, SyncGroupReply) == SyncGroupReply(Code.NONE, "consumer", "range", b"x")
 
 
 def test_no_sync_while_members_gather(rig: Rig) -> None:
@@ -66,7 +66,7 @@ def test_whom_the_leader_forgot_gets_nothing_and_strangers_are_passed_over(rig: 
     ids = completing(rig)
     waits = rig.sync(ids[1], 1)
     rig.assign(ids[0], 1, {ids[0]: b"all", "stranger": b"x"})
-    assert rig.reply(waits, Synced) == Synced(Code.NONE, "consumer", "range", b"")
+    assert rig.reply(waits, SyncGroupReply) == SyncGroupReply(Code.NONE, "consumer", "range", b"")
     assert [member.assignment for member in rig.describe().members] == [b"all", b""]
 
 
@@ -75,13 +75,13 @@ def test_only_the_leader_assigns(rig: Rig) -> None:
     waits = rig.assign(ids[1], 1, {ids[1]: b"all for me"})
     assert waits not in rig.replies
     rig.assign(ids[0], 1, {ids[1]: b"some"})
-    assert rig.reply(waits, Synced).assignment == b"some"
+    assert rig.reply(waits, SyncGroupReply).assignment == b"some"
 
 
 def test_a_sync_that_comes_late_gets_its_assignment_at_once(rig: Rig) -> None:
     ids = completing(rig)
     rig.assign(ids[0], 1, {ids[1]: b"x"})
-    assert rig.reply(rig.sync(ids[1], 1), Synced).assignment == b"x"
+    assert rig.reply(rig.sync(ids[1], 1), SyncGroupReply).assignment == b"x"
     rig.pass_ms(60_000)
     assert rig.describe().code is Code.NONE
 
@@ -89,9 +89,9 @@ def test_a_sync_that_comes_late_gets_its_assignment_at_once(rig: Rig) -> None:
 def test_a_sync_that_is_repeated_replaces_the_older_one(rig: Rig) -> None:
     ids = completing(rig)
     old, new = rig.sync(ids[1], 1), rig.sync(ids[1], 1)
-    assert rig.reply(old, Synced).code is Code.REBALANCE_IN_PROGRESS
+    assert rig.reply(old, SyncGroupReply).code is Code.REBALANCE_IN_PROGRESS
     rig.assign(ids[0], 1, {ids[1]: b"x"})
-    assert rig.reply(new, Synced).assignment == b"x"
+    assert rig.reply(new, SyncGroupReply).assignment == b"x"
 
 
 # -- heartbeat --------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_a_sync_that_is_repeated_replaces_the_older_one(rig: Rig) -> None:
 
 def test_a_heartbeat_answers_what_the_member_is_to_do(rig: Rig) -> None:
     assert rig.beat("m", 1) is Code.UNKNOWN_MEMBER_ID
-    assert rig.told(Heartbeat("", 1, "m"), Beaten).code is Code.INVALID_GROUP_ID
+    assert rig.told(Heartbeat("", 1, "m"), HeartbeatReply).code is Code.INVALID_GROUP_ID
     ids = completing(rig)
     assert rig.beat(ids[0], 1) is Code.NONE, "members may beat before they have their assignment"
     rig.assign(ids[0], 1, {})
@@ -114,7 +114,7 @@ def test_a_heartbeat_answers_what_the_member_is_to_do(rig: Rig) -> None:
 
 
 def test_leaving_what_is_not_there(rig: Rig) -> None:
-    assert rig.told(LeaveGroup("", ()), Left).code is Code.INVALID_GROUP_ID
+    assert rig.told(LeaveGroup("", ()), LeaveGroupReply).code is Code.INVALID_GROUP_ID
     assert rig.leave("m", "n") == (Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID)
 
 
@@ -122,21 +122,21 @@ def test_an_id_that_was_not_used_can_be_given_back(rig: Rig) -> None:
     given = rig.new_id()
     assert rig.leave(given) == (Code.NONE,)
     assert rig.describe().state == "Dead", "nothing is left of the group"
-    assert rig.reply(rig.join(given), Joined).code is Code.UNKNOWN_MEMBER_ID
+    assert rig.reply(rig.join(given), JoinGroupReply).code is Code.UNKNOWN_MEMBER_ID
 
 
 def test_who_leaves_while_it_waits_hears_so(rig: Rig) -> None:
     ids = completing(rig)
     waits = rig.sync(ids[1], 1)
     rig.leave(ids[1])
-    assert rig.reply(waits, Synced).code is Code.UNKNOWN_MEMBER_ID
+    assert rig.reply(waits, SyncGroupReply).code is Code.UNKNOWN_MEMBER_ID
     token = rig.join(ids[0])
-    assert rig.reply(token, Joined).code is Code.NONE
+    assert rig.reply(token, JoinGroupReply).code is Code.NONE
     rig.assign(ids[0], 2, {})
     token = rig.join(rig.new_id())
-    (new,) = [waiter.member.member_id for waiter in rig.shard.live.waiting.values()]
+    (new,) = [waiter.member.member_id for waiter in rig.shard.state.parked_requests.values()]
     rig.leave(new)
-    assert rig.reply(token, Joined).code is Code.UNKNOWN_MEMBER_ID
+    assert rig.reply(token, JoinGroupReply).code is Code.UNKNOWN_MEMBER_ID
 
 
 def test_the_last_one_out_leaves_an_empty_group(rig: Rig) -> None:
@@ -151,7 +151,7 @@ def test_those_who_gather_wait_no_longer_for_one_that_leaves(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     token = rig.join(ids[0])
     rig.leave(ids[1])
-    assert rig.reply(token, Joined).generation == 2
+    assert rig.reply(token, JoinGroupReply).generation == 2
 
 
 @pytest.mark.parametrize("what", ["join", "sync"])
@@ -162,7 +162,7 @@ def test_a_member_that_asks_for_its_place_again_begins_a_new_session(rig: Rig, w
         rig.pass_ms(8_000)
         assert rig.beat(leader, generation) is Code.NONE
         if what == "join":
-            assert rig.reply(rig.join(other), Joined).code is Code.NONE
+            assert rig.reply(rig.join(other), JoinGroupReply).code is Code.NONE
         else:
-            assert rig.reply(rig.sync(other, generation), Synced).code is Code.NONE
+            assert rig.reply(rig.sync(other, generation), SyncGroupReply).code is Code.NONE
     assert rig.beat(other, generation) is Code.NONE

@@ -7,15 +7,15 @@ import pytest
 from tests.unit.groups.rig import WALL, G, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import NO_TIME, Offset
+from tiered.groups.records import NO_TIME, OffsetValue
 from tiered.groups.requests import (
     NO_OFFSET,
-    Commit,
+    PartitionOffset,
     CommitOffsets,
-    Committed,
-    Deleted,
+    CommitOffsetsReply,
+    DeleteReply,
     DeleteOffsets,
-    Fetched,
+    FetchOffsetsReply,
     FetchOffsets,
     TopicsDeleted,
 )
@@ -54,7 +54,7 @@ def test_offsets_of_all_groups_have_a_bound_and_those_that_are_there_go_on() -> 
     assert 5 <= kept < 20 and set(codes[kept:]) == {Code.COORDINATOR_NOT_AVAILABLE}
     assert rig.commit(group="g0", offset=9) is Code.NONE, "one that is there needs no room"
     assert rig.committed(group="g0") == 9
-    assert rig.told(DeleteOffsets("g0", (("t", 0),)), Deleted).code is Code.NONE
+    assert rig.told(DeleteOffsets("g0", (("t", 0),)), DeleteReply).code is Code.NONE
     assert rig.commit(group="another") is Code.NONE
     rig.check()
 
@@ -115,7 +115,7 @@ def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str
     rig.assign(member_id, 1, {})
     assert token in rig.replies
     rig.join(instance_id="a")
-    (told,) = rig.told(CommitOffsets(G, (Commit("t", 0, 1),), 1, member_id, instance), Committed).codes
+    (told,) = rig.told(CommitOffsets(G, (PartitionOffset("t", 0, 1),), 1, member_id, instance), CommitOffsetsReply).codes
     assert told is code
 
 
@@ -124,25 +124,25 @@ def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str
 
 def test_all_that_was_committed_comes_back(rig: Rig) -> None:
     rig.ms = 123
-    rows = (Commit("t", 0, 5, 3, "note", THIS), Commit("u", 1, 0), Commit("t", 2, -7), Commit("t", 3, 2**63 - 1))
-    assert rig.told(CommitOffsets(G, rows), Committed).codes == (Code.NONE,) * 4
-    assert rig.told(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), Fetched).offsets == rows
-    everything = rig.told(FetchOffsets(G, None), Fetched)
+    rows = (PartitionOffset("t", 0, 5, 3, "note", THIS), PartitionOffset("u", 1, 0), PartitionOffset("t", 2, -7), PartitionOffset("t", 3, 2**63 - 1))
+    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 4
+    assert rig.told(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), FetchOffsetsReply).offsets == rows
+    everything = rig.told(FetchOffsets(G, None), FetchOffsetsReply)
     assert everything.offsets == (rows[0], rows[2], rows[3], rows[1])
-    assert rig.shard.hard.offset(G, "t", 0) == Offset(5, 3, "note", WALL + 123, NO_TIME, THIS)
+    assert rig.shard.log_state.committed_offset(G, "t", 0) == OffsetValue(5, 3, "note", WALL + 123, NO_TIME, THIS)
 
 
 def test_what_was_not_committed_is_no_offset(rig: Rig) -> None:
     rig.commit()
     asked = FetchOffsets(G, (("t", 1), ("u", 0)))
-    assert rig.told(asked, Fetched) == Fetched(Code.NONE, (Commit("t", 1, NO_OFFSET), Commit("u", 0, NO_OFFSET)))
-    assert rig.told(FetchOffsets("nobody", None, "m", 5), Fetched) == Fetched(Code.NONE, ())
+    assert rig.told(asked, FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, (PartitionOffset("t", 1, NO_OFFSET), PartitionOffset("u", 0, NO_OFFSET)))
+    assert rig.told(FetchOffsets("nobody", None, "m", 5), FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, ())
 
 
 def test_an_offset_of_a_topic_that_had_the_name_before_is_none(rig: Rig) -> None:
-    rig.ask(CommitOffsets(G, (Commit("t", 0, 5, topic_id=THIS),)))
+    rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 5, topic_id=THIS),)))
     for asked, offset in ((THIS, 5), (THAT, NO_OFFSET), ("", 5)):
-        fetched = rig.told(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), Fetched)
+        fetched = rig.told(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), FetchOffsetsReply)
         assert fetched.offsets[0].offset == offset
 
 
@@ -158,20 +158,20 @@ def test_an_offset_of_a_topic_that_had_the_name_before_is_none(rig: Rig) -> None
 )
 def test_metadata_is_measured_as_java_does(metadata: str, code: Code) -> None:
     rig = Rig(GroupSettings(metadata_bytes_max=10))
-    rows = (Commit("t", 0, 1, metadata=metadata), Commit("t", 1, 2))
-    assert rig.told(CommitOffsets(G, rows), Committed).codes == (code, Code.NONE)
+    rows = (PartitionOffset("t", 0, 1, metadata=metadata), PartitionOffset("t", 1, 2))
+    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (code, Code.NONE)
     assert rig.committed() == (1 if code is Code.NONE else NO_OFFSET)
 
 
 def test_metadata_that_no_record_can_hold_is_refused_whatever_the_setting() -> None:
     rig = Rig(GroupSettings(metadata_bytes_max=1_000_000))
-    rows = (Commit("t", 0, 1, metadata="\u20ac" * 20_000),)
-    assert rig.told(CommitOffsets(G, rows), Committed).codes == (Code.OFFSET_METADATA_TOO_LARGE,)
+    rows = (PartitionOffset("t", 0, 1, metadata="\u20ac" * 20_000),)
+    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE,)
 
 
 def test_an_older_client_says_how_long_it_is_kept(rig: Rig) -> None:
-    rig.ask(CommitOffsets(G, (Commit("t", 0, 1, 4),), retention_ms=60_000))
-    assert rig.shard.hard.offset(G, "t", 0) == Offset(1, -1, "", WALL, WALL + 60_000)
+    rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 1, 4),), retention_ms=60_000))
+    assert rig.shard.log_state.committed_offset(G, "t", 0) == OffsetValue(1, -1, "", WALL, WALL + 60_000)
 
 
 def test_a_name_that_no_record_can_hold_is_refused(rig: Rig) -> None:
@@ -185,16 +185,16 @@ def test_offsets_of_a_topic_in_use_cannot_be_deleted(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.commit(ids[0], generation, topic="t")
     rig.commit(ids[0], generation, topic="u")
-    told = rig.told(DeleteOffsets(G, (("t", 0), ("u", 0), ("u", 1))), Deleted)
-    assert told == Deleted(Code.NONE, (Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.NONE))
+    told = rig.told(DeleteOffsets(G, (("t", 0), ("u", 0), ("u", 1))), DeleteReply)
+    assert told == DeleteReply(Code.NONE, (Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.NONE))
     assert (rig.committed("t"), rig.committed("u")) == (1, NO_OFFSET)
     rig.leave(*ids)
-    assert rig.told(DeleteOffsets(G, (("t", 0),)), Deleted).codes == (Code.NONE,)
+    assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply).codes == (Code.NONE,)
     assert rig.committed() == NO_OFFSET
 
 
 def test_offsets_of_a_group_that_nobody_knows(rig: Rig) -> None:
-    assert rig.told(DeleteOffsets(G, (("t", 0),)), Deleted) == Deleted(Code.GROUP_ID_NOT_FOUND)
+    assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.GROUP_ID_NOT_FOUND)
 
 
 def test_offsets_of_a_group_of_another_kind_go_only_once_it_is_empty(rig: Rig) -> None:
@@ -202,14 +202,14 @@ def test_offsets_of_a_group_of_another_kind_go_only_once_it_is_empty(rig: Rig) -
     token = rig.join(rig.new_id(), protocol_type="connect", protocols=(("sessioned", b"\xff"),))
     rig.pass_ms(500)
     assert token in rig.replies
-    assert rig.told(DeleteOffsets(G, (("t", 0),)), Deleted) == Deleted(Code.NON_EMPTY_GROUP)
+    assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.NON_EMPTY_GROUP)
 
 
 def test_consumers_whose_metadata_nobody_can_read_may_use_any_topic(rig: Rig) -> None:
     rig.commit()
     rig.join(rig.new_id(), protocols=(("range", b"\x00"),))
     rig.pass_ms(500)
-    told = rig.told(DeleteOffsets(G, (("t", 0),)), Deleted)
+    told = rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply)
     assert told.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
 
 
@@ -218,6 +218,6 @@ def test_a_topic_that_is_gone_takes_its_offsets_along(rig: Rig) -> None:
     rig.commit(ids[0], generation)
     rig.commit(group="h", topic="t")
     rig.commit(group="h", topic="u")
-    rig.told(TopicsDeleted(("t", "unknown")), Deleted)
+    rig.told(TopicsDeleted(("t", "unknown")), DeleteReply)
     assert [rig.committed(), rig.committed(group="h"), rig.committed("u", group="h")] == [NO_OFFSET, NO_OFFSET, 1]
     assert rig.beat(ids[0], generation) is Code.NONE

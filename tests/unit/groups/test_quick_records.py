@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
 from tiered.groups import records
-from tiered.groups.records import Offset, offset_key, offset_record, read_key, read_offset
+from tiered.groups.records import OffsetValue, offset_key, offset_record, read_key, read_offset
 
 WORDS = st.text(max_size=40)
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -19,11 +19,11 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 def test_both_ways_read_what_was_written(
     group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, when: int
 ) -> None:
-    record = offset_record(group, topic, partition, Offset(offset, epoch, metadata, when))
+    record = offset_record(group, topic, partition, OffsetValue(offset, epoch, metadata, when))
     assert record.value is not None
-    assert records._quick_key(record.key) == records._read_key(record.key) == (group, topic, partition)
+    assert records._read_offset_key_fast(record.key) == records._read_key(record.key) == (group, topic, partition)
     wanted = (offset, epoch, metadata, when, -1, "")
-    assert records._quick_offset(record.value) == records._read_offset(record.value) == wanted
+    assert records._read_offset_fast(record.value) == records._read_offset(record.value) == wanted
 
 
 @given(st.binary(max_size=40) | WORDS.map(lambda word: offset_key(word, "t", 1)[: len(word)]))

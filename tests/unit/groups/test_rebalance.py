@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.groups.classic import REASON_MAX
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import GroupValue, read_group
-from tiered.groups.requests import Joined, JoinGroup, Leaver, Synced
+from tiered.groups.requests import JoinGroupReply, JoinGroup, LeavingMember, SyncGroupReply
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def rig() -> Rig:
 
 def kept(rig: Rig) -> GroupValue:
     """The group as the log has it."""
-    return read_group(rig.shard.hard.groups[G])
+    return read_group(rig.shard.log_state.groups[G])
 
 
 # -- the first rebalance ----------------------------------------------------------------------------------------------
@@ -33,8 +33,8 @@ def test_the_first_rebalance_waits_for_more_members(rig: Rig) -> None:
     rig.pass_ms(500)
     assert first not in rig.replies, "somebody came: it waits once more"
     rig.pass_ms(1)
-    assert len(rig.reply(first, Joined).members) == 2
-    assert rig.reply(second, Joined).generation == 1
+    assert len(rig.reply(first, JoinGroupReply).members) == 2
+    assert rig.reply(second, JoinGroupReply).generation == 1
 
 
 def test_the_first_rebalance_waits_no_longer_than_its_timeout(rig: Rig) -> None:
@@ -42,14 +42,14 @@ def test_the_first_rebalance_waits_no_longer_than_its_timeout(rig: Rig) -> None:
     for _ in range(3):
         rig.join(rig.new_id(), rebalance_ms=1_200)
         rig.pass_ms(400)
-    assert len(rig.reply(first, Joined).members) == 4
+    assert len(rig.reply(first, JoinGroupReply).members) == 4
 
 
 def test_nobody_waits_when_the_delay_is_nothing() -> None:
     rig = Rig(GroupSettings(initial_rebalance_delay_ms=0))
     token = rig.join(rig.new_id())
     rig.pass_ms(0)
-    assert rig.reply(token, Joined).generation == 1
+    assert rig.reply(token, JoinGroupReply).generation == 1
 
 
 def test_a_group_that_lost_all_its_members_begins_as_a_new_one(rig: Rig) -> None:
@@ -58,7 +58,7 @@ def test_a_group_that_lost_all_its_members_begins_as_a_new_one(rig: Rig) -> None
     token = rig.join(rig.new_id())
     assert token not in rig.replies
     rig.pass_ms(500)
-    assert rig.reply(token, Joined).generation == 3
+    assert rig.reply(token, JoinGroupReply).generation == 3
 
 
 # -- later rebalances -------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_a_later_rebalance_is_complete_when_all_have_joined(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     new = rig.join(rig.new_id())
     tokens = [rig.join(each) for each in ids]
-    assert {rig.reply(token, Joined).generation for token in (new, *tokens)} == {2}
+    assert {rig.reply(token, JoinGroupReply).generation for token in (new, *tokens)} == {2}
 
 
 def test_who_does_not_come_again_in_time_is_out(rig: Rig) -> None:
@@ -79,14 +79,14 @@ def test_who_does_not_come_again_in_time_is_out(rig: Rig) -> None:
         assert rig.beat(ids[2], generation) is Code.REBALANCE_IN_PROGRESS
     assert tokens[0] not in rig.replies
     rig.pass_ms(5_000)
-    assert {each.member_id for each in rig.reply(tokens[0], Joined).members} == set(ids[:2])
+    assert {each.member_id for each in rig.reply(tokens[0], JoinGroupReply).members} == set(ids[:2])
     assert rig.beat(ids[2], generation) is Code.UNKNOWN_MEMBER_ID
 
 
 def test_the_longest_timeout_of_all_members_counts(rig: Rig) -> None:
     tokens = [rig.join(rig.new_id(), rebalance_ms=ms) for ms in (30_000, 90_000)]
     rig.pass_ms(1_000)
-    slow, quick = (rig.reply(token, Joined).member_id for token in tokens)
+    slow, quick = (rig.reply(token, JoinGroupReply).member_id for token in tokens)
     rig.assign(slow, 1, {})
     token = rig.join(slow, protocols=BOTH, rebalance_ms=30_000)
     for _ in range(10):
@@ -94,25 +94,25 @@ def test_the_longest_timeout_of_all_members_counts(rig: Rig) -> None:
         rig.beat(quick, 1)
     assert token not in rig.replies
     rig.pass_ms(1_000)
-    assert rig.reply(token, Joined).generation == 2
+    assert rig.reply(token, JoinGroupReply).generation == 2
 
 
 def test_a_leader_that_does_not_come_again_is_followed_by_one_who_did(rig: Rig) -> None:
     (leader, follower), _ = rig.stable(2)
     token = rig.join(follower, protocols=BOTH)
     rig.pass_ms(60_000)
-    assert rig.reply(token, Joined).leader == follower
-    assert leader not in [each.member_id for each in rig.reply(token, Joined).members]
+    assert rig.reply(token, JoinGroupReply).leader == follower
+    assert leader not in [each.member_id for each in rig.reply(token, JoinGroupReply).members]
 
 
 def test_a_rebalance_to_which_no_static_member_comes_waits_until_their_sessions_end(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each, session_ms=100_000) for each in "ab"]
     rig.pass_ms(1_000)
-    a, b = (rig.reply(token, Joined).member_id for token in tokens)
+    a, b = (rig.reply(token, JoinGroupReply).member_id for token in tokens)
     rig.assign(a, 1, {})
     rig.sync(b, 1)
     (dynamic,) = [rig.join(rig.new_id())]
-    assert rig.leave(rig.shard.live.waiting[dynamic].member.member_id) == (Code.NONE,)
+    assert rig.leave(rig.shard.state.parked_requests[dynamic].member.member_id) == (Code.NONE,)
     rig.pass_ms(60_000)
     assert rig.describe().state == "PreparingRebalance"
     rig.pass_ms(60_000)
@@ -129,7 +129,7 @@ def test_an_assignment_stands_in_the_log_before_it_is_told(rig: Rig) -> None:
     assert {member.member_id: member.assignment for member in value.members} == {each: each.encode() for each in ids}
     assert {member.subscription for member in value.members} == {subscription("t")}
     rig.reload()
-    assert rig.reply(rig.sync(ids[1], generation), Synced).assignment == ids[1].encode()
+    assert rig.reply(rig.sync(ids[1], generation), SyncGroupReply).assignment == ids[1].encode()
 
 
 def test_members_that_never_sync_are_out(rig: Rig) -> None:
@@ -153,9 +153,9 @@ def test_a_leader_that_dies_while_others_wait_for_it_is_replaced(rig: Rig) -> No
     rig.pass_ms(1_000)
     waiting = rig.sync(ids[1], 1)
     rig.pass_ms(10_000)
-    assert rig.reply(waiting, Synced).code is Code.REBALANCE_IN_PROGRESS
+    assert rig.reply(waiting, SyncGroupReply).code is Code.REBALANCE_IN_PROGRESS
     token = rig.join(ids[1])
-    assert (rig.reply(token, Joined).leader, rig.reply(token, Joined).generation) == (ids[1], 2)
+    assert (rig.reply(token, JoinGroupReply).leader, rig.reply(token, JoinGroupReply).generation) == (ids[1], 2)
 
 
 def test_a_group_too_large_for_the_log_is_refused_and_gathers_again() -> None:
@@ -166,7 +166,7 @@ def test_a_group_too_large_for_the_log_is_refused_and_gathers_again() -> None:
     rig.pass_ms(1_000)
     waiting = rig.sync(ids[1], 1)
     leads = rig.assign(ids[0], 1, {ids[0]: bytes(900)})
-    assert {rig.reply(token, Synced).code for token in (waiting, leads)} == {Code.UNKNOWN_SERVER_ERROR}
+    assert {rig.reply(token, SyncGroupReply).code for token in (waiting, leads)} == {Code.UNKNOWN_SERVER_ERROR}
     assert rig.describe().state == "PreparingRebalance"
     assert not rig.log
 
@@ -176,17 +176,17 @@ def test_a_cooperative_group_needs_nothing_special(rig: Rig) -> None:
     ids, generation = rig.stable(1)
     second = rig.new_id()
     tokens = [rig.join(second), rig.join(ids[0])]
-    members = [rig.reply(token, Joined) for token in tokens]
+    members = [rig.reply(token, JoinGroupReply) for token in tokens]
     assert {each.generation for each in members} == {generation + 1}
     waits = rig.sync(second, 2)
     rig.assign(ids[0], 2, {ids[0]: b"t-0", second: b""})
-    assert rig.reply(waits, Synced).assignment == b""
+    assert rig.reply(waits, SyncGroupReply).assignment == b""
     owned = (("range", subscription("t", user_data=b"t-0")),)
     tokens = [rig.join(ids[0], protocols=owned), rig.join(second)]
-    assert {rig.reply(token, Joined).generation for token in tokens} == {3}
+    assert {rig.reply(token, JoinGroupReply).generation for token in tokens} == {3}
     waits = rig.sync(second, 3)
     rig.assign(ids[0], 3, {ids[0]: b"t-0", second: b"t-1"})
-    assert rig.reply(waits, Synced).assignment == b"t-1"
+    assert rig.reply(waits, SyncGroupReply).assignment == b"t-1"
 
 
 # -- life -------------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_group_whose_last_member_died_is_empty_and_the_log_says_since_when(rig
     assert rig.describe().state == "Empty"
     value = kept(rig)
     assert (value.members, value.protocol, value.leader, value.generation) == ((), None, None, 2)
-    assert value.since_ms == rig.now.wall_ms
+    assert value.state_since_ms == rig.now.wall_ms
 
 
 def test_who_waits_for_the_others_needs_no_heartbeat(rig: Rig) -> None:
@@ -217,26 +217,26 @@ def test_who_waits_for_the_others_needs_no_heartbeat(rig: Rig) -> None:
         rig.pass_ms(9_000)
         rig.beat(ids[1], 1)
     rig.join(ids[1])
-    assert rig.reply(token, Joined).code is Code.NONE
+    assert rig.reply(token, JoinGroupReply).code is Code.NONE
 
 
 def test_leaving_several_at_once_makes_one_rebalance(rig: Rig) -> None:
     ids, _ = rig.stable(3)
-    assert rig.leave(Leaver(ids[1], None, "x" * 10_000), ids[2], "stranger") == (
+    assert rig.leave(LeavingMember(ids[1], None, "x" * 10_000), ids[2], "stranger") == (
         Code.NONE,
         Code.NONE,
         Code.UNKNOWN_MEMBER_ID,
     )
     token = rig.join(ids[0])
-    assert rig.reply(token, Joined).generation == 2
+    assert rig.reply(token, JoinGroupReply).generation == 2
 
 
 def test_the_reason_of_a_rebalance_is_kept_short(rig: Rig) -> None:
     (first,), _ = rig.stable()
     news = (("range", subscription("t", "u")),)
     rig.ask(JoinGroup(G, first, None, "c", "h", 10_000, 60_000, "consumer", news, "because " * 1_000))
-    assert 0 < len(rig.shard.live.groups[G].reason) <= REASON_MAX
-    assert "says something else" in rig.shard.live.groups[G].reason
+    assert 0 < len(rig.shard.state.groups[G].reason) <= REASON_MAX
+    assert "says something else" in rig.shard.state.groups[G].reason
 
 
 def test_a_move_in_the_middle_of_a_rebalance_goes_back_to_the_generation_before(rig: Rig) -> None:

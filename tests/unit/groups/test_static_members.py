@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.groups.rig import BOTH, Rig, subscription
 from tiered.errors import Code
-from tiered.groups.requests import Joined, Leaver, Synced
+from tiered.groups.requests import JoinGroupReply, LeavingMember, SyncGroupReply
 
 NEWS = (("range", subscription("t", "u")),)
 OTHER = (("roundrobin", subscription("t")), ("range", subscription("t")))
@@ -21,10 +21,10 @@ def stable(rig: Rig) -> tuple[str, str]:
     """Two static members, a (leader) and b; their ids."""
     tokens = [rig.join(instance_id=each, protocols=BOTH) for each in "ab"]
     rig.pass_ms(1_000)
-    a, b = (rig.reply(token, Joined).member_id for token in tokens)
+    a, b = (rig.reply(token, JoinGroupReply).member_id for token in tokens)
     waiting = rig.sync(b, 1, instance_id="b")
     rig.assign(a, 1, {a: b"for-a", b: b"for-b"})
-    assert rig.reply(waiting, Synced).assignment == b"for-b"
+    assert rig.reply(waiting, SyncGroupReply).assignment == b"for-b"
     return a, b
 
 
@@ -36,47 +36,47 @@ def test_a_static_member_needs_no_id_to_join(rig: Rig) -> None:
 
 def test_a_follower_that_restarts_keeps_its_assignment_without_a_rebalance(rig: Rig) -> None:
     a, b = stable(rig)
-    told = rig.reply(rig.join(instance_id="b", protocols=BOTH), Joined)
+    told = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
     assert (told.code, told.generation, told.leader, told.members) == (Code.NONE, 1, a, ())
     assert not told.skip_assignment
-    assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), Synced).assignment == b"for-b"
+    assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
     assert rig.beat(a, 1, instance_id="a") is Code.NONE
     assert rig.beat(b, 1, instance_id="b") is Code.FENCED_INSTANCE_ID
 
 
 def test_a_leader_that_restarts_leads_on_and_is_told_to_skip_the_assignment(rig: Rig) -> None:
     stable(rig)
-    told = rig.reply(rig.join(instance_id="a", protocols=BOTH), Joined)
+    told = rig.reply(rig.join(instance_id="a", protocols=BOTH), JoinGroupReply)
     assert (told.generation, told.leader, told.skip_assignment) == (1, told.member_id, True)
     assert len(told.members) == 2
-    assert rig.reply(rig.sync(told.member_id, 1, instance_id="a"), Synced).assignment == b"for-a"
+    assert rig.reply(rig.sync(told.member_id, 1, instance_id="a"), SyncGroupReply).assignment == b"for-a"
 
 
 def test_an_older_leader_that_restarts_takes_another_for_the_leader(rig: Rig) -> None:
     a, _ = stable(rig)
-    told = rig.reply(rig.join(instance_id="a", protocols=BOTH, skip_known=False), Joined)
+    told = rig.reply(rig.join(instance_id="a", protocols=BOTH, skip_known=False), JoinGroupReply)
     assert (told.leader, told.skip_assignment, told.members) == (a, False, ())
 
 
 def test_the_new_id_stands_in_the_log_before_it_is_told(rig: Rig) -> None:
     stable(rig)
-    told = rig.reply(rig.join(instance_id="b", protocols=BOTH), Joined)
+    told = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
     rig.reload()
     assert rig.beat(told.member_id, 1, instance_id="b") is Code.NONE
-    assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), Synced).assignment == b"for-b"
+    assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
 
 
 def test_news_of_the_same_protocol_wait_for_the_next_rebalance(rig: Rig) -> None:
     stable(rig)
     token = rig.join(instance_id="b", protocols=NEWS)
-    assert rig.reply(token, Joined).generation == 1
+    assert rig.reply(token, JoinGroupReply).generation == 1
     assert rig.describe().state == "Stable"
 
 
 def test_a_restart_that_changes_the_protocol_begins_a_rebalance(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each, protocols=each_says) for each, each_says in (("a", BOTH), ("b", OTHER))]
     rig.pass_ms(1_000)
-    a = rig.reply(tokens[0], Joined)
+    a = rig.reply(tokens[0], JoinGroupReply)
     assert a.protocol == "range"
     rig.assign(a.member_id, 1, {})
     rig.join(instance_id="a", protocols=OTHER)
@@ -86,19 +86,19 @@ def test_a_restart_that_changes_the_protocol_begins_a_rebalance(rig: Rig) -> Non
 def test_a_restart_before_the_assignment_begins_a_rebalance(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each) for each in "ab"]
     rig.pass_ms(1_000)
-    b = rig.reply(tokens[1], Joined).member_id
+    b = rig.reply(tokens[1], JoinGroupReply).member_id
     waiting = rig.sync(b, 1, instance_id="b")
     rig.join(instance_id="b")
-    assert rig.reply(waiting, Synced).code is Code.FENCED_INSTANCE_ID
+    assert rig.reply(waiting, SyncGroupReply).code is Code.FENCED_INSTANCE_ID
     assert rig.describe().state == "PreparingRebalance"
 
 
 def test_a_restart_before_its_sync_is_still_awaited(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each) for each in "ab"]
     rig.pass_ms(1_000)
-    a = rig.reply(tokens[0], Joined).member_id
+    a = rig.reply(tokens[0], JoinGroupReply).member_id
     rig.assign(a, 1, {})
-    b = rig.reply(rig.join(instance_id="b"), Joined).member_id
+    b = rig.reply(rig.join(instance_id="b"), JoinGroupReply).member_id
     for _ in range(12):
         rig.pass_ms(5_000)
         rig.beat(a, 1)
@@ -110,9 +110,9 @@ def test_a_restart_before_its_sync_is_still_awaited(rig: Rig) -> None:
 def test_two_processes_with_one_instance_fence_each_other(rig: Rig) -> None:
     first = rig.join(instance_id="a")
     second = rig.join(instance_id="a")
-    assert rig.reply(first, Joined).code is Code.FENCED_INSTANCE_ID
+    assert rig.reply(first, JoinGroupReply).code is Code.FENCED_INSTANCE_ID
     rig.pass_ms(1_000)
-    told = rig.reply(second, Joined)
+    told = rig.reply(second, JoinGroupReply)
     assert (told.code, len(told.members)) == (Code.NONE, 1)
 
 
@@ -120,9 +120,9 @@ def test_two_processes_with_one_instance_fence_each_other(rig: Rig) -> None:
 def test_an_instance_with_a_wrong_id_is_refused_everywhere(rig: Rig, instance: str, code: Code) -> None:
     stable(rig)
     assert rig.beat("b-id2", 1, instance_id=instance) is code
-    assert rig.reply(rig.sync("b-id2", 1, instance_id=instance), Synced).code is code
-    assert rig.reply(rig.join("b-id2", instance_id=instance, protocols=BOTH), Joined).code is code
-    assert rig.leave(Leaver("b-id2", instance)) == (code,)
+    assert rig.reply(rig.sync("b-id2", 1, instance_id=instance), SyncGroupReply).code is code
+    assert rig.reply(rig.join("b-id2", instance_id=instance, protocols=BOTH), JoinGroupReply).code is code
+    assert rig.leave(LeavingMember("b-id2", instance)) == (code,)
 
 
 def test_static_members_that_do_not_come_again_stay_while_their_session_lasts(rig: Rig) -> None:
@@ -131,7 +131,7 @@ def test_static_members_that_do_not_come_again_stay_while_their_session_lasts(ri
     for _ in range(10):
         rig.pass_ms(6_000)
         rig.beat(b, 1, instance_id="b")
-    told = rig.reply(token, Joined)
+    told = rig.reply(token, JoinGroupReply)
     assert [member.instance_id for member in told.members] == ["a", "b"]
 
 
@@ -141,12 +141,12 @@ def test_another_leads_when_a_static_leader_does_not_come_again(rig: Rig) -> Non
     for _ in range(10):
         rig.pass_ms(6_000)
         rig.beat(a, 1, instance_id="a")
-    assert rig.reply(token, Joined).leader == b
+    assert rig.reply(token, JoinGroupReply).leader == b
 
 
 def test_an_administrator_removes_a_static_member_by_its_instance(rig: Rig) -> None:
     stable(rig)
-    assert rig.leave(Leaver("", "b"), Leaver("", "z"), Leaver("", None)) == (
+    assert rig.leave(LeavingMember("", "b"), LeavingMember("", "z"), LeavingMember("", None)) == (
         Code.NONE,
         Code.UNKNOWN_MEMBER_ID,
         Code.UNKNOWN_MEMBER_ID,
@@ -163,4 +163,4 @@ def test_a_restart_while_members_gather_waits_as_the_member_before_it(rig: Rig) 
         rig.pass_ms(9_000)
         assert rig.beat(ids[0], generation) is Code.REBALANCE_IN_PROGRESS
     rig.join(ids[0])
-    assert rig.reply(token, Joined).code is Code.NONE
+    assert rig.reply(token, JoinGroupReply).code is Code.NONE

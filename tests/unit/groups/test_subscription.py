@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 
 from tests.unit.groups.rig import subscription
 from tiered.errors import Corrupt
-from tiered.groups.subscription import all_topics, topics_of
+from tiered.groups.subscription import compute_subscribed_topics, parse_topics
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.binary(max_size=10))
 def test_topics_are_read_whatever_follows(topics: list[str], rest: bytes) -> None:
-    assert topics_of(subscription(*topics) + rest) == frozenset(topics)
+    assert parse_topics(subscription(*topics) + rest) == frozenset(topics)
 
 
 @given(st.binary(max_size=60))
 def test_what_is_no_subscription_is_corrupt_and_nothing_else(raw: bytes) -> None:
     try:
-        assert isinstance(topics_of(raw), frozenset)
+        assert isinstance(parse_topics(raw), frozenset)
     except Corrupt:
-        assert all_topics("consumer", [subscription("t"), raw]) is None
+        assert compute_subscribed_topics("consumer", [subscription("t"), raw]) is None
 
 
 def test_the_first_version_is_read() -> None:
-    assert topics_of(bytes.fromhex("0000 00000001 0001 74 ffffffff")) == {"t"}
+    assert parse_topics(bytes.fromhex("0000 00000001 0001 74 ffffffff")) == {"t"}
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_the_first_version_is_read() -> None:
 )
 def test_lengths_that_cannot_be(raw: bytes) -> None:
     with pytest.raises(Corrupt):
-        topics_of(raw)
+        parse_topics(raw)
 
 
 def test_a_group_subscribes_to_what_any_member_does() -> None:
     both = [subscription("a", "b"), subscription("b", "c")]
-    assert all_topics("consumer", both) == frozenset("abc")
-    assert all_topics("consumer", []) == frozenset()
-    assert all_topics("connect", both) is None
-    assert all_topics(None, []) is None
+    assert compute_subscribed_topics("consumer", both) == frozenset("abc")
+    assert compute_subscribed_topics("consumer", []) == frozenset()
+    assert compute_subscribed_topics("connect", both) is None
+    assert compute_subscribed_topics(None, []) is None

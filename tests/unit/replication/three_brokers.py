@@ -20,7 +20,7 @@ from tiered.broker.suspects import Doubts
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
-from tiered.coordinator.snapshot_store import GroupImages
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number, text_id
 from tiered.metadata.image import Image, PartitionImage
@@ -57,7 +57,7 @@ class BrokerProcess:
         self.image = cluster.controller.image
         self.partitions = Partitions(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
-            cold=broker.cold, images=GroupImages(broker.store, broker.clock, self.metrics), peers=cluster.peers,
+            cold=broker.cold, images=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics), peers=cluster.peers,
             begun=lambda replica: None, closed=lambda replica: None, configured=lambda replica: None,
             forgotten=lambda replica: None, joinable=lambda replica: self.isr_updater.wake(replica), in_touch=lambda: True,
             heard=lambda: cluster.controller.image, doubts=Doubts(broker.clock, lambda: self.image, lambda node_id: None),

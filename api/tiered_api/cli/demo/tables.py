@@ -15,7 +15,7 @@ from tiered_api.cli.output import size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_tiered.load import Progress
+    from pyspark_tiered.load import LoadProgress
 
 
 def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
@@ -36,13 +36,13 @@ def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Depart
             spark.stop()
 
 
-def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected: int) -> Progress:
+def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected: int) -> LoadProgress:
     from pyspark_tiered.load import load
 
     with bar(expected, " rows") as advance:
         shown = 0
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: LoadProgress) -> None:
             nonlocal shown
             advance(progress.rows - shown)
             shown = progress.rows

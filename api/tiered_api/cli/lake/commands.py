@@ -14,9 +14,9 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_json, say, size
 
 if TYPE_CHECKING:
-    from pyspark_tiered.load import Progress
-    from pyspark_tiered.repair import Repaired
-    from pyspark_tiered.verify import Verified
+    from pyspark_tiered.load import LoadProgress
+    from pyspark_tiered.repair import RepairProgress
+    from pyspark_tiered.verify import VerifyResult
 
 LISTED_MAX = 20
 
@@ -35,15 +35,15 @@ def load(args: Namespace) -> int:
     """Loads a topic, telling of each step; with --follow until it is interrupted."""
     if lack := missing():
         return _lacking(lack)
-    from pyspark_tiered.load import Choices
+    from pyspark_tiered.load import LoadOptions
     from pyspark_tiered.load import load as run
-    from pyspark_tiered.repair import Repaired, repair
+    from pyspark_tiered.repair import RepairProgress, repair
 
-    def tell(progress: Progress | Repaired) -> None:
+    def tell(progress: LoadProgress | RepairProgress) -> None:
         if args.format == "json":
             print_json(asdict(progress))
             sys.stdout.flush()
-        elif isinstance(progress, Repaired):
+        elif isinstance(progress, RepairProgress):
             say(repaired_lines(progress))
         elif progress.step != "converted":
             say([progress_line(progress)])
@@ -53,7 +53,7 @@ def load(args: Namespace) -> int:
     null_timestamps = args.timestamps == "null"
     if args.repair:
         repair(*place, progress=tell, null_timestamps=null_timestamps)
-    run(*place, follow=args.follow, progress=tell, choices=Choices(null_timestamps, args.accept_deletes))
+    run(*place, follow=args.follow, progress=tell, options=LoadOptions(null_timestamps, args.accept_deletes))
     return Exit.OK
 
 
@@ -84,7 +84,7 @@ def sql(args: Namespace) -> int:
     return Exit.OK
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: LoadProgress) -> str:
     """How far a load is, in words."""
     if progress.step == "done" and not progress.files:
         return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
@@ -94,7 +94,7 @@ def progress_line(progress: Progress) -> str:
     return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
 
 
-def repaired_lines(repaired: Repaired) -> list[str]:
+def repaired_lines(repaired: RepairProgress) -> list[str]:
     """What a repair did, in words; nothing while it compares."""
     if repaired.step == "compared":
         return []
@@ -113,7 +113,7 @@ def repaired_lines(repaired: Repaired) -> list[str]:
     return lines
 
 
-def verified_lines(found: Verified) -> list[str]:
+def verified_lines(found: VerifyResult) -> list[str]:
     """The outcome of a comparison, in words."""
     bounds = ", ".join(f"{number}: {end}" for number, end in sorted(found.loaded.items()))
     lines = [f"{found.table}: {found.rows:,} rows compared with the bucket; loaded up to {bounds or 'nothing'}"]
@@ -129,7 +129,7 @@ def verified_lines(found: Verified) -> list[str]:
     return lines
 
 
-def _as_json(found: Verified) -> dict[str, Any]:
+def _as_json(found: VerifyResult) -> dict[str, Any]:
     return {
         "table": found.table,
         "ok": found.ok,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.groups.requests import NO_OFFSET, Commit, CommitOffsets, Committed, Fetched, FetchOffsets, Request
+from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets, Request
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import patiently
 from tiered_api.http.consumers.member import Membership, Wish
@@ -235,11 +235,11 @@ class Instance:
         with contextlib.suppress(Refused, HttpError, Unavailable):
             await self.commit_read()
 
-    async def commit_read(self) -> list[Commit]:
+    async def commit_read(self) -> list[PartitionOffset]:
         """Commits all that was given out and is not committed yet, of topics that are still there."""
         topics, given_out = self._site.node.image.topics_by_id, dict(self._uncommitted)
         offsets = [
-            Commit(at.topic, at.partition, spot.offset, topic_id=spot.topic_id)
+            PartitionOffset(at.topic, at.partition, spot.offset, topic_id=spot.topic_id)
             for at, spot in sorted(given_out.items())
             if spot.topic_id in topics
         ]
@@ -250,23 +250,23 @@ class Instance:
                 del self._uncommitted[at]
         return offsets
 
-    async def commit(self, offsets: list[Commit]) -> None:
+    async def commit(self, offsets: list[PartitionOffset]) -> None:
         """Refused when the group does not take one of them."""
         member = self.membership
         named = CommitOffsets(self.group, tuple(offsets))
         if member is not None:
             named = CommitOffsets(self.group, tuple(offsets), member.generation, member.member_id, member.instance_id)
-        answer: Committed = await self._ask(named)
+        answer: CommitOffsetsReply = await self._ask(named)
         for row, code in zip(offsets, answer.codes, strict=True):
             if code is not Code.NONE:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
 
-    async def committed(self, partitions: list[TopicPartition]) -> list[Commit]:
+    async def committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
         topics = self._site.node.image.topics
         ids = tuple((name, topics[name].topic_id) for name in {at.topic for at in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
-        answer: Fetched = await self._ask(request)
+        answer: FetchOffsetsReply = await self._ask(request)
         if answer.code is not Code.NONE:
             raise Refused(answer.code, f"the offsets of the group cannot be read: {answer.code.name}")
         return list(answer.offsets)

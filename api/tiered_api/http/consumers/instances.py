@@ -10,7 +10,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
-from tiered.groups.requests import Described, DescribeGroup
+from tiered.groups.requests import DescribeGroupReply, DescribeGroup
 from tiered.metadata.image import Image
 from tiered_api.http.consumers.coordinator_calls import coordinator_of, patiently
 from tiered_api.http.consumers.instance import Choices, Instance
@@ -116,7 +116,7 @@ class Instances:
     async def _again(self, place: Place, peer: str) -> Instance | None:
         """The consumer whose member the group knows still, from before a restart."""
         ask = self._site.node.coordinators.ask
-        group: Described = await patiently(self._site, lambda: ask(place.group, DescribeGroup(place.group)))
+        group: DescribeGroupReply = await patiently(self._site, lambda: ask(place.group, DescribeGroup(place.group)))
         for member in group.members if group.code is Code.NONE else ():
             found = Choices.found(kept_in(member.metadata)) if member.instance_id == PREFIX + place.name else None
             if found is not None:

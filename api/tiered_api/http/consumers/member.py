@@ -14,7 +14,7 @@ from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.groups import requests
-from tiered.groups.requests import Beaten, Joined, Leaver, Synced
+from tiered.groups.requests import HeartbeatReply, JoinGroupReply, LeavingMember, SyncGroupReply
 from tiered.ids import TopicPartition
 from tiered.ports import Clock
 from tiered_api.kafka.client.group_member import by_range, read_assignment, read_topics, write_assignment
@@ -104,7 +104,7 @@ class Membership:
         await self.stop()
         taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
         if self._asked and not taken:  # one that joins has its id only with the answer, the coordinator has it already
-            request = requests.LeaveGroup(self._group, (Leaver(self.member_id, self.instance_id, "instance deleted"),))
+            request = requests.LeaveGroup(self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),))
             with contextlib.suppress(Refused):
                 await self._ask(self._group, request, JOIN_SECONDS)
 
@@ -151,7 +151,7 @@ class Membership:
             self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
             "consumer", ((PROTOCOL, metadata),),
         )  # fmt: skip
-        joined: Joined = await self._ask(self._group, join, JOIN_SECONDS)
+        joined: JoinGroupReply = await self._ask(self._group, join, JOIN_SECONDS)
         self.member_id = joined.member_id or self.member_id
         if joined.code is not Code.NONE:
             return joined.code
@@ -163,7 +163,7 @@ class Membership:
             self._group, joined.generation, self.member_id, self.instance_id, joined.protocol_type, joined.protocol,
             self._shares(wishes) if leads and not joined.skip_assignment else (),
         )  # fmt: skip
-        synced: Synced = await self._ask(self._group, sync, JOIN_SECONDS)
+        synced: SyncGroupReply = await self._ask(self._group, sync, JOIN_SECONDS)
         if synced.code is Code.NONE:
             self.assigned = read_assignment(synced.assignment)
         return synced.code
@@ -176,7 +176,7 @@ class Membership:
         if await self._is_out_of_date():
             return Code.REBALANCE_IN_PROGRESS
         beat = requests.Heartbeat(self._group, self.generation, self.member_id, self.instance_id)
-        answer: Beaten = await self._ask(self._group, beat, JOIN_SECONDS)
+        answer: HeartbeatReply = await self._ask(self._group, beat, JOIN_SECONDS)
         return answer.code
 
     async def topics(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from tiered.groups.requests import NO_OFFSET, Commit
+from tiered.groups.requests import NO_OFFSET, PartitionOffset
 from tiered.ids import TopicPartition
 from tiered_api.http.consumers.coordinator_calls import coordinator_of, patiently
 from tiered_api.http.consumers.instance import METADATA_BYTES, Choices, Instance
@@ -224,7 +224,7 @@ async def commit(request: Request) -> web.StreamResponse:
     async with instance.use():
         if "offsets" in body:
             offsets = [
-                Commit(*_known(request, at), _offset(row, "offset") + 1, metadata=_metadata(row))
+                PartitionOffset(*_known(request, at), _offset(row, "offset") + 1, metadata=_metadata(row))
                 for at, row in _rows(body, "offsets")
             ]
             await instance.commit(offsets)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from tiered.errors import Code
-from tiered.groups.requests import Described, DescribedMember
+from tiered.groups.requests import DescribeGroupReply, DescribedMember
 from tiered.ids import TopicPartition
 from tiered_api.http.groups import Group, describe, ends, everyone, offsets
 from tiered_api.http.server.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
@@ -44,18 +44,18 @@ async def _found(request: Request) -> Group:
     return found
 
 
-async def _group(request: Request) -> Described:
+async def _group(request: Request) -> DescribeGroupReply:
     return (await _found(request)).described
 
 
-def _member(request: Request, group: Described) -> DescribedMember:
+def _member(request: Request, group: DescribeGroupReply) -> DescribedMember:
     for member in group.members:
         if member.member_id == request.args["consumer"]:
             return member
     raise HttpError(404, f"consumer group {group.group[:249]!r} has no such consumer")
 
 
-async def _lags(request: Request, group: Described) -> list[Lag]:
+async def _lags(request: Request, group: DescribeGroupReply) -> list[Lag]:
     """One for each offset that the group committed, in order. A partition that nobody leads, or that is gone, is left
     out."""
     owners = {at: member for member in group.members for at in read_assignment(member.assignment)}
@@ -85,7 +85,7 @@ def group_shape(request: Request, found: Group) -> Shape:
     }
 
 
-def consumer_shape(request: Request, group: Described, member: DescribedMember) -> Shape:
+def consumer_shape(request: Request, group: DescribeGroupReply, member: DescribedMember) -> Shape:
     url = link(request, "consumer-groups", group.group, "consumers", member.member_id)
     names = ("consumer-group", group.group, "consumer", member.member_id)
     return head(request, "KafkaConsumer", url, *names) | {
@@ -97,7 +97,7 @@ def consumer_shape(request: Request, group: Described, member: DescribedMember) 
     }
 
 
-def assignment_shape(request: Request, group: Described, member: DescribedMember, at: TopicPartition) -> Shape:
+def assignment_shape(request: Request, group: DescribeGroupReply, member: DescribedMember, at: TopicPartition) -> Shape:
     place = ("consumer-groups", group.group, "consumers", member.member_id, "assignments", at.topic)
     url = link(request, *place, "partitions", at.partition)
     names = ("consumer-group", group.group, "consumer", member.member_id, "assignment", at.partition)
@@ -111,7 +111,7 @@ def assignment_shape(request: Request, group: Described, member: DescribedMember
     }
 
 
-def lag_shape(request: Request, group: Described, lag: Lag) -> Shape:
+def lag_shape(request: Request, group: DescribeGroupReply, lag: Lag) -> Shape:
     url = link(request, "consumer-groups", group.group, "lags", lag.at.topic, "partitions", lag.at.partition)
     names = ("consumer-group", group.group, "lag", lag.at.topic, "partition", lag.at.partition)
     return head(request, "KafkaConsumerLag", url, *names) | {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.groups.requests import Deleted, DeleteGroup
+from tiered.groups.requests import DeleteReply, DeleteGroup
 from tiered_api.kafka.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -19,8 +19,8 @@ async def handle(site: Site, call: Call[DeleteGroupsRequest]) -> DeleteGroupsRes
     """One code for each name."""
     results = []
     for number, name in enumerate(dict.fromkeys(call.request.groups_names), 1):
-        reply = await ask(site, name, DeleteGroup(name), Deleted)
-        code = reply.code if isinstance(reply, Deleted) else reply
+        reply = await ask(site, name, DeleteGroup(name), DeleteReply)
+        code = reply.code if isinstance(reply, DeleteReply) else reply
         results.append(DeletableGroupResult(name, code.number))
         if number % BETWEEN_YIELDS == 0:
             await site.turns.wait()

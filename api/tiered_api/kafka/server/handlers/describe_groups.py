@@ -7,7 +7,7 @@ is not there (KIP-1043), which older versions know as one that is Dead.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import Described, DescribeGroup
+from tiered.groups.requests import DescribeGroupReply, DescribeGroup
 from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -37,7 +37,7 @@ async def handle(site: Site, call: Call[DescribeGroupsRequest]) -> DescribeGroup
 
 
 async def _describe(site: Site, name: str, version: int) -> DescribedGroup:
-    reply = await ask(site, name, DescribeGroup(name), Described)
+    reply = await ask(site, name, DescribeGroup(name), DescribeGroupReply)
     if isinstance(reply, Code):
         return DescribedGroup(error_code=reply.number, group_id=name)
     code, message = reply.code, None

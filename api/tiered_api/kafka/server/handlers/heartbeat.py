@@ -17,6 +17,6 @@ async def handle(site: Site, call: Call[HeartbeatRequest]) -> HeartbeatResponse:
     """The code says what the member is to do."""
     request = call.request
     beat = requests.Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
-    reply = await ask(site, request.group_id, beat, requests.Beaten)
-    code = reply.code if isinstance(reply, requests.Beaten) else reply
+    reply = await ask(site, request.group_id, beat, requests.HeartbeatReply)
+    code = reply.code if isinstance(reply, requests.HeartbeatReply) else reply
     return HeartbeatResponse(error_code=0 if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code.number)

@@ -7,7 +7,7 @@ v9+ tells a returning static leader to leave assignments as they are (KIP-814).
 
 from __future__ import annotations
 
-from tiered.groups.requests import Joined, JoinGroup
+from tiered.groups.requests import JoinGroupReply, JoinGroup
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from tiered_api.kafka.server.context import Call, Site
 from tiered_api.kafka.server.group_requests import ask, parked_seconds
@@ -31,10 +31,10 @@ async def handle(site: Site, call: Call[JoinGroupRequest]) -> JoinGroupResponse:
         tuple((each.name, bytes(each.metadata)) for each in request.protocols),
         request.reason,
         member_id_required=version >= ID_REQUIRED,
-        skip_assignment_known=version >= SKIP_ASSIGNMENT,
+        supports_skip_assignment=version >= SKIP_ASSIGNMENT,
     )
-    reply = await ask(site, request.group_id, join, Joined, parked_seconds(rebalance_ms))
-    joined = reply if isinstance(reply, Joined) else Joined(reply, request.member_id)
+    reply = await ask(site, request.group_id, join, JoinGroupReply, parked_seconds(rebalance_ms))
+    joined = reply if isinstance(reply, JoinGroupReply) else JoinGroupReply(reply, request.member_id)
     return JoinGroupResponse(
         error_code=joined.code.number,
         generation_id=joined.generation,

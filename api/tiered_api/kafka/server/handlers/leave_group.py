@@ -7,7 +7,7 @@ gives a reason (KIP-800).
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import LeaveGroup, Leaver, Left
+from tiered.groups.requests import LeaveGroup, LeavingMember, LeaveGroupReply
 from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from tiered_api.kafka.server.context import Call, Site
 from tiered_api.kafka.server.group_requests import ask
@@ -19,11 +19,11 @@ async def handle(site: Site, call: Call[LeaveGroupRequest]) -> LeaveGroupRespons
     """One code for each member, unless the whole is refused."""
     request = call.request
     if call.version < MANY:
-        leavers: tuple[Leaver, ...] = (Leaver(request.member_id),)
+        leavers: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
-        leavers = tuple(Leaver(each.member_id, each.group_instance_id, each.reason) for each in request.members)
-    reply = await ask(site, request.group_id, LeaveGroup(request.group_id, leavers), Left)
-    left = reply if isinstance(reply, Left) else Left(reply)
+        leavers = tuple(LeavingMember(each.member_id, each.group_instance_id, each.reason) for each in request.members)
+    reply = await ask(site, request.group_id, LeaveGroup(request.group_id, leavers), LeaveGroupReply)
+    left = reply if isinstance(reply, LeaveGroupReply) else LeaveGroupReply(reply)
     if call.version < MANY:
         code = left.codes[0] if left.code is Code.NONE and left.codes else left.code
         return LeaveGroupResponse(error_code=code.number)

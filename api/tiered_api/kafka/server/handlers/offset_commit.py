@@ -9,7 +9,7 @@ all in-sync replicas.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import Commit, CommitOffsets, Committed
+from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply
 from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered_api.kafka.protocol.messages.offset_commit import (
@@ -28,7 +28,7 @@ GROUP_UNKNOWN, BY_ID = 9, 10
 async def handle(site: Site, call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
     """One code for each partition, in the order of the request."""
     request, version, image = call.request, call.version, site.node.image
-    rows: list[Commit] = []
+    rows: list[PartitionOffset] = []
     places: list[OffsetCommitResponsePartition] = []
     answers: list[OffsetCommitResponseTopic] = []
     for asked in request.topics:
@@ -42,7 +42,7 @@ async def handle(site: Site, call: Call[OffsetCommitRequest]) -> OffsetCommitRes
             if topic is not None and 0 <= each.partition_index < count:
                 places.append(place)
                 rows.append(
-                    Commit(
+                    PartitionOffset(
                         topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
                         each.committed_metadata or "", topic.topic_id if version >= BY_ID else "",
                     )
@@ -61,7 +61,7 @@ def _topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple
     return found, Code.UNKNOWN_TOPIC_ID if found is None else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _commit(site: Site, request: OffsetCommitRequest, rows: tuple[Commit, ...], version: int) -> tuple[Code, ...]:
+async def _commit(site: Site, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int) -> tuple[Code, ...]:
     commit = CommitOffsets(
         request.group_id,
         rows,
@@ -70,8 +70,8 @@ async def _commit(site: Site, request: OffsetCommitRequest, rows: tuple[Commit, 
         request.group_instance_id,
         request.retention_time_ms,
     )
-    reply = await ask(site, request.group_id, commit, Committed)
-    codes = reply.codes if isinstance(reply, Committed) else (reply,) * len(rows)
+    reply = await ask(site, request.group_id, commit, CommitOffsetsReply)
+    codes = reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(rows)
     if version >= GROUP_UNKNOWN:
         return codes
     return tuple(Code.ILLEGAL_GENERATION if code is Code.GROUP_ID_NOT_FOUND else code for code in codes)

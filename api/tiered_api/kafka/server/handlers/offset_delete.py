@@ -6,7 +6,7 @@ Not those of topics that its members are subscribed to. Partitions that are not 
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import Deleted, DeleteOffsets
+from tiered.groups.requests import DeleteReply, DeleteOffsets
 from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -22,8 +22,8 @@ async def handle(site: Site, call: Call[OffsetDeleteRequest]) -> OffsetDeleteRes
     request, image = call.request, site.node.image
     asked = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
     there = tuple(row for row in asked if has_partition(image, *row))
-    reply = await ask(site, request.group_id, DeleteOffsets(request.group_id, there), Deleted)
-    code = reply.code if isinstance(reply, Deleted) else reply
+    reply = await ask(site, request.group_id, DeleteOffsets(request.group_id, there), DeleteReply)
+    code = reply.code if isinstance(reply, DeleteReply) else reply
     if isinstance(reply, Code) or code is not Code.NONE:
         return OffsetDeleteResponse(error_code=code.number)
     codes = dict(zip(there, reply.codes, strict=True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tiered.errors import Code
-from tiered.groups.requests import NO_OFFSET, Commit, Fetched, FetchOffsets
+from tiered.groups.requests import NO_OFFSET, PartitionOffset, FetchOffsetsReply, FetchOffsets
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered_api.kafka.protocol.messages.offset_fetch import (
@@ -66,7 +66,7 @@ async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> Of
     image = site.node.image
     if asked.topics is None:
         fetch = FetchOffsets(asked.group_id, None, asked.member_id, asked.member_epoch)
-        reply = await ask(site, asked.group_id, fetch, Fetched)
+        reply = await ask(site, asked.group_id, fetch, FetchOffsetsReply)
         if isinstance(reply, Code) or reply.code is not Code.NONE:
             return _refused(asked, reply if isinstance(reply, Code) else reply.code)
         return OffsetFetchResponseGroup(asked.group_id, _everything(reply.offsets, image, version))
@@ -74,7 +74,7 @@ async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> Of
     wanted = tuple((name, p) for each, name in named if name is not None for p in each.partition_indexes)
     ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= BY_ID else ()
     fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids)
-    reply = await ask(site, asked.group_id, fetch, Fetched)
+    reply = await ask(site, asked.group_id, fetch, FetchOffsetsReply)
     if isinstance(reply, Code) or reply.code is not Code.NONE:
         return _refused(asked, reply if isinstance(reply, Code) else reply.code)
     rows, topics = iter(reply.offsets), list[OffsetFetchResponseTopics]()
@@ -101,7 +101,7 @@ def _name(image: Image, asked: OffsetFetchRequestTopics, version: int) -> str | 
     return topic.name if topic is not None else None
 
 
-def _everything(rows: Iterable[Commit], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
+def _everything(rows: Iterable[PartitionOffset], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
     """Rows by topic; asked by id, only those of topics that have one."""
     topics: dict[str, OffsetFetchResponseTopics] = {}
     for row in rows:
@@ -116,7 +116,7 @@ def _everything(rows: Iterable[Commit], image: Image, version: int) -> list[Offs
     return list(topics.values())
 
 
-def _row(row: Commit) -> OffsetFetchResponsePartitions:
+def _row(row: PartitionOffset) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(row.partition, row.offset, row.leader_epoch, row.metadata, 0)
 
 

@@ -6,7 +6,7 @@ v3+ names static members (KIP-345), v5+ says which protocol the member means (KI
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import Synced, SyncGroup
+from tiered.groups.requests import SyncGroupReply, SyncGroup
 from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tiered_api.kafka.server.context import Call, Site
 from tiered_api.kafka.server.group_requests import ask, parked_seconds
@@ -30,8 +30,8 @@ async def handle(site: Site, call: Call[SyncGroupRequest]) -> SyncGroupResponse:
         request.protocol_name,
         tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
-    reply = await ask(site, request.group_id, sync, Synced, parked_seconds(WAITS_MS))
-    synced = reply if isinstance(reply, Synced) else Synced(reply)
+    reply = await ask(site, request.group_id, sync, SyncGroupReply, parked_seconds(WAITS_MS))
+    synced = reply if isinstance(reply, SyncGroupReply) else SyncGroupReply(reply)
     return SyncGroupResponse(
         error_code=synced.code.number,
         protocol_type=synced.protocol_type,
